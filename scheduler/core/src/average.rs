@@ -15,7 +15,7 @@ pub(crate) struct Average {
     count: u64,
 }
 
-/// Number of added values from which on each new value counts the same part: one quarter.
+/// Number of added values from which on each new value counts one part in this number.
 const WINDOW: u64 = 4;
 
 impl Average {

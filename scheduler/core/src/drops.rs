@@ -96,7 +96,7 @@ impl Core {
         }
     }
 
-    /// Whether a waiting session needs room on a card.
+    /// Whether a waiting session needs holders to make room on a card.
     pub(crate) fn is_wanted(&self, gpu: GpuId) -> bool {
         self.wanted.contains(gpu)
     }

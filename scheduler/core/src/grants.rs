@@ -195,7 +195,7 @@ impl Core {
     }
 
     /// Whether a session could not fit beside stuck holders and absent processes even if all other holders
-    /// let go.
+    /// released the lock.
     pub(crate) fn waits_for_the_lost(&self, id: SessionId) -> bool {
         let cards = self.turn_cards(id);
         // Every waiter is checked often, and stuck or absent memory is rare.
@@ -244,7 +244,7 @@ impl Core {
         taken
     }
 
-    /// Lends the cards of a session to that session before its turn, until the first waiter can begin.
+    /// Grants a session its cards before its turn, as a loan that ends when the first waiter can begin.
     pub(crate) fn grant_loan(&mut self, id: SessionId, until: Nanos) {
         self.grant(id, Occasion::Loan(until));
         self.lent = self.lent.with(self.turn_cards(id));

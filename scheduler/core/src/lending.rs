@@ -28,8 +28,7 @@ use crate::session::lock::Lock;
 const WORTH_LENDING: u64 = 4;
 
 impl Core {
-    /// Lends free cards of a waiting gang to sessions behind it in the queue. Returns whether any card was
-    /// lent.
+    /// Lends free cards of a waiting gang to sessions behind it. Returns whether any card was lent.
     pub(crate) fn lend_cards(&mut self, tied: GpuSet) -> bool {
         if tied.len() < 2 || !tied.overlaps(self.wanted) {
             return false;

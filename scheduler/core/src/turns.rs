@@ -90,8 +90,7 @@ impl Core {
         on.standing().plus(session.share.virtual_time(owed))
     }
 
-    /// Greatest distance of a session's virtual time from the floors (least virtual times) of its cards with
-    /// turns.
+    /// Greatest distance of a session's virtual time from the floors of its cards with turns.
     fn lag(&self, id: SessionId) -> i128 {
         let Some(session) = self.sessions.get(id) else {
             return 0;
@@ -242,8 +241,7 @@ impl Core {
         self.standing_in_line(waiter) <= self.standing_in_line(holder)
     }
 
-    /// Class of a session and the distance of its virtual time from the floors: the sort key of early
-    /// switches.
+    /// Class of a session and its distance from the floors in virtual time: the sort key of early switches.
     pub(crate) fn standing_in_line(&self, id: SessionId) -> (Option<Class>, i128) {
         let class = self.sessions.get(id).map(|session| session.share.class);
         (class, self.lag(id))

@@ -17,7 +17,6 @@ pub(crate) struct SwitchBudget {
 }
 
 impl SwitchBudget {
-    /// Creates a full budget.
     pub(crate) fn new(now: Nanos, most: Nanos) -> Self {
         Self { tokens: u128::from(most.0) * FINE, at: now }
     }
@@ -31,7 +30,6 @@ impl SwitchBudget {
         Nanos(u64::try_from(self.tokens / FINE).unwrap_or(u64::MAX))
     }
 
-    /// Subtracts the cost of a switch from the budget.
     pub(crate) fn spend(&mut self, cost: Nanos) {
         self.tokens = self.tokens.saturating_sub(u128::from(cost.0) * FINE);
     }

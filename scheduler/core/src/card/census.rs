@@ -23,7 +23,7 @@ pub(crate) struct Census {
     pub(crate) sums: Sums,
     /// Sessions with a process that uses the card.
     pub(crate) members: BTreeSet<SessionId>,
-    /// Sessions that hold the lock or were asked to give it back.
+    /// Sessions that hold the lock, including those that were asked to give it back.
     pub(crate) holders: BTreeSet<SessionId>,
     /// Sessions that pay for the card's time, ordered by share and charge clock. Equal ones are ordered by
     /// charged time minus the clock's reading at its start.
@@ -145,7 +145,6 @@ impl Census {
         }
     }
 
-    /// Returns the least virtual time of the queued sessions.
     pub(crate) fn least_waiting(&self) -> Option<Virtual> {
         // The urgent ones are few, since the switch budget paid for each.
         let urgent = self.queue.iter().take_while(|(turn, _)| !turn.regular);
@@ -158,7 +157,6 @@ impl Census {
         self.in_gangs > 0
     }
 
-    /// Returns the sessions that pay for the card's time.
     pub(crate) fn payers(&self) -> impl Iterator<Item = SessionId> {
         self.payers.iter().map(|&(.., id)| id)
     }

@@ -43,7 +43,6 @@ pub(crate) struct Reading {
 }
 
 impl Charge {
-    /// Advances the clocks to `now`.
     pub(crate) fn advance(&mut self, now: Nanos) {
         let elapsed = u128::from((now - self.at).0);
         self.at = self.at.max(now);

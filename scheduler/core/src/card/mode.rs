@@ -43,7 +43,7 @@ impl Facts {
     }
 }
 
-/// Mode of one card, with its reason.
+/// Mode of one card, with the reason for the mode.
 #[derive(Clone, Debug)]
 pub(crate) struct ModeChoice {
     mode: Mode,
@@ -121,7 +121,7 @@ impl ModeChoice {
     }
 }
 
-/// Rank of a mode by how much it restricts sessions.
+/// Returns how much a mode restricts sessions, as a rank.
 fn severity(mode: Mode) -> u8 {
     match mode {
         Mode::Parallel => 0,

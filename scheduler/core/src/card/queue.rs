@@ -41,7 +41,6 @@ impl Occupancy {
         Self { seats, holders: 0, capacity, held: Bytes::ZERO }
     }
 
-    /// Sets the number of sessions that hold the card and the sum of their bytes.
     pub(crate) const fn taken(self, holders: usize, held: Bytes) -> Self {
         Self { holders, held, ..self }
     }
@@ -137,7 +136,6 @@ fn misfits(cards: GpuSet, need: impl Fn(GpuId) -> Bytes, taken: &Occupancies) ->
     cards.into_iter().filter(misfit).collect()
 }
 
-/// Adds a session to the occupancy of its cards.
 pub(crate) fn enter(cards: GpuSet, need: impl Fn(GpuId) -> Bytes, taken: &mut Occupancies) {
     for gpu in cards {
         if let Some(occupancy) = taken.get_mut(gpu) {
@@ -146,7 +144,6 @@ pub(crate) fn enter(cards: GpuSet, need: impl Fn(GpuId) -> Bytes, taken: &mut Oc
     }
 }
 
-/// Removes a session from the occupancy of its cards.
 pub(crate) fn leave(cards: GpuSet, need: impl Fn(GpuId) -> Bytes, taken: &mut Occupancies) {
     for gpu in cards {
         if let Some(occupancy) = taken.get_mut(gpu) {

@@ -1,4 +1,4 @@
-//! Effects: actions that the decision machine asks the shell (the daemon's code around it) for.
+//! Effects: actions that the decision machine asks the daemon around it for.
 
 use gpushare_proto::page::MemoryRefusal;
 use gpushare_proto::{Bytes, ClientId, Epoch, GateWord, GpuId, RequestId};

@@ -27,10 +27,10 @@ pub enum Standing {
     Over,
 }
 
-/// Fact that the shell (the daemon's code around the decision machine) reports to the decision machine.
+/// Fact that the daemon reports to the scheduler's decision machine.
 ///
-/// The shell has established which process an event is about. Every other claim may be a lie, a repetition or
-/// out of order. No event may make the decision machine panic.
+/// The daemon has established which process an event is about. Every other claim may be a lie, a repetition
+/// or out of order. No event may make the decision machine panic.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Event {
     /// A card exists. The decision machine ignores repetitions.
@@ -104,8 +104,8 @@ pub enum Event {
         /// Number of the process's live CUDA contexts on the card.
         live: u32,
     },
-    /// The shell read the free lease in the memory that a process shares with the daemon. The shell does so
-    /// before every event that depends on free lease, and from time to time.
+    /// The daemon read a process's free lease in the memory that both share. The daemon does so before every event
+    /// that depends on free lease, and from time to time.
     LeaseSeen {
         /// Identifier of the process.
         client: ClientId,
@@ -125,7 +125,7 @@ pub enum Event {
         /// Number of bytes that the process asks for.
         bytes: Bytes,
     },
-    /// Answer to [`Effect::Recall`]: the shell took free lease out of a process's shared page. The answer
+    /// Answer to [`Effect::Recall`]: the daemon took free lease out of a process's shared page. The answer
     /// comes before any other event.
     Recalled {
         /// Identifier of the process.
@@ -219,7 +219,7 @@ pub enum Event {
         /// Number of bytes on the card that the driver may need for itself.
         bytes: Bytes,
     },
-    /// The shell measured the memory that CUDA contexts and the driver take for a process, beside its
+    /// The daemon measured the memory that CUDA contexts and the driver take for a process, beside
     /// allocations.
     Overhead {
         /// Identifier of the process.

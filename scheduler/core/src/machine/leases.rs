@@ -36,7 +36,7 @@ impl Core {
         self.decide_request(true);
     }
 
-    /// Handles the shell's report that it took `bytes` of free lease back from a process.
+    /// Handles the daemon's report that it took `bytes` of free lease back from a process.
     pub(crate) fn recalled(&mut self, client: ClientId, gpu: GpuId, bytes: Bytes) {
         let Some(asked) = self.recalls.answered(client, gpu) else {
             return;
@@ -52,7 +52,7 @@ impl Core {
         self.decide_request(true);
     }
 
-    /// Handles the shell's report that `free` leased bytes of a process are unused.
+    /// Handles the daemon's report that `free` leased bytes of a process are unused.
     pub(crate) fn lease_seen(&mut self, client: ClientId, gpu: GpuId, free: Bytes) {
         let Some(id) = self.session_of(client) else { return };
         let grew = self.change_book(client, gpu, |book| {
@@ -162,10 +162,10 @@ impl Core {
         }
     }
 
-    /// Returns the limit that keeps `bytes` from a process now, and may not do so later.
+    /// Returns the limit that a request of a process for `bytes` exceeds now, but may fit later.
     ///
-    /// `None` if the bytes fit, if free lease that can be asked back may make room, if they are more than the
-    /// session's whole quota, or if the process did not attach the card.
+    /// `None` if the bytes fit, or if free lease that can be asked back may make room. Also `None` if they
+    /// are more than the session's whole quota, or the process did not announce the card.
     #[must_use]
     pub fn limit_in_the_way(
         &self,
@@ -197,8 +197,7 @@ impl Core {
         })
     }
 
-    /// Process that is asked next for free lease: of those not asked yet, the one that was last seen with the
-    /// most.
+    /// Process that is asked next for free lease: the one not asked yet that was last seen with the most.
     fn lender(&self, request: &Request, excess: &Excess) -> Option<ClientId> {
         self.books_in(excess.scope(), request.session, request.gpu)
             .filter(|(client, book)| !book.leased.is_zero() && !request.tried.contains(client))
@@ -207,7 +206,7 @@ impl Core {
             .map(|(client, _)| client)
     }
 
-    /// Books on a card whose free lease counts against a session's limit.
+    /// Memory books on a card whose free lease counts against a session's limit.
     fn books_in(
         &self,
         scope: Scope,

@@ -11,8 +11,8 @@
 //!   poll_effect() ◀───────── effects, in order
 //! ```
 //!
-//! Applying an event only records a fact; leases are the exception, since they answer a question. Settling
-//! then looks at everything that can have changed (agenda.rs), and depends on recorded facts alone. So the
+//! Applying an event only records a fact; leases are the exception, since they answer a request. Settling
+//! then examines everything that can have changed (agenda.rs), and depends on recorded facts alone. So the
 //! order of facts does not matter, and a lost or repeated message leaves no wrong decision behind.
 
 pub(crate) mod agenda;
@@ -70,7 +70,7 @@ pub struct Core {
     /// Cards on which grants wait for processes that the last daemon knew.
     pub(crate) barred: GpuSet,
     pub(crate) recalls: Recalls,
-    /// Session whose memory grew by the current event. Other holders make room for it, unless its growth
+    /// Session whose memory grew by the current event. Other sessions make room for it, unless its growth
     /// ended parallel mode.
     pub(crate) grown: Option<SessionId>,
     /// Whether the order of waiting sessions may have changed since the queues were last examined.
@@ -220,8 +220,8 @@ impl Core {
         }
     }
 
-    /// Whether an event changes nothing: a look at a process's free lease that is as known, while no timer is
-    /// due. The shell looks at every process from time to time, and most have not changed.
+    /// Whether an event changes nothing: a process's free lease is as known, and no timer is due. The daemon
+    /// looks at every process from time to time, and most have not changed.
     fn is_known(&self, event: Event) -> bool {
         let Event::LeaseSeen { client, gpu, free } = event else {
             return false;

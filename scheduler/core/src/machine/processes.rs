@@ -80,7 +80,7 @@ impl Core {
         self.remove_orphan(client);
     }
 
-    /// Removes a process from everything, and returns its session and its books.
+    /// Removes a process everywhere, and returns its session and its memory books.
     pub(crate) fn part_with(&mut self, client: ClientId) -> Option<(SessionId, ByGpu<Book>)> {
         self.recovery.gone(client);
         self.recalls.forget(client);
@@ -186,7 +186,7 @@ impl Core {
         self.recount(id);
     }
 
-    /// Accounts the bytes that a process moved, divided equally over its cards.
+    /// Accounts the bytes that a process moved to its cards, divided equally over these cards.
     ///
     /// A process asks the driver for all its memory and cannot know how much was there already. So the
     /// bandwidth is computed from the part that did not fit beside the other sessions.
@@ -202,7 +202,7 @@ impl Core {
         }
     }
 
-    /// Whether any process brings its memory to a card.
+    /// Whether any process is bringing its memory to a card.
     pub(crate) fn is_anything_moving(&self, gpu: GpuId) -> bool {
         let holders = self.cards.get(gpu).map(|card| &card.census.holders);
         let mut here = holders.into_iter().flatten().filter_map(|&id| self.sessions.get(id));

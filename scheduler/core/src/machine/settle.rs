@@ -142,8 +142,9 @@ impl Core {
 
     /// Starts the quanta of sessions that held the lock in parallel mode.
     ///
-    /// No switch began these turns, so they need not be long enough to pay for one. A newcomer has its first
-    /// turn soon instead of after half a minute. Each later switch is paid for by the turn that it begins.
+    /// No switch began these turns, so they need not be long enough to pay for one. A new session has its
+    /// first turn soon instead of after half a minute. Each later switch is paid for by the turn that it
+    /// begins.
     fn start_clocks(&mut self, began: GpuSet) {
         for at in 0..self.agenda.len() {
             let id = self.agenda.session(at);
@@ -170,8 +171,8 @@ impl Core {
         }
     }
 
-    /// Time that a session with a compute limit spends at once: a whole turn where its memory moves, else a
-    /// slice.
+    /// Duration that a session with a compute limit may run at once: a whole turn where its memory moves,
+    /// else a slice.
     fn slice(&self, id: SessionId) -> Nanos {
         let cards = || self.cards.among(self.cards_of(id)).map(|(_, card)| card);
         if cards().any(Card::moves_memory) {
@@ -204,7 +205,6 @@ impl Core {
         session.map_or_else(GpuSet::default, |session| session.turn_cards(self.in_turns))
     }
 
-    /// Cards that a session uses.
     pub(crate) fn cards_of(&self, id: SessionId) -> GpuSet {
         self.sessions.get(id).map_or_else(GpuSet::default, |session| session.uses)
     }
@@ -229,7 +229,6 @@ impl Core {
         }
     }
 
-    /// Sets the state of a session's lock.
     pub(crate) fn set_lock(&mut self, id: SessionId, lock: Lock) {
         if let Some(session) = self.sessions.get_mut(id) {
             session.urgent &= matches!(lock, Lock::Waiting(_));

@@ -45,7 +45,7 @@ impl Recalls {
         self.request.take()
     }
 
-    /// Whether a request waits for an answer of the shell ([`crate::Event::Recalled`]).
+    /// Whether a request waits for an answer of the daemon ([`crate::Event::Recalled`]).
     pub(crate) fn is_waiting(&self) -> bool {
         self.request.is_some()
     }

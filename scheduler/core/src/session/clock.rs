@@ -1,4 +1,4 @@
-//! End of a holder's quantum.
+//! End of a quantum of a session that holds the lock.
 
 use gpushare_proto::Nanos;
 
@@ -13,7 +13,7 @@ pub(crate) struct Clock {
     loan: Option<Loan>,
 }
 
-/// Loan of a card to its holder beyond the quantum, until a time or until anything changes.
+/// Loan of a card to its holder beyond the quantum, until a point in time or until anything changes.
 #[derive(Clone, Copy, Debug)]
 struct Loan {
     until: Nanos,
@@ -39,8 +39,7 @@ impl Clock {
         self.starts = self.starts.min(now);
     }
 
-    /// Limits the length of the turn to `quantum`, and returns whether its end moved. The end of a loan
-    /// stays.
+    /// Limits the length of the turn to `quantum`, and returns whether its end moved. A loan's end stays.
     pub(crate) fn shorten(&mut self, quantum: Nanos) -> bool {
         let shorter = quantum < self.quantum;
         self.quantum = self.quantum.min(quantum);
@@ -83,8 +82,7 @@ impl Clock {
         self.quantum.min(self.end() - now)
     }
 
-    /// Earliest point in time at which the quantum or the loan can end, since the memory may be in at any
-    /// moment.
+    /// Earliest point in time at which the quantum or loan can end, as the memory may be in at any moment.
     pub(crate) fn earliest_end(&self, now: Nanos) -> Nanos {
         self.end().min(now + self.quantum)
     }

@@ -195,8 +195,9 @@ impl TokenBucket {
         i128::from(self.limit.0) - if self.held { FINE } else { 0 }
     }
 
-    /// Most tokens that can be saved up: a part of the window, but at least a slice. While the session waits
-    /// for the turns of others the bound is the longest quantum, since a session that waits is not idle.
+    /// Largest number of tokens that can be saved up: a part of the window, but at least a slice. While the
+    /// session waits for the turns of others the bound is the longest quantum, since a session that waits is
+    /// not idle.
     fn full(&self, config: &Config) -> i128 {
         let limit = i128::from(self.limit.0);
         let window = i128::from(config.limit_window.0) * limit;

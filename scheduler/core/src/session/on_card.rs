@@ -45,7 +45,6 @@ impl OnCard {
         share.real_time(self.standing()).saturating_sub(entered)
     }
 
-    /// Charges the session for a duration.
     pub(crate) fn pay(&mut self, charged: Nanos, share: Share) {
         self.charged += charged;
         self.had = Some(self.had.unwrap_or_default().plus(share.virtual_time(charged)));
@@ -58,7 +57,7 @@ pub(crate) struct Stance {
     pub(crate) presence: Presence,
     /// Ticket of the session if it waits and may be granted the lock.
     pub(crate) ticket: Option<Ticket>,
-    /// Whether the switch budget did not pay for an early turn of the session.
+    /// Whether the session has no early turn for which the switch budget paid.
     pub(crate) regular: bool,
     pub(crate) share: Share,
     /// Compute limit of the session.

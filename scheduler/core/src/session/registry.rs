@@ -45,12 +45,10 @@ impl Sessions {
         self.all.ids()
     }
 
-    /// All sessions, by ascending number.
     pub(crate) fn iter(&self) -> impl Iterator<Item = (SessionId, &Session)> {
         self.all.iter()
     }
 
-    /// All sessions, by ascending number.
     pub(crate) fn values(&self) -> impl Iterator<Item = &Session> {
         self.all.values()
     }
@@ -78,7 +76,6 @@ impl Sessions {
         self.client(client)?.books.get(gpu)
     }
 
-    /// Adds a process to a session.
     pub(crate) fn join(&mut self, session: SessionId, client: ClientId, process: Client) {
         if let Some(home) = self.all.get_mut(session) {
             home.clients.insert(client, process);

@@ -23,12 +23,10 @@ impl Usage {
         self.gpu_time.run(works, now);
     }
 
-    /// Counts bytes that a process brought in on a grant.
     pub(crate) fn add_moved(&mut self, bytes: Bytes) {
         self.moved += bytes;
     }
 
-    /// Counts a refused allocation.
     pub(crate) fn add_refusal(&mut self) {
         self.refusals += 1;
     }
@@ -58,7 +56,6 @@ impl Usage {
         self.moved
     }
 
-    /// Number of refused allocations of the session.
     pub(crate) const fn refusals(&self) -> u64 {
         self.refusals
     }
