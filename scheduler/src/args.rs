@@ -85,7 +85,7 @@ pub(crate) enum LogFormat {
     Json,
 }
 
-/// Address for metrics.
+/// Address at which the daemon serves metrics, or `off`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum MetricsAt {
     Off,

@@ -118,8 +118,8 @@ impl Cards {
         self.all.get(usize::from(gpu.0))
     }
 
-    /// Changes a setting of one card, or of all present and future cards. Returns the old and the new value
-    /// as text.
+    /// Changes a setting of one card, or of all present and future cards. Returns the old and new value as
+    /// text.
     pub(crate) fn set(&mut self, setting: Setting) -> (String, String) {
         let Setting { gpu, knob } = setting;
         let (mut old, mut new) = (Vec::new(), Vec::new());

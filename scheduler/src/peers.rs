@@ -23,7 +23,7 @@ struct Peer {
     outbox: Outbox,
 }
 
-/// Purpose of a connection.
+/// Purpose of a connection, as declared by the peer's hello.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum PeerRole {
     Tool,

@@ -32,8 +32,7 @@ pub fn main() -> ExitCode {
     }
 }
 
-/// Takes over the sockets that systemd passed. Changes the environment, so it must run before any thread
-/// starts.
+/// Takes over the sockets that systemd passed. Must run before any thread, as it changes the environment.
 fn passed_sockets() -> anyhow::Result<Vec<UnixListener>> {
     let mut passed = ListenFd::from_env();
     let sockets = (0..passed.len()).filter_map(|number| passed.take_unix_listener(number).transpose());

@@ -23,8 +23,7 @@ pub(crate) fn report(pipe: Option<u32>) {
     }
 }
 
-/// Writes a byte to an inherited pipe. Opens the pipe through /proc, because safe code cannot own a
-/// descriptor by its number.
+/// Writes a byte to an inherited pipe, opened through /proc: safe code cannot own a descriptor by its number.
 fn write_byte(number: u32) -> io::Result<()> {
     let mut pipe = OpenOptions::new().write(true).open(format!("/proc/self/fd/{number}"))?;
     pipe.write_all(b"\n")

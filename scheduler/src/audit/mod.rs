@@ -1,7 +1,7 @@
 //! The audit log: acts of administrators and refused memory requests, as lines of JSON.
 //!
 //! ```text
-//!   the core's task                        the audit thread
+//!   the daemon's task                      the audit thread
 //!   entry ─▶ queue of 2048 ─▶ line of JSON ─▶ audit.log ─ full ─▶ audit.log.1 ─▶ … ─▶ removed
 //!              │ full               │ disk full, read-only
 //!              ▼                    ▼

@@ -175,8 +175,7 @@ fn find_member(
     Ok((engine.clients.new_id(), session, false))
 }
 
-/// Returns the session of a token. A process may return to a session with a revoked token, where its memory
-/// must count.
+/// Returns the session of a token. A process may return to a session even with a revoked token.
 fn by_token(engine: &Engine, token: &Token, returning: bool) -> Result<SessionId, Failure> {
     engine.sessions.by_token(token, returning).ok_or_else(|| {
         failure(

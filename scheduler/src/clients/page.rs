@@ -129,8 +129,8 @@ impl ClientPage {
         self.page.drain_target.store(micros, Ordering::Relaxed);
     }
 
-    /// Writes a card's figures: the session's limit, the bytes of its other processes, and the largest number
-    /// of free bytes.
+    /// Writes a card's figures: the session's limit, bytes of its other processes, and most free bytes
+    /// allowed.
     pub(crate) fn set_figures(&self, gpu: GpuId, limit: Bytes, siblings: Bytes, ceiling: Bytes) {
         if let Some(row) = self.row(gpu) {
             row.limit.store(limit.0, Ordering::Relaxed);

@@ -42,9 +42,8 @@ impl Reader {
 }
 
 impl Settings {
-    /// Applies the new settings that can change in a running daemon. Returns the new values for the decision
-    /// machine, and all changes, including those that need a restart. The caller applies the settings of
-    /// cards.
+    /// Applies the new settings that can change in a running daemon, except those of cards. Returns new
+    /// values for the decision machine, and all changes, including those that need a restart.
     pub(crate) fn follow(&mut self, new: Self) -> (Vec<Tuning>, Vec<ConfigChange>) {
         let tunings = self.core.tunings(&new.core);
         let mut changes: Vec<ConfigChange> = tunings

@@ -7,8 +7,7 @@
 //! ```
 //!
 //! A peer is not trusted and cannot stall the engine. Reading waits while the engine is busy. A peer that
-//! does not read fills its own queue, and its connection is closed. Its shared page still shows the gate
-//! word.
+//! does not read fills its own queue, and its connection is closed. Its shared page has the gate word.
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -30,8 +29,7 @@ use crate::identity::{self, PeerProcess};
 
 /// Longest wait for a peer's hello, and for the sending of the last message.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// Number of bytes read ahead by one system call. Most frames have a few bytes, and system calls dominate the
-/// cost of a turn.
+/// Number of bytes read ahead by one system call. Most frames have only a few bytes.
 const READ_AHEAD: usize = 1024;
 
 type Reader = BufReader<OwnedReadHalf>;

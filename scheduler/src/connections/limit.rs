@@ -30,8 +30,7 @@ impl ConnectionLimit {
     }
 }
 
-/// Open connections by principal. The reference count of each entry is the number of its connections plus
-/// one.
+/// Open connections by principal. An entry's reference count is its number of connections plus one.
 #[derive(Debug, Default)]
 pub(super) struct OpenConnections(HashMap<Principal, Arc<()>>);
 

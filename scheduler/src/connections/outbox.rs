@@ -69,8 +69,8 @@ impl Outbox {
         self.hold(Some(act), Outgoing::of(message)?)
     }
 
-    /// Sends the held replies to all acts up to number `through`. Replaces the reply to this act by
-    /// `instead`.
+    /// Sends the held replies to all acts up to number `through`. Replaces the last one by `instead`, if
+    /// given.
     pub(crate) fn release<M: Message>(&mut self, through: u64, instead: Option<&M>) -> Result<(), Unsent> {
         let is_due = |(act, _): &(Option<u64>, Outgoing)| act.is_none_or(|act| act <= through);
         let due = self.held.iter().take_while(|held| is_due(held)).count();

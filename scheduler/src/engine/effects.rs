@@ -79,8 +79,7 @@ impl Engine {
         }
     }
 
-    /// Kills the process of a client, connected or awaited. The death of the process is reported by its
-    /// pidfd.
+    /// Kills the process of a connected or awaited client. A pidfd reports the death of the process later.
     fn kill(&self, id: ClientId) {
         let (session, pid, uid, killed) = if let Some(client) = self.clients.get(id) {
             (client.session, client.peer.pid, Some(client.peer.uid), peer::kill(&client.peer.pidfd))

@@ -95,8 +95,8 @@ pub(crate) struct Engine {
 }
 
 impl Engine {
-    /// Creates an engine without cards, sessions and clients. `ids` are the numbers for the next session and
-    /// the next client.
+    /// Creates an engine without cards, sessions and clients. `ids` are the next session's and client's
+    /// numbers.
     pub(crate) fn new(
         settings: Settings,
         limit: ConnectionLimit,

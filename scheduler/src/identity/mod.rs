@@ -40,8 +40,7 @@ impl ProcessId {
 pub(crate) struct PeerProcess {
     pub(crate) pid: u32,
     pub(crate) uid: u32,
-    /// User who is accountable for the process: the maker of its user namespace if that is not root, else
-    /// `uid`.
+    /// User id of the accountable user: the maker of the process's user namespace if not root, else `uid`.
     ///
     /// A user with subordinate ids therefore counts once. Container engines make namespaces as root, so users
     /// in their containers stay distinct.
@@ -86,8 +85,7 @@ impl PeerProcess {
         self.id.is_some() && self.id == other.id
     }
 
-    /// Returns the pid of the process as `asker` knows it: in the PID namespace of both if they share one,
-    /// else in the daemon's.
+    /// Returns the pid of the process in a PID namespace that `asker` shares, else in the daemon's namespace.
     pub(crate) fn pid_as_seen_by(&self, asker: &Self) -> u32 {
         match (&self.inside, &asker.inside) {
             (Some(own), Some(theirs)) if own.namespace == theirs.namespace => own.pid,

@@ -1,9 +1,8 @@
 //! The principal of a process: its user together with its container, if it is in one.
 //!
 //! Limits count by principal. Root in a container without a user namespace has user id 0, like the system's
-//! daemon, so a user id alone would not tell the two apart. Where the kernel does not say which container a
-//! process is in (another PID namespace, or it died meanwhile), all such processes of a user are one
-//! principal.
+//! daemon, so a user id alone would not distinguish the two. The kernel may not say which container a process
+//! is in (another PID namespace, or the process has died). All such processes of a user are one principal.
 //!
 //! A user's own service manager may make containers at will. All containers of one manager are one principal.
 

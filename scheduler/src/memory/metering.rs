@@ -97,8 +97,7 @@ impl Metering {
         Some(Step::Ask { all })
     }
 
-    /// Sends a question to NVML. Returns false if NVML will never answer, and an error if the thread cannot
-    /// start.
+    /// Sends a question to NVML. Returns false if no answer can ever come; fails if the thread cannot start.
     pub(crate) fn ask(
         &mut self,
         now: Nanos,

@@ -36,8 +36,8 @@ pub(crate) fn reserve(
     }
 }
 
-/// Decides the waiting requests that need not wait any longer, in order. Returns the connections that end
-/// with the reason.
+/// Decides the waiting requests that need not wait any longer, in order. Returns the connections to be
+/// closed, each with the reason.
 pub(crate) fn retry_postponed(engine: &mut Engine) -> Vec<(ConnectionId, String)> {
     let mut errors = Vec::new();
     for waiting in engine.postponed.take() {

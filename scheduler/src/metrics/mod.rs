@@ -1,7 +1,7 @@
 //! Metrics for Prometheus, and health checks.
 //!
 //! ```text
-//!   the core's task                        the metrics thread                    the sensors thread
+//!   the daemon's task                      the metrics thread                    the sensors thread
 //!  ┌──────────────────────────────┐       ┌────────────────────────────────┐    ┌────────────────┐
 //!  │ notices ─▶ events ───────────┼─────▶ │ recorder ──────────┐           │ ◀──┤ NVML, at most  │
 //!  │ core ─▶ picture ─▶ cache ────┼─────▶ │ ─▶ scene ─▶ table ─┴▶ page ────┼──▶ │ once a second  │

@@ -6,7 +6,7 @@
 //! | path | answer |
 //! |---|---|
 //! | `/metrics` | the page |
-//! | `/healthz` | 200 if the core's task answers, else 503 |
+//! | `/healthz` | 200 if the daemon's task answers, else 503 |
 //! | `/readyz` | 200 if grants are given, 503 while the daemon waits for processes of the last daemon |
 
 use std::convert::Infallible;

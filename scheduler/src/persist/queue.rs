@@ -151,8 +151,7 @@ impl Persistence {
         self.urgent || !self.questions.is_empty() || (!self.unchanged && paced)
     }
 
-    /// Begins a write to the registry file. Returns whether sessions or clients have changed since the last
-    /// one.
+    /// Begins a write to the registry file. Returns whether sessions or clients changed since the last write.
     pub(super) fn begin_write(&mut self, now: Nanos) -> bool {
         self.written = Some(now);
         self.urgent = false;

@@ -1,7 +1,7 @@
 //! Writes to the registry file, and the answers that wait for them.
 //!
 //! ```text
-//!   act ──▶ in force at once, answer held ──▶ book ──▶ store ──▶ word ──▶ answer, or a failure
+//!   act ──▶ effective at once, answer held ──▶ writer thread ──▶ registry file ──▶ answer, or a failure
 //! ```
 //!
 //! The daemon answers an act when it is on the disk. If the write fails, the act stays effective and the

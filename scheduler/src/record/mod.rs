@@ -57,8 +57,7 @@ pub(crate) enum RecordError {
 impl RecordTo {
     /// Creates the file of a recording with mode 0600.
     ///
-    /// Renames an older recording at the path to `FILE.1`. Never moves or replaces a file that is not a
-    /// recording.
+    /// Renames an older recording at the path to `FILE.1`. Never moves or replaces other files.
     pub(crate) fn create(&self) -> Result<Reel, RecordError> {
         let failed = |cause| failed(&self.path, cause);
         match found(&self.path)? {

@@ -3,7 +3,7 @@
 //! ```text
 //!   engine ─ book, usage ─▶ slot, latest wins ─▶ thread: Store ─ one fsynced commit ─▶ registry.redb
 //!     ▲                                             │
-//!     └─── word: all acts up to this one are stored ◀┘
+//!     └─ answer: all acts up to this one are stored ◀┘
 //! ```
 //!
 //! A writer thread writes the file, so a slow disk delays no grant. Only the answers to administrators wait
@@ -98,8 +98,7 @@ impl Book {
         Self { boot: boot_id(), next_session, next_client, ..Self::default() }
     }
 
-    /// Returns whether a stored number is not valid: not given out yet, or so large that counting could
-    /// overflow.
+    /// Returns whether a stored number is not valid: not given out yet, or too large to count on.
     fn is_impossible(&self) -> bool {
         let given = |number: u64, next: u64| (1..next).contains(&number);
         let counts = |next: u64| (1..=MOST).contains(&next);

@@ -106,8 +106,7 @@ impl Store {
         Ok((store, if same_boot { book } else { book.over_a_boot() }))
     }
 
-    /// Opens the registry file, or creates one. Returns the contents of an existing file. Renames a damaged
-    /// file.
+    /// Opens or creates the registry file. Returns the contents of an existing file. Renames a damaged one.
     fn attach(&mut self) -> Result<Option<Book>, StoreError> {
         self.open = None;
         if let Some(open) = found(&self.file, &mut self.complete)? {
@@ -165,7 +164,7 @@ impl Store {
         Ok(Open { database, identity, stored: stored.clone() })
     }
 
-    /// Writes `book` (sessions and clients), and adds `spent` to the usage. Returns when both are on the
+    /// Writes `book` (sessions and clients), and adds `spent` to the usage. Returns once both are on the
     /// disk.
     pub(super) fn write(&mut self, book: &Book, spent: Usage) -> Result<(), String> {
         usage::add(&mut self.pending, spent);
@@ -209,8 +208,7 @@ impl Store {
         }
     }
 
-    /// Returns the usage of each session since the beginning of an hour, by number. Marks all sessions as
-    /// ended.
+    /// Returns each session's usage since the beginning of an hour, by number. Marks all sessions as ended.
     pub(super) fn usage(&self, since: Hour) -> Result<Vec<UsageView>, String> {
         let mut sums: BTreeMap<SessionId, (Hour, Spent)> = BTreeMap::new();
         let mut count = |hour: Hour, session, name: &str, figures: Figures| {
@@ -252,8 +250,7 @@ impl Store {
         &self.file.path
     }
 
-    /// Returns whether the registry file contains usage. Tools may ask for usage after the end of the
-    /// sessions.
+    /// Returns whether the registry file contains usage, which tools may ask for after the sessions' end.
     pub(super) fn has_usage(&self) -> bool {
         let has =
             |open: &Open| catch_panics(|| Ok(!open.database.begin_read()?.open_table(USAGE)?.is_empty()?));
@@ -421,8 +418,7 @@ fn add_usage(
     Ok(())
 }
 
-/// Removes all but the latest hours of each session. Ignores the present time, so a clock that jumps removes
-/// nothing.
+/// Removes all but the latest hours of each session. Ignores the present time, as clocks may jump.
 fn forget_old_usage(table: &mut Table<'_, (u64, u64), Row<'static>>) -> Result<(), StoreError> {
     let mut kept: BTreeMap<u64, usize> = BTreeMap::new();
     let mut old = Vec::new();

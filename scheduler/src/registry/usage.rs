@@ -6,7 +6,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use gpushare_proto::{Bytes, Nanos, SessionId};
 use serde::{Deserialize, Serialize};
 
-/// Resources that one session used.
+/// Resources that one session used: time, memory and moved bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub(crate) struct Figures {

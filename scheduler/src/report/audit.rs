@@ -160,8 +160,7 @@ impl AuditTrail {
         }
     }
 
-    /// Returns the audit line about the registration of a session; none if the user has reached the limit of
-    /// lines.
+    /// Returns the audit line about the registration of a session; none if the user has too many lines.
     pub(crate) fn registered(
         &mut self,
         peer: &PeerProcess,

@@ -1,7 +1,7 @@
 //! Events for tools that watch the daemon (watchers).
 //!
 //! ```text
-//!   notices of the core ─────────────────────┐
+//!   notices of the decision machine ─────────┐
 //!                                            ├─▶ pending ── one frame per PAUSE ──▶ every watcher
 //!   difference of two states of the machine ─┘
 //! ```

@@ -19,7 +19,7 @@ use crate::sessions::terms::names_card;
 const MOST_LABELS: usize = 16;
 /// Largest length of a label's key or value, in bytes.
 const LONGEST_LABEL: usize = 256;
-/// Largest weight of a session.
+/// Largest weight that a session may have.
 const HEAVIEST: u32 = 10_000;
 /// Whole compute time of a card: 100%.
 const ALL: Percent = Percent(10_000);

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   request of any peer ──▶ answered here
-//!   request of a client ──▶ answered here, or the core's event ──▶ feed
+//!   request of a client ──▶ answered here, or an event ──▶ decision machine
 //! ```
 //!
 //! A message that makes no sense ends the connection: for example, one about a card that the process does not

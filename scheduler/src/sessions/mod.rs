@@ -79,8 +79,7 @@ impl Sessions {
             .then_some(session)
     }
 
-    /// Returns the session to which the control group or the user of a process is bound, whatever token it
-    /// has.
+    /// Returns the session to which the control group or the user of a process is bound, if any.
     pub(crate) fn bound(&self, peer: &PeerProcess) -> Option<SessionId> {
         self.by_binding([peer.uid, peer.user], || process::cgroups(peer.pid))
     }
@@ -139,7 +138,7 @@ impl Sessions {
         displaced.collect()
     }
 
-    /// Returns the requested name of a program's session, or another one if an administrator's session has
+    /// Returns the requested name for a program's session, or another one if an administrator's session has
     /// it.
     fn free(&self, wished: String, id: SessionId) -> String {
         let is_kept = |session: &Session| session.is_kept() && session.name == wished;
