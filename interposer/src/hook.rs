@@ -1,5 +1,5 @@
-//! The macro that makes the exported functions of the driver, and their rows of the hook table, from lines
-//! like these:
+//! Macro that makes the exported functions of the driver, and their rows of the hook table, from lines like
+//! these:
 //!
 //! ```text
 //!   gated export twin(arguments);            passes the gate
@@ -12,18 +12,18 @@
 //!   [hook: a, b] ...                         calls hook(a, b, || the driver's function)
 //! ```
 //!
-//! A line names every export that has these arguments and this behaviour. `gpushare-symbols` knows the base
-//! name and the CUDA version of each export.
+//! A line names every export with these arguments and this behaviour. `gpushare-symbols` knows the base name
+//! and the CUDA version of each export.
 //!
-//! Hooks and driver functions may unwind: a cancelled thread, or an exception thrown by a callback, passes
-//! through a hook, which releases what it holds. Panics of gpushare stop in [`guest`]. An open gate cannot
-//! panic, and a closed one catches its own panics, so hooks that only pass the gate need no [`guest`].
+//! Hooks and driver functions may unwind: a cancelled thread, or an exception of a callback, passes through a
+//! hook, which releases its locks. Panics of gpushare stop in [`guest`]. Hooks that only pass the gate need
+//! no [`guest`], because the gate catches its own panics.
 //!
 //! [`guest`]: gpushare_client::process::panics::guest
 
 use std::ffi::c_void;
 
-/// A pointer that is only passed on.
+/// Pointer argument that the hook passes to the driver unchanged.
 pub(crate) type Pointer = *mut c_void;
 
 macro_rules! hooks {

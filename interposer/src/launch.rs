@@ -1,8 +1,8 @@
 //! Kernels, graphs, and host functions in stream order.
 //!
-//! A host function gives the card no work, but its stream waits while it runs. So it passes the gate like the
-//! work before and after it. If work in flight waits for a host function that sleeps at the gate, the drop is
-//! undone.
+//! A host function gives the card no work, but its stream waits while it runs. So the call passes the gate
+//! like other work. If work in flight waits for a host function that sleeps at the gate, the drop (request to
+//! give the lock back) is undone.
 
 use std::ffi::{c_int, c_uint};
 use std::ptr::null_mut;

@@ -1,4 +1,4 @@
-//! `dlsym` and `cuGetProcAddress`: they return gpushare's function where the driver's is hooked.
+//! `dlsym` and `cuGetProcAddress`: return gpushare's function in place of a hooked driver function.
 
 use std::arch::naked_asm;
 use std::ffi::{c_char, c_int, c_void};
@@ -28,7 +28,7 @@ static REAL_DLSYM: AtomicPtr<c_void> = AtomicPtr::new(no_dlsym as *mut c_void);
 /// `dlsym(3)`: returns gpushare's function for a hooked name, and jumps to the real `dlsym` otherwise.
 ///
 /// `RTLD_NEXT` and `RTLD_DEFAULT` depend on the caller, which the real function finds by its return address.
-/// Registers and stack must therefore be as they came: a jump, never a call.
+/// So registers and stack must stay unchanged: the code jumps and never calls.
 #[cfg(target_arch = "x86_64")]
 #[unsafe(no_mangle)]
 #[unsafe(naked)]
@@ -51,7 +51,7 @@ pub(crate) unsafe extern "C" fn dlsym(handle: *mut c_void, name: *const c_char) 
     )
 }
 
-/// `dlsym(3)`, as for `x86_64`.
+/// `dlsym(3)`: the same function as for `x86_64`.
 #[cfg(target_arch = "aarch64")]
 #[unsafe(no_mangle)]
 #[unsafe(naked)]
@@ -75,7 +75,7 @@ pub(crate) unsafe extern "C" fn dlsym(handle: *mut c_void, name: *const c_char) 
     )
 }
 
-/// Returns gpushare's function or null, after making sure that [`REAL_DLSYM`] is set if it can be.
+/// Returns gpushare's function or null, and sets [`REAL_DLSYM`] if possible.
 unsafe extern "C" fn answer(handle: *mut c_void, name: *const c_char) -> *mut c_void {
     if REAL_DLSYM.load(Ordering::Relaxed) == no_dlsym as *mut c_void
         && let Some(real) = dynlink::real_dlsym()
@@ -95,7 +95,7 @@ unsafe extern "C" fn answer(handle: *mut c_void, name: *const c_char) -> *mut c_
     guest_or(answer, std::ptr::null_mut)
 }
 
-/// Stands for `dlsym` where the C library's own cannot be found. Finds nothing.
+/// Stands for `dlsym` if the C library's own cannot be found. Returns null.
 unsafe extern "C" fn no_dlsym(_: *mut c_void, _: *const c_char) -> *mut c_void {
     std::ptr::null_mut()
 }

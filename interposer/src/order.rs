@@ -1,9 +1,8 @@
-//! Operations of a stream itself: writes, waits for a value or a signal, mappings.
+//! Operations in a stream: writes, waits for a value or a signal, mappings.
 //!
-//! A wait in a stream never blocks the calling thread, so passing the gate is its only cost. The awaited
-//! value may come from a thread that sleeps at the gate. Then the drop that closed the gate is undone, so
-//! that gpushare adds no deadlock. Events need no hook: recording one, or waiting for one in a stream, orders
-//! work and adds none.
+//! A wait in a stream never blocks the calling thread, so it costs only passing the gate. The awaited value
+//! may come from a thread that sleeps at the gate. Then the drop that closed the gate is undone, so that
+//! gpushare adds no deadlock. Events need no hook, because they order work and add none.
 
 use std::ffi::c_uint;
 

@@ -1,14 +1,14 @@
-//! Clocks. Neither of the two is ever set back.
+//! Clocks of the machine, which are never set back.
 
 use gpushare_proto::Nanos;
 use rustix::time::{ClockId, Timespec, clock_gettime};
 
-/// Time since the machine started, suspends included. The daemons of one machine are ordered by it.
+/// Returns the time since the machine started, suspends included. It orders the daemons of one machine.
 pub fn boot() -> Nanos {
     nanos(clock_gettime(ClockId::Boottime))
 }
 
-/// Time in which the machine ran, suspends excluded. For durations and deadlines.
+/// Returns the time in which the machine ran, suspends excluded. Use it for durations and deadlines.
 pub fn monotonic() -> Nanos {
     nanos(clock_gettime(ClockId::Monotonic))
 }

@@ -1,8 +1,9 @@
 //! File descriptors of gpushare in an application's process.
 //!
-//! Their numbers are high, but within the present size of the process's descriptor table. Growing a table
-//! that threads share makes the kernel wait for all processors (`synchronize_rcu`: 6 to 17 ms on a machine
-//! with an H200), and all threads that open a file with it. A process has threads from `cuInit` on.
+//! gpushare's descriptors have high numbers, but within the present size of the process's descriptor table.
+//! Growing a table that threads share makes the kernel wait for all processors (`synchronize_rcu`). This
+//! delays all threads that open a file by 6 to 17 ms (machine with an H200). A process has threads from
+//! `cuInit` on.
 
 use std::fs::File;
 use std::io::{self, Read};
@@ -10,19 +11,21 @@ use std::os::fd::OwnedFd;
 
 use rustix::io::fcntl_dupfd_cloexec;
 
-/// First number above those that programs choose themselves (shells, daemons that close 3 to 255).
+/// Lowest number above the descriptors that programs choose themselves (shells, daemons that close 3 to 255).
 const HIGH: i32 = 500;
-/// Most descriptors of gpushare in a process: two connections, the second handle of each, and a question.
+/// Largest number of gpushare's descriptors in a process: two connections, the second handle of each, and a
+/// question.
 const OURS: i32 = 8;
 
-/// Moves a descriptor to a high number, close-on-exec. Returns it unchanged if the process may not have one.
+/// Moves a descriptor to a high number and marks it close-on-exec. Returns it unchanged if the process's
+/// limit forbids that.
 #[must_use]
 pub fn move_high(descriptor: OwnedFd) -> OwnedFd {
     let lowest = room().map_or(HIGH, |room| HIGH.min(room - OURS));
     fcntl_dupfd_cloexec(&descriptor, lowest).unwrap_or(descriptor)
 }
 
-/// Number of descriptors that the process's table holds before it grows; `None` if `/proc` does not say.
+/// Returns the number of descriptors that the process's table holds before it grows; `None` without `/proc`.
 fn room() -> Option<i32> {
     // The line is among the first ten, and the whole file takes the kernel much longer than these bytes.
     let mut beginning = [0; 512];
@@ -35,8 +38,8 @@ fn room_in(status: &str) -> Option<i32> {
     line.trim().parse().ok().filter(|&room| room > OURS)
 }
 
-/// Marks every descriptor from `first` on close-on-exec. A daemon started from here then keeps no pipe of a
-/// caller open.
+/// Marks every descriptor from `first` on close-on-exec, so that a daemon started from here keeps no pipe of
+/// a caller open.
 ///
 /// # Errors
 /// The kernel is older than Linux 5.11. Then no descriptor is marked.
@@ -61,7 +64,6 @@ mod tests {
 
     use super::*;
 
-    /// Runs `test` in a thread with its own descriptor table, which no other test changes.
     fn alone(test: impl FnOnce() + Send) {
         let run = || {
             // SAFETY: the calling thread gets its own table without the others' descriptors; the other

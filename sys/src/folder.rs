@@ -1,8 +1,8 @@
-//! Folders that only one user may write to: a daemon's runtime folder, its tenants' folders, those of token
-//! files.
+//! Folders that only one user may write to: runtime folders of daemons, folders of their tenants, and folders
+//! of token files.
 //!
-//! Some are in `/tmp` or another place where any user could have created them first. So an existing folder is
-//! trusted only if it is a real folder, belongs to the caller, and is writable by no other user.
+//! Some lie in `/tmp` or another place where any user could have created them first. So an existing folder is
+//! trusted only if it is a real folder, belongs to the caller, and no other user may write to it.
 
 use std::fs::{self, DirBuilder, File, Permissions};
 use std::io;
@@ -15,17 +15,17 @@ pub enum FolderError {
     /// The system refused an operation.
     #[error("cannot {what} {}: {cause}; choose another folder", path.display())]
     System {
-        /// Operation that was tried.
+        /// Operation that the system refused, as text.
         what: &'static str,
-        /// Path of the operation.
+        /// Path on which the operation was tried.
         path: PathBuf,
-        /// Error of the system.
+        /// Error that the system returned.
         cause: io::Error,
     },
-    /// The name belongs to something else, perhaps a link.
+    /// The path is taken by something other than a folder, perhaps a link.
     #[error("{} is not a folder; remove it or choose another folder", .0.display())]
     NoFolder(PathBuf),
-    /// The folder is another user's.
+    /// The folder belongs to another user.
     #[error(
         "{} belongs to user {owner} and this is user {us}; remove it or choose another folder",
         path.display()
@@ -53,7 +53,7 @@ pub enum FolderError {
 }
 
 impl FolderError {
-    /// Whether the cause is a lack of permission.
+    /// Returns whether the cause is a lack of permission.
     pub fn is_denied(&self) -> bool {
         match self {
             Self::System { cause, .. } => cause.kind() == io::ErrorKind::PermissionDenied,
@@ -63,10 +63,11 @@ impl FolderError {
     }
 }
 
-/// Creates a folder with these permissions, or checks the existing one. Returns whether it was created.
+/// Creates a folder with the permission bits `mode`, or checks the existing folder. Returns whether the
+/// folder was created.
 ///
 /// # Errors
-/// [`FolderError`] if other users may write to it, or if it cannot be created.
+/// [`FolderError`] if other users may write to the folder, or if it cannot be created.
 pub fn take(path: &Path, mode: u32) -> Result<bool, FolderError> {
     let failed = |what| move |cause| FolderError::System { what, path: path.to_owned(), cause };
     match DirBuilder::new().mode(mode).create(path) {
@@ -93,7 +94,7 @@ pub fn take(path: &Path, mode: u32) -> Result<bool, FolderError> {
     }
 }
 
-/// Whether an open file or folder is still the one at its path.
+/// Returns whether an open file or folder is still the one at its path.
 pub fn is_at(file: &File, path: &Path) -> bool {
     let same =
         |ours: fs::Metadata, there: fs::Metadata| (ours.dev(), ours.ino()) == (there.dev(), there.ino());

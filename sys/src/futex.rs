@@ -1,4 +1,4 @@
-//! Futexes: sleeping on a word of the shared page. They are shared between processes, not private.
+//! Futexes: threads sleep on a word of the shared page, and threads of other processes can wake them.
 
 use std::io;
 use std::sync::atomic::AtomicU32;
@@ -7,23 +7,23 @@ use std::time::Duration;
 use rustix::io::Errno;
 use rustix::thread::futex::{self, Flags, Timespec};
 
-/// Reason why a sleep ended. The caller must read the word again in any case, because wakes may be spurious.
+/// Reason why a sleep ended. A wake may be spurious, so the caller reads the word again in any case.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Woken {
-    /// Another thread woke this one.
+    /// Another thread woke the sleeping thread.
     Woken,
-    /// The word was not the expected one, so there was no sleep.
+    /// The word differed from the expected value, so the thread did not sleep.
     Changed,
-    /// The timeout passed.
+    /// The timeout passed before a wake.
     TimedOut,
-    /// A signal handler ran.
+    /// A signal handler ran and ended the sleep.
     Interrupted,
 }
 
-/// Sleeps while `word` is `expected`, at most for `timeout`.
+/// Sleeps while `word` has the value `expected`, for at most `timeout`.
 ///
 /// # Errors
-/// The kernel's error. A mapped word causes none.
+/// Error of the kernel. A mapped word causes none.
 pub fn wait(word: &AtomicU32, expected: u32, timeout: Option<Duration>) -> io::Result<Woken> {
     // A timeout beyond the kernel's range counts as none.
     let timeout = timeout.and_then(|span| Timespec::try_from(span).ok());
@@ -36,7 +36,7 @@ pub fn wait(word: &AtomicU32, expected: u32, timeout: Option<Duration>) -> io::R
     }
 }
 
-/// Wakes all threads of any process that sleep on `word`, and returns their number.
+/// Wakes all threads of all processes that sleep on `word`, and returns their number.
 pub fn wake_all(word: &AtomicU32) -> usize {
     // The only errors are bad addresses, which a reference cannot be.
     futex::wake(word, Flags::empty(), i32::MAX.unsigned_abs()).unwrap_or(0)

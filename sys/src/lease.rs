@@ -1,4 +1,4 @@
-//! Free bytes in a row of the shared page. Daemon and client change them by compare-and-swap only.
+//! Free leased bytes in a row of the shared page. Daemon and client change them only by compare-and-swap.
 //!
 //! ```text
 //!   daemon ── put ──▶ ┌──────┐ ── take (all or nothing) ──▶ an allocation
@@ -6,7 +6,7 @@
 //!                     └──────┘
 //! ```
 //!
-//! Every byte that leaves the row goes to exactly one taker. The number guards no other memory, so relaxed
+//! Every byte that leaves the row goes to exactly one taker. The number protects no other memory, so relaxed
 //! ordering suffices.
 
 use std::sync::atomic::Ordering::Relaxed;
@@ -14,7 +14,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use gpushare_proto::Bytes;
 use gpushare_proto::page::LeaseRow;
 
-/// Takes `bytes` out of the row, all or none. Returns whether it did.
+/// Takes `bytes` out of the row, all or nothing. Returns whether the bytes were taken.
 #[must_use]
 pub fn take(row: &LeaseRow, bytes: Bytes) -> bool {
     row.free
@@ -22,14 +22,14 @@ pub fn take(row: &LeaseRow, bytes: Bytes) -> bool {
         .is_ok()
 }
 
-/// Puts `bytes` into the row. Saturates instead of wrapping, so that a forged row gains nothing.
+/// Puts `bytes` into the row. The sum saturates instead of wrapping, so a forged row gains nothing.
 pub fn put(row: &LeaseRow, bytes: Bytes) {
     let _ = row
         .free
         .fetch_update(Relaxed, Relaxed, |free| Some(free.saturating_add(bytes.0)));
 }
 
-/// Takes at most `bytes` out of the row, and returns how many.
+/// Takes at most `bytes` out of the row, and returns the number taken.
 #[must_use]
 pub fn take_up_to(row: &LeaseRow, bytes: Bytes) -> Bytes {
     let before = row

@@ -1,8 +1,7 @@
 //! Linux interfaces that need `unsafe`, or that daemon and clients share.
 //!
-//! In reading order: the shared page and the bytes leased in it; sleeping on a word of it; sockets, their
-//! peers, and what `/proc` says about a process; descriptors; clocks; folders of one user; unwinding through
-//! hooks.
+//! Modules in reading order: the shared page and the bytes leased in it; sleeping on its gate word; sockets,
+//! their peers, and facts from `/proc`; descriptors; clocks; folders of one user; unwinding through hooks.
 
 pub mod page;
 pub mod lease;

@@ -6,8 +6,8 @@
 //!   client: recv ──────▶ map: seals? size? layout? ──────────────────────▶ SharedPage
 //! ```
 //!
-//! If another process shrinks a mapped file, access to the mapping is a SIGBUS. So [`map`] takes only a file
-//! that is sealed against resizing.
+//! Access to a mapping fails with SIGBUS after another process shrinks the file. So [`map`] accepts only a
+//! file that is sealed against resizing.
 
 use std::io;
 use std::ops::Deref;
@@ -20,13 +20,13 @@ use rustix::fs::{self, MemfdFlags, SealFlags};
 use rustix::io::Errno;
 use rustix::mm::{self, MapFlags, ProtFlags};
 
-/// Reason why a descriptor is not a usable page.
+/// Reason why a descriptor is not a usable shared page.
 #[derive(Debug, thiserror::Error)]
 pub enum PageError {
-    /// The file can be resized while it is mapped, or is no memory file.
+    /// The file can be resized while it is mapped, or it is no memory file.
     #[error("the shared page's file is not sealed against resizing; it does not come from a gpushare daemon")]
     Unsealed,
-    /// The file has another size.
+    /// The file has the wrong size.
     #[error(
         "the shared page's file has {found} bytes instead of {PAGE_SIZE}; it does not come from a gpushare daemon"
     )]
@@ -34,13 +34,13 @@ pub enum PageError {
         /// Size of the file, in bytes.
         found: u64,
     },
-    /// The page has a layout that this build does not know.
+    /// The shared page has a layout that this build does not know.
     #[error(
         "the shared page has layout {found}, this build knows {PAGE_LAYOUT}; \
          install the same gpushare version on both sides"
     )]
     Layout {
-        /// Layout number in the page.
+        /// Layout number found in the shared page.
         found: u32,
     },
     /// The kernel refused an operation.
@@ -48,7 +48,7 @@ pub enum PageError {
     System(#[from] io::Error),
 }
 
-/// Mapped page, unmapped on drop.
+/// Shared page of a client, mapped into this process and unmapped on drop.
 #[derive(Debug)]
 pub struct SharedPage(NonNull<Page>);
 
@@ -76,10 +76,11 @@ impl Drop for SharedPage {
     }
 }
 
-/// Creates a page: sealed, with its layout number, otherwise zero. The descriptor is for the client.
+/// Creates a shared page: sealed, with its layout number, otherwise zero. The returned descriptor is sent to
+/// the client.
 ///
 /// # Errors
-/// The kernel's error, for example that the process has too many open files.
+/// Error of the kernel, for example because the process has too many open files.
 pub fn create() -> io::Result<(OwnedFd, SharedPage)> {
     let file = memory_file()?;
     fs::ftruncate(&file, PAGE_SIZE as u64)?;
@@ -89,10 +90,10 @@ pub fn create() -> io::Result<(OwnedFd, SharedPage)> {
     Ok((file, page))
 }
 
-/// Maps the page behind a descriptor that another process sent.
+/// Maps the shared page behind a descriptor that another process sent.
 ///
 /// # Errors
-/// [`PageError`] if the file is anything but a sealed page of this layout.
+/// [`PageError`] if the file is not a sealed shared page of this layout.
 pub fn map(file: impl AsFd) -> Result<SharedPage, PageError> {
     let seals = fs::fcntl_get_seals(&file).map_err(|_| PageError::Unsealed)?;
     if !seals.contains(SealFlags::SHRINK | SealFlags::GROW) {
@@ -118,7 +119,7 @@ fn memory_file() -> io::Result<OwnedFd> {
     }
 }
 
-/// Maps a file that is known to keep PAGE_SIZE bytes.
+/// Maps a file whose size is known to stay PAGE_SIZE bytes.
 fn mapping(file: impl AsFd) -> io::Result<SharedPage> {
     // SAFETY: a new mapping at an address of the kernel's choice overlaps no memory of this process.
     let address = unsafe {

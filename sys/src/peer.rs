@@ -1,4 +1,4 @@
-//! Process at the other end of a Unix socket, as the kernel reports it.
+//! Process at the other end of a Unix socket, as the kernel reports that process.
 
 use std::io;
 use std::mem::MaybeUninit;
@@ -7,29 +7,29 @@ use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd, RawFd};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open};
 
-/// Process that connected, at the moment of its connecting.
+/// Process that connected to a socket, with its ids at that moment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Peer {
-    /// Pid in this process's PID namespace; 0 if it has none here.
+    /// Process id in this process's PID namespace; 0 if the peer is outside of it.
     pub pid: u32,
-    /// Effective user id.
+    /// Effective user id of the peer.
     pub uid: u32,
-    /// Effective group id.
+    /// Effective group id of the peer.
     pub gid: u32,
 }
 
-/// Returns the peer of a connected socket (`SO_PEERCRED`).
+/// Returns the process at the other end of a connected socket (`SO_PEERCRED`).
 ///
 /// # Errors
-/// The socket is no Unix socket.
+/// Error of the system, if the socket is no Unix socket.
 pub fn credentials(socket: impl AsFd) -> io::Result<Peer> {
     // SAFETY: `ucred` is three integers, so all bit patterns are valid.
     let ucred: libc::ucred = unsafe { option(&socket, libc::SO_PEERCRED)? };
     Ok(Peer { pid: u32::try_from(ucred.pid).unwrap_or(0), uid: ucred.uid, gid: ucred.gid })
 }
 
-/// Returns a pidfd of the peer, by `SO_PEERPIDFD` (Linux 6.5) or else by `pidfd_open(pid)`. The latter names
-/// another process if the peer has died and its pid was reused.
+/// Returns a pidfd of the peer, by `SO_PEERPIDFD` (Linux 6.5) or else by `pidfd_open(pid)`. The latter finds
+/// another process if the peer died and its pid was reused.
 ///
 /// # Errors
 /// The peer is dead, or has no pid in this PID namespace.
@@ -45,23 +45,23 @@ pub fn pidfd(socket: impl AsFd, pid: u32) -> io::Result<OwnedFd> {
     }
 }
 
-/// Returns a pidfd of a process by its pid. The caller compares the start time afterwards, because pids are
-/// reused.
+/// Returns a pidfd of the process with this pid. Pids are reused, so the caller compares the start time
+/// afterwards.
 ///
 /// # Errors
-/// There is no such process.
+/// Error of the system, if there is no such process.
 pub fn open(pid: u32) -> io::Result<OwnedFd> {
     let pid = i32::try_from(pid).ok().and_then(Pid::from_raw).ok_or(io::ErrorKind::NotFound)?;
     Ok(pidfd_open(pid, PidfdFlags::empty())?)
 }
 
-/// Whether the process behind a pidfd is dead. If the kernel cannot be asked, it counts as alive.
+/// Returns whether the process behind a pidfd is dead. The result is `false` if the kernel cannot be asked.
 pub fn is_dead(pidfd: impl AsFd) -> bool {
     let mut polled = [PollFd::new(&pidfd, PollFlags::IN)];
     poll(&mut polled, Some(&rustix::fs::Timespec::default())).is_ok_and(|ready| ready > 0)
 }
 
-/// Kills a process with SIGKILL.
+/// Kills the process behind a pidfd with SIGKILL.
 ///
 /// # Errors
 /// The process is dead, or this process lacks the permission.

@@ -1,45 +1,46 @@
 //! Facts about a process from `/proc`.
 //!
-//! A pid names a process only while it lives. A caller that keeps facts therefore holds a pidfd from before,
-//! or compares [`start_time`] with an earlier one.
+//! A pid identifies a process only while it lives. A caller that keeps facts holds an earlier pidfd, or
+//! compares [`start_time`] with an earlier value.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// Start time of the process, in clock ticks since boot. Together with the pid it identifies the process.
+/// Returns the start time of a process in clock ticks since boot. Pid and start time identify a process.
 pub fn start_time(pid: u32) -> Option<u64> {
     started(&stat(pid)?)
 }
 
-/// Name of the process's program, as `ps` shows it.
+/// Returns the name of the process's program, as `ps` shows it.
 pub fn comm(pid: u32) -> Option<String> {
     let stat = stat(pid)?;
     Some(stat[stat.find('(')? + 1..stat.rfind(')')?].to_owned())
 }
 
-/// Whether the process is stopped, by a signal or by a tracer.
+/// Returns whether the process is stopped, by a signal or by a tracer.
 pub fn is_stopped(pid: u32) -> bool {
     matches!(stat(pid).as_deref().and_then(|stat| field(stat, 3)), Some("T" | "t"))
 }
 
-/// Whether the process is dead, even if its parent has not waited for it yet.
+/// Returns whether the process is dead, even if its parent has not waited for it yet.
 pub fn is_dead(pid: u32) -> bool {
     matches!(stat(pid).as_deref().and_then(|stat| field(stat, 3)), None | Some("Z" | "X"))
 }
 
-/// Whether the process is exiting: none of its threads will run another instruction of the program. A killed
-/// process closes its sockets first, and dies when its drivers are done; a card's driver takes about 60 ms.
+/// Returns whether the process is exiting, so that its threads run no instruction of the program any more. A
+/// killed process closes its sockets first. It dies when its drivers are done, about 60 ms for a card's
+/// driver.
 pub fn is_ending(pid: u32) -> bool {
-    /// Number of attempts. Threads that disappear while they are counted are usual at the end of a process.
+    /// Number of attempts, since threads may disappear while they are counted.
     const LOOKS: usize = 8;
     (0..LOOKS).find_map(|_| are_all_exiting(pid)).unwrap_or(false)
 }
 
-/// Whether all threads of a process are exiting; `None` if they changed meanwhile.
+/// Returns whether all threads of a process are exiting; `None` if the threads changed meanwhile.
 ///
-/// A list of threads alone proves nothing, because a thread may start another one and be gone before it is
-/// read. So the exiting threads are read again. If all are still there, and are as many as the kernel counts,
-/// there is no other thread, and these start none.
+/// One reading of the thread list proves nothing, because a thread may start another one and end before it is
+/// read. So the exiting threads are read again. If all remain, and are as many as the kernel counts, no other
+/// thread exists.
 fn are_all_exiting(pid: u32) -> Option<bool> {
     let mut exiting = Vec::new();
     for thread in fs::read_dir(format!("/proc/{pid}/task")).ok()? {
@@ -61,7 +62,7 @@ fn are_all_exiting(pid: u32) -> Option<bool> {
     (are_same && threads == Ok(exiting.len())).then_some(true)
 }
 
-/// Whether the kernel has begun to end the thread of this stat line.
+/// Returns whether the kernel has begun to end the thread of this stat line.
 fn is_exiting(stat: &str) -> bool {
     /// `PF_EXITING` of linux/sched.h, which `ps -o f` shows too.
     const EXITING: u32 = 4;
@@ -69,34 +70,33 @@ fn is_exiting(stat: &str) -> bool {
     flags.is_some_and(|flags| flags & EXITING != 0)
 }
 
-/// Pid of the parent: the process that started it, or that adopted it.
+/// Returns the pid of the parent: the process that started or adopted this one.
 pub fn parent(pid: u32) -> Option<u32> {
     field(&stat(pid)?, 4)?.parse().ok()
 }
 
-/// POSIX session of the process: the login, or the job of a batch system, that it belongs to.
+/// Returns the POSIX session of the process: the login or batch job that it belongs to.
 pub fn posix_session(pid: u32) -> Option<u32> {
     field(&stat(pid)?, 6)?.parse().ok()
 }
 
-/// Control groups of the process, that of the unified hierarchy first; empty if they cannot be read. With
-/// both kinds of hierarchies, Docker keeps its containers in the old ones, and the unified one names Docker's
-/// own service.
+/// Returns the control groups of the process, that of the unified hierarchy first; empty if they cannot be
+/// read. With both kinds of hierarchies, only the old ones tell Docker's containers apart.
 pub fn cgroups(pid: u32) -> Vec<String> {
     let text = fs::read_to_string(format!("/proc/{pid}/cgroup")).unwrap_or_default();
     cgroup_paths(&text).map(str::to_owned).collect()
 }
 
-/// Process as seen from inside its own PID namespace.
+/// Ids of a process as seen from inside its own PID namespace.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Inside {
-    /// Inode number of its PID namespace.
+    /// Name of the PID namespace, which contains its inode number.
     pub namespace: PathBuf,
-    /// Pid of the process in that namespace.
+    /// Process id in that namespace.
     pub pid: u32,
 }
 
-/// Returns the view from inside the process's PID namespace; `None` if it may not be read.
+/// Returns the ids from inside the process's PID namespace; `None` if they cannot be read.
 pub fn inside(pid: u32) -> Option<Inside> {
     let namespace = fs::read_link(format!("/proc/{pid}/ns/pid")).ok()?;
     let status = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
@@ -104,7 +104,7 @@ pub fn inside(pid: u32) -> Option<Inside> {
     Some(Inside { namespace, pid })
 }
 
-/// Returns the last pid in the line of pids, which go from this namespace inwards.
+/// Returns the last pid in the status line of pids, which lead from this namespace inwards.
 fn innermost_pid(status: &str) -> Option<u32> {
     let line = status.lines().find_map(|line| line.strip_prefix("NSpid:"))?;
     line.split_ascii_whitespace().next_back()?.parse().ok()
@@ -120,19 +120,19 @@ fn read(stat: &Path) -> Option<String> {
     Some(String::from_utf8_lossy(&bytes).into_owned())
 }
 
-/// Start time in a stat line of a process or thread.
+/// Returns the start time in a stat line of a process or thread.
 fn started(stat: &str) -> Option<u64> {
     field(stat, 22)?.parse().ok()
 }
 
-/// Field `number` of a stat line, counted from 1 as in proc(5). The second field is a name that may contain
-/// spaces and parentheses, so counting begins at the last `)`.
+/// Returns the field `number` of a stat line, counted from 1 as in proc(5). Counting begins at the last `)`,
+/// because the name in the second field may contain spaces and parentheses.
 fn field(stat: &str, number: usize) -> Option<&str> {
     let after_name = &stat[stat.rfind(')')? + 1..];
     after_name.split_ascii_whitespace().nth(number.checked_sub(3)?)
 }
 
-/// Paths of control groups, last line first, because the kernel lists the unified hierarchy last.
+/// Returns paths of control groups, last line first, because the kernel lists the unified hierarchy last.
 fn cgroup_paths(text: &str) -> impl Iterator<Item = &str> {
     text.lines().rev().filter_map(|line| line.splitn(3, ':').nth(2))
 }

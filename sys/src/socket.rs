@@ -1,7 +1,7 @@
-//! Unix sockets: connecting, and sending bytes with at most one descriptor.
+//! Unix sockets: connecting, and sending bytes with at most one file descriptor.
 //!
-//! There is no SIGPIPE, every descriptor is close-on-exec, and unexpected descriptors are closed at once, so
-//! that a peer cannot fill this process's table.
+//! Sending raises no SIGPIPE, and every descriptor is close-on-exec. Unexpected descriptors are closed at
+//! once, so that a peer cannot fill this process's descriptor table.
 
 use std::io::{self, IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
@@ -19,9 +19,10 @@ use rustix::net::{
     socket_with,
 };
 
-/// Connects to the socket at `path`. If its queue of connections is full, waits up to `patience`. Without a
-/// limit this could last for ever. Later sends have the same limit.
+/// Connects to the socket at `path`. Waits up to `patience` if the socket's queue of connections is full.
+/// Later sends have the same limit.
 ///
+/// Error of the system; `WouldBlock` after `patience`.
 /// # Errors
 /// The system's error; `WouldBlock` after `patience`.
 pub fn connect(path: &Path, patience: Duration) -> io::Result<UnixStream> {
@@ -48,10 +49,10 @@ pub fn connect(path: &Path, patience: Duration) -> io::Result<UnixStream> {
     Ok(UnixStream::from(socket))
 }
 
-/// Sends as much of `bytes` as fits, with `descriptor` at the first byte. Returns the number of bytes sent.
+/// Sends as many of `bytes` as fit, with `descriptor` at the first byte. Returns the number of bytes sent.
 ///
 /// # Errors
-/// The socket's error, `WouldBlock` included if it does not block.
+/// Error of the socket; `WouldBlock` if a non-blocking socket is full.
 pub fn send_with_fd(
     socket: impl AsFd,
     bytes: &[u8],
@@ -67,9 +68,10 @@ pub fn send_with_fd(
     Ok(sent)
 }
 
-/// Sends as much of `bytes` as fits now, without waiting even on a blocking socket. Returns the number of
+/// Sends as many of `bytes` as fit now, without waiting even on a blocking socket. Returns the number of
 /// bytes sent.
 ///
+/// Error of the socket; `WouldBlock` if nothing fits.
 /// # Errors
 /// The socket's error; `WouldBlock` if nothing fits.
 pub fn send_at_once(socket: impl AsFd, bytes: &[u8]) -> io::Result<usize> {
@@ -80,7 +82,7 @@ pub fn send_at_once(socket: impl AsFd, bytes: &[u8]) -> io::Result<usize> {
 /// Receives into `buffer`. Returns the number of bytes (0 at the end) and a descriptor that came with them.
 ///
 /// # Errors
-/// The socket's error, `WouldBlock` included if it does not block.
+/// Error of the socket; `WouldBlock` if a non-blocking socket has no bytes.
 pub fn recv_with_fd(socket: impl AsFd, buffer: &mut [u8]) -> io::Result<(usize, Option<OwnedFd>)> {
     // The kernel drops descriptors that do not fit here. Alignment leaves room for a second one.
     let mut space = [MaybeUninit::uninit(); cmsg_space!(ScmRights(1))];
@@ -116,7 +118,6 @@ mod tests {
         page::map(&descriptor).unwrap();
     }
 
-    /// Creates a socket whose queue of one connection is full.
     fn crowded(folder: &Path) -> (OwnedFd, std::path::PathBuf, UnixStream) {
         let path = folder.join("crowded.sock");
         let socket =

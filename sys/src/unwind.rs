@@ -1,10 +1,9 @@
-//! Stops panics of gpushare, and lets all other unwinding pass.
+//! Stops panics of gpushare in the hooks, and lets all other unwinding pass.
 //!
-//! A hook stands between the application and the driver. A panic of gpushare must not leave it. Unwinding of
-//! others must pass: a thread cancelled inside a driver call (`pthread_cancel` unwinds it), or a C++
-//! exception thrown by a callback. [`std::panic::catch_unwind`] aborts the process on both. So
-//! [`stop_panics`] puts a frame of its own on the stack, whose personality routine claims only gpushare's
-//! panics:
+//! A hook stands between the application and the driver. A panic of gpushare must not leave the hook. Other
+//! unwinding must pass: of a thread cancelled inside a driver call (`pthread_cancel`), or of a C++ exception
+//! in a callback. [`std::panic::catch_unwind`] aborts the process on both. So [`stop_panics`] puts a frame of
+//! its own on the stack, whose personality routine claims only gpushare's panics:
 //!
 //! ```text
 //!   application ─▶ hook ─▶ frame ─▶ our code ─▶ the driver
@@ -12,9 +11,9 @@
 //!                            └ anything else             passes; values are dropped on its way
 //! ```
 //!
-//! Rust's reference does not say what forced unwinding does to frames with values to drop. Rust's personality
-//! routine runs their landing pads as the Itanium C++ ABI requires. The tests here and the end-to-end tests
-//! check that.
+//! Rust's reference does not define forced unwinding through frames with values to drop. Rust's personality
+//! routine runs their landing pads as the Itanium C++ ABI requires. Unit tests and end-to-end tests check
+//! that.
 //!
 //! A function of the C library that Rust declares as `extern "C"` must not be a cancellation point, because
 //! unwinding through it aborts. So gpushare makes such calls [`uncancelled`], and its waits have an explicit
@@ -25,7 +24,7 @@ use std::ffi::{c_int, c_void};
 use std::mem::ManuallyDrop;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-/// Runs `work`, and returns `None` if it panicked. Any other unwinding passes through.
+/// Runs `work`, and returns `None` after a panic. Any other unwinding passes through.
 #[inline]
 pub fn stop_panics<T, F: FnOnce() -> T>(work: F) -> Option<T> {
     let mut slot = Slot { work: ManuallyDrop::new(work) };
@@ -39,7 +38,7 @@ pub fn stop_panics<T, F: FnOnce() -> T>(work: F) -> Option<T> {
     Some(ManuallyDrop::into_inner(unsafe { slot.made }))
 }
 
-/// Slot for the work, then for its result.
+/// Memory that contains the work first, and its result afterwards.
 union Slot<T, F> {
     work: ManuallyDrop<F>,
     made: ManuallyDrop<T>,
@@ -56,7 +55,7 @@ unsafe extern "C-unwind" fn run<T, F: FnOnce() -> T>(slot: *mut c_void) {
     unsafe { slot.write(made) };
 }
 
-/// Lets std end a panic: raises it again and catches it in this frame.
+/// Ends a panic: raises it again and lets std catch it in this frame.
 #[cold]
 fn end(panic: *mut c_void) {
     // SAFETY: the exception comes from the personality routine below, which hands it to no other code.
@@ -82,7 +81,7 @@ pub fn uncancelled<T>(work: impl FnOnce() -> T) -> T {
     work()
 }
 
-/// Guard that restores the state of cancellation from before.
+/// Guard that restores the thread's earlier state of cancellation.
 struct Held(c_int);
 
 impl Drop for Held {
@@ -113,7 +112,7 @@ const CONTINUE_UNWIND: c_int = 8;
 /// Class of Rust's exceptions: vendor and language.
 const RUST: u64 = u64::from_ne_bytes(*b"MOZ\0RUST");
 
-/// Claims panics of this copy of std. Panics of another copy, in an application written in Rust, are foreign.
+/// Claims panics of this copy of std. Panics of another copy, in an application written in Rust, pass.
 unsafe extern "C" fn personality(
     _version: c_int,
     actions: c_int,
@@ -203,7 +202,6 @@ mod tests {
 
     use super::*;
 
-    /// Value that counts its drops.
     struct Guest<'a>(&'a Cell<u32>);
 
     impl Drop for Guest<'_> {

@@ -1,4 +1,4 @@
-//! Creator of the user namespace that a process is in.
+//! Creator of the user namespace in which a process runs.
 //!
 //! A user with subordinate ids (`/etc/subuid`, tens of thousands on most distributions) can become each of
 //! them in a user namespace of its own. The kernel treats these as other users, but it also knows the creator
@@ -14,8 +14,8 @@ const GET_OWNER_UID: libc::Ioctl = 0xb704;
 /// Deepest nesting of user namespaces that the kernel allows.
 const DEEPEST: usize = 33;
 
-/// User who created the outermost namespace around the process that is still inside this process's namespace.
-/// `None` if both are in the same namespace, or if it may not be read.
+/// Returns the user who created the outermost namespace around the process that is inside this process's
+/// namespace. Returns `None` if both are in the same namespace, or if the namespace cannot be read.
 pub fn maker(pid: u32) -> Option<u32> {
     let own = identity(&File::open("/proc/self/ns/user").ok()?)?;
     let mut inner = File::open(format!("/proc/{pid}/ns/user")).ok()?;

@@ -1,27 +1,27 @@
-//! Disposition of a symbol: what gpushare does when an application calls it.
+//! Disposition of a driver symbol: gpushare's treatment of calls of that function.
 
-/// Treatment of a symbol by gpushare.
+/// Treatment of a driver symbol by gpushare.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Disposition {
-    /// A hook of this family runs around the driver's function.
+    /// Treatment by a hook of this family, which runs around the driver's function.
     Wrapped(Family),
-    /// A hook of this family answers from gpushare's own tables, or changes the driver's answer.
+    /// Treatment by a hook of this family, which answers itself or changes the driver's answer.
     Answered(Family),
-    /// The driver is called directly, for this reason.
+    /// Direct call of the driver, for the given reason.
     Passed(&'static str),
-    /// A hook refuses the call with `CUDA_ERROR_NOT_SUPPORTED`, for this reason.
+    /// Refusal by a hook with `CUDA_ERROR_NOT_SUPPORTED`, for the given reason.
     Refused(&'static str),
-    /// The driver is called although gpushare cannot account for the call, with these consequences.
+    /// Direct call of the driver although gpushare cannot account for it, with the given consequences.
     Unsupported(&'static str),
 }
 
 impl Disposition {
-    /// Whether a line of `interposer/src/` hooks the symbol.
+    /// Returns whether gpushare hooks a symbol with this disposition.
     pub const fn is_hooked(self) -> bool {
         matches!(self, Self::Wrapped(_) | Self::Answered(_) | Self::Refused(_))
     }
 
-    /// Word for the disposition in tables and JSON.
+    /// Returns the word for the disposition in tables and JSON.
     pub const fn word(self) -> &'static str {
         match self {
             Self::Wrapped(_) => "wrapped",
@@ -31,7 +31,7 @@ impl Disposition {
         }
     }
 
-    /// Family or reason, as text for people.
+    /// Returns the hooks' family or the reason, as text for people.
     pub const fn why(self) -> &'static str {
         match self {
             Self::Wrapped(family) | Self::Answered(family) => family.does(),
@@ -49,10 +49,10 @@ macro_rules! families {
         }
 
         impl Family {
-            /// All families, in the order of the table.
+            /// List of all families, in the order of the table.
             pub const ALL: &[Self] = &[$(Self::$name),*];
 
-            /// Sentence that says what the hooks of the family do.
+            /// Returns a sentence that says what the hooks of the family do.
             pub const fn does(self) -> &'static str {
                 match self {
                     $( Self::$name => $does, )*

@@ -1,5 +1,5 @@
-//! Lookup of a row by base name or export. Both orders of the rows are computed at compile time, so that a
-//! lookup is a binary search without allocation or lock.
+//! Lookup of a driver function by base name or exported name. Both orders of the rows are computed at compile
+//! time. A lookup is a binary search without allocation or lock.
 
 use std::cmp::Ordering;
 use std::ops::Range;
@@ -7,16 +7,17 @@ use std::ops::Range;
 use crate::table::GROUPS;
 use crate::{Disposition, Variant};
 
-/// Number of variants.
+/// Number of variants of driver functions in the symbol table.
 pub const COUNT: usize = count();
 
-/// Variants by base name, then legacy variants from old to new, then per-thread twins.
+/// All variants by base name; for each name the legacy variants from old to new, then those per thread.
 static TABLE: [Variant; COUNT] = sorted(collected());
 
-/// Places in [`TABLE`], in the order of the exports.
+/// Positions in [`TABLE`], sorted by exported name.
 static BY_EXPORT: [u16; COUNT] = exports(&TABLE);
 
-/// Returns every variant, by base name; of one base name the legacy variants from old to new, then the twins.
+/// Returns all variants by base name. Of each name the legacy variants come first, from old to new, then
+/// those for the per-thread default stream.
 pub fn variants() -> &'static [Variant] {
     &TABLE
 }
@@ -26,7 +27,7 @@ pub fn by_base(base: impl AsRef<[u8]>) -> &'static [Variant] {
     &TABLE[places_of(base)]
 }
 
-/// Returns the places in [`variants`] of a base name.
+/// Returns the positions of a base name's variants in [`variants`].
 pub fn places_of(base: impl AsRef<[u8]>) -> Range<usize> {
     let base = base.as_ref();
     let from = TABLE.partition_point(|variant| variant.base.as_bytes() < base);
@@ -35,12 +36,12 @@ pub fn places_of(base: impl AsRef<[u8]>) -> Range<usize> {
     from..count.map_or(COUNT, |count| from + count)
 }
 
-/// Returns the variant of an export.
+/// Returns the variant with this exported name.
 pub fn by_export(export: impl AsRef<[u8]>) -> Option<&'static Variant> {
     place_of(export).map(|place| &TABLE[place])
 }
 
-/// Returns the place in [`variants`] of an export.
+/// Returns the position in [`variants`] of an exported name.
 pub fn place_of(export: impl AsRef<[u8]>) -> Option<usize> {
     let export = export.as_ref();
     let order = |&place: &u16| TABLE[usize::from(place)].export.as_bytes().cmp(export);
@@ -48,7 +49,7 @@ pub fn place_of(export: impl AsRef<[u8]>) -> Option<usize> {
     Some(usize::from(BY_EXPORT[found]))
 }
 
-/// Returns the disposition of an export; `None` if it has no row.
+/// Returns gpushare's treatment of an exported function; `None` for a name that the table lacks.
 pub fn disposition(export: impl AsRef<[u8]>) -> Option<Disposition> {
     by_export(export).map(|variant| variant.disposition)
 }
@@ -86,7 +87,7 @@ const fn collected() -> [Variant; COUNT] {
     all
 }
 
-/// A shell sort: short, and cheap enough for the compiler.
+/// Sorts by the shell sort, which is short and fast enough at compile time.
 const fn sorted(mut all: [Variant; COUNT]) -> [Variant; COUNT] {
     let mut gap = COUNT / 2;
     while gap > 0 {

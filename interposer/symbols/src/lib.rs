@@ -1,5 +1,5 @@
-//! Symbol table of the CUDA driver, from 12.0 to the newest release ([`NEWEST`]), with the treatment of each
-//! symbol by gpushare.
+//! Symbol table of the CUDA driver from 12.0 to the newest release ([`NEWEST`]), with gpushare's treatment of
+//! each symbol.
 //!
 //! A symbol is a *variant*: one export, found by its own name, or through `cuGetProcAddress` by a base name,
 //! a version and flags. Every function that an application can call needs a row, because a call without one

@@ -1,4 +1,4 @@
-//! Variants of driver functions, and what their names tell.
+//! Variants of driver functions, and the meaning of their names.
 
 use std::ffi::CStr;
 use std::fmt;
@@ -15,16 +15,16 @@ impl fmt::Display for Version {
     }
 }
 
-/// Exported function of the driver, with its own ABI.
+/// Variant of a driver function: one exported function with its own ABI.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Variant {
-    /// Base name, which `cuGetProcAddress` takes.
+    /// Base name of the function, as `cuGetProcAddress` takes it.
     pub base: &'static str,
     /// CUDA version that introduced this variant; 0 if no header lists it.
     pub version: Version,
-    /// Name of the export.
+    /// Name by which the driver exports the variant.
     pub export: &'static str,
-    /// Treatment by gpushare.
+    /// gpushare's treatment of calls of this variant.
     pub disposition: Disposition,
     terminated: &'static CStr,
 }
@@ -50,30 +50,30 @@ impl Variant {
         Self { disposition, ..self }
     }
 
-    /// Whether it is the twin for the per-thread default stream.
+    /// Returns whether the variant is the twin for the per-thread default stream.
     pub const fn per_thread(&self) -> bool {
         is_per_thread(self.export.as_bytes())
     }
 
-    /// Whether a header of CUDA lists it. `cuGetProcAddress` returns nothing else.
+    /// Returns whether a header of CUDA lists the variant. `cuGetProcAddress` returns only such variants.
     pub const fn is_listed(&self) -> bool {
         self.version.0 != 0
     }
 
-    /// Name of the export for `dlsym`.
+    /// Returns the exported name as a C string, for a call of `dlsym`.
     pub const fn export_for_dlsym(&self) -> &'static CStr {
         self.terminated
     }
 }
 
-/// Whether a name has the form of a driver function: `cu` and a capital letter. Names of cudart
-/// (`cudaMalloc`), the debugger (`cudbgMain`) and cuBLAS do not.
+/// Returns whether a name has the form of a driver function: `cu` and a capital letter. Names of cudart
+/// (`cudaMalloc`), the debugger (`cudbgMain`) and cuBLAS have other forms.
 pub const fn is_driver_name(name: &[u8]) -> bool {
     matches!(name, [b'c', b'u', b'A'..=b'Z', ..])
 }
 
-/// Whether an export is a twin for the per-thread default stream. The suffix is `_ptsz` for a function with a
-/// stream argument and `_ptds` for one without.
+/// Returns whether an exported name is that of a twin for the per-thread default stream. The suffix is
+/// `_ptsz` for a function with a stream argument, and `_ptds` for one without.
 pub const fn is_per_thread(export: &[u8]) -> bool {
     matches!(export, [.., b'_', b'p', b't', b's', b'z'] | [.., b'_', b'p', b't', b'd', b's'])
 }

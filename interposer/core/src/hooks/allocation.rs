@@ -1,5 +1,5 @@
-//! Plain device memory, charged to the session's quota. Under the managed backend, `cuMemAlloc` and
-//! `cuMemAllocPitch` are rewritten to managed memory, which can move.
+//! Hooks of plain device memory, charged to the session's quota. Under the managed memory backend,
+//! `cuMemAlloc` and `cuMemAllocPitch` allocate managed memory instead, which can leave the card.
 
 use std::ffi::c_uint;
 
@@ -10,10 +10,10 @@ use crate::memory::Table;
 use crate::memory::allocations::Origin;
 use crate::state::State;
 
-/// Bytes that rows are aligned to: the pitch of `cuMemAllocPitch` on every card since Pascal.
+/// Alignment of rows in bytes: the pitch of `cuMemAllocPitch` on every card since Pascal.
 const PITCH_ALIGNMENT: usize = 512;
 
-/// `cuMemAlloc`: charged, and rewritten under the managed backend.
+/// `cuMemAlloc`: charges the session. Allocates managed memory under the managed memory backend.
 pub unsafe fn alloc(address: *mut CUdeviceptr, size: usize, mut real: impl FnMut() -> CUresult) -> CUresult {
     let Some((state, device)) = sharing(address, size) else { return real() };
     // SAFETY: `address` is writable, as the caller promises.
@@ -25,8 +25,8 @@ pub unsafe fn alloc(address: *mut CUdeviceptr, size: usize, mut real: impl FnMut
     }
 }
 
-/// `cuMemAllocManaged`, and `cuMemAlloc` of CUDA 2, whose 32-bit addresses cannot be those of managed memory:
-/// charged.
+/// `cuMemAllocManaged`, and `cuMemAlloc` of CUDA 2: charges the session. The 32-bit addresses of CUDA 2
+/// cannot be those of managed memory.
 pub unsafe fn alloc_as<Address: Copy + Into<CUdeviceptr>>(
     address: *mut Address,
     size: usize,
@@ -38,7 +38,7 @@ pub unsafe fn alloc_as<Address: Copy + Into<CUdeviceptr>>(
     unsafe { charged(state, device, address, size, origin, real) }
 }
 
-/// `cuMemAllocPitch` of CUDA 2: charged, like [`alloc_as`].
+/// `cuMemAllocPitch` of CUDA 2: charges the session, like [`alloc_as`].
 pub unsafe fn alloc_pitch_narrow(
     address: *mut u32,
     pitch: *mut c_uint,
@@ -56,7 +56,7 @@ pub unsafe fn alloc_pitch_narrow(
     unsafe { charged(state, device, address, size, Origin::Native, real) }
 }
 
-/// `cuMemAllocPitch`: charged, and rewritten to rows of managed memory under the managed backend.
+/// `cuMemAllocPitch`: charges the session. Allocates rows of managed memory under the managed memory backend.
 pub unsafe fn alloc_pitch(
     address: *mut CUdeviceptr,
     pitch: *mut usize,
@@ -83,7 +83,7 @@ pub unsafe fn alloc_pitch(
     }
 }
 
-/// `cuMemFree`: gives the quota of a recorded block back.
+/// `cuMemFree`: frees a recorded block and gives its quota back.
 pub fn free(address: CUdeviceptr, real: impl FnOnce() -> CUresult) -> CUresult {
     match State::existing() {
         Some(state) => state.memory.free(Table::Blocks, address, |_| real()),
@@ -91,13 +91,14 @@ pub fn free(address: CUdeviceptr, real: impl FnOnce() -> CUresult) -> CUresult {
     }
 }
 
-/// Returns the state and the current device if the process shares that device.
+/// Returns the process's state and the current device, if the process shares that device.
 pub(super) fn shared() -> Option<(&'static State, CUdevice)> {
     let state = State::get()?;
     Some((state, state.shared_device()?))
 }
 
-/// Like [`shared`], for a call that allocates `size` bytes. `None` for arguments that the driver refuses.
+/// Returns the same as [`shared`] for an allocation of `size` bytes; `None` for arguments that the driver
+/// refuses.
 fn sharing<Address>(address: *mut Address, size: usize) -> Option<(&'static State, CUdevice)> {
     shared().filter(|_| !address.is_null() && size > 0)
 }

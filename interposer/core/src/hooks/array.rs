@@ -1,10 +1,11 @@
-//! Hooks of arrays and mipmaps: memory for textures, with a handle and no address. It never moves.
+//! Hooks of arrays and mipmaps, which are memory for textures with a handle and no address. Their memory
+//! never leaves the card.
 //!
 //! The driver lays arrays out in blocks of 64 bytes by 8 rows, so a narrow array takes many times the bytes
-//! of its elements. That layout is charged, as measured (docs/results/compatibility.md): rows of a multiple
-//! of 64 bytes; their number rounded up to a power of two, beyond 128 to a multiple of 128; in a volume a
-//! multiple of 8 rows, and slices rounded up to a power of two or a multiple of 8; one page at least. The
-//! driver's further rounding (2 MiB for large arrays) is not charged.
+//! of its elements. The session is charged for that layout (measurements: docs/results/compatibility.md). A
+//! row has a multiple of 64 bytes. The number of rows is rounded up to a power of two, and above 128 to a
+//! multiple of 128. A volume has a multiple of 8 rows, and slices in a power of two or a multiple of 8. The
+//! smallest charge is 4 KiB. The driver's further rounding (2 MiB for large arrays) is not charged.
 
 use std::ffi::{c_int, c_uint};
 
@@ -17,7 +18,7 @@ use crate::memory::Table;
 use crate::memory::allocations::Origin;
 use crate::state::State;
 
-/// `CUDA_ARRAY_DESCRIPTOR`. `Size` has 32 bits in its first version.
+/// Description of an array (`CUDA_ARRAY_DESCRIPTOR`). `Size` has 32 bits in its first version.
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
 pub struct Flat<Size> {
@@ -27,7 +28,8 @@ pub struct Flat<Size> {
     channels: c_uint,
 }
 
-/// `CUDA_ARRAY3D_DESCRIPTOR`. `Size` has 32 bits in its first version.
+/// Description of an array in three dimensions (`CUDA_ARRAY3D_DESCRIPTOR`). `Size` has 32 bits in its first
+/// version.
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
 pub struct Solid<Size> {
@@ -68,17 +70,17 @@ impl<Size: TryInto<u64>> From<Solid<Size>> for Shape {
     }
 }
 
-/// Bytes of a page, the least that an array takes.
+/// Smallest number of bytes that an array takes: one page of 4 KiB.
 const PAGE: u64 = 4096;
-/// Bytes of a row and number of rows in a block.
+/// Size of a layout block: bytes of a row, and number of rows.
 const BLOCK: [u64; 2] = [64, 8];
-/// Number of rows, and below of slices, beyond which rounding is to a multiple.
+/// Number of rows (or slices) above which their number is rounded up to a multiple instead of a power of two.
 const TALLEST: u64 = 128;
 const DEEPEST: u64 = 8;
 
 impl Shape {
-    /// Bytes of a row and number of rows; `width` and `height` count elements. Compressed formats have blocks
-    /// of 4 × 4 elements.
+    /// Returns bytes of a row and number of rows; `width` and `height` count elements. Compressed formats
+    /// have blocks of 4 × 4 elements.
     fn rows(self) -> [u64; 2] {
         let channels = u64::from(self.channels);
         let per_element = match self.format {
@@ -110,7 +112,7 @@ impl Shape {
         self.flags & (ARRAY_LAYERED | ARRAY_CUBEMAP) != 0
     }
 
-    /// Bytes that the array takes on the card.
+    /// Returns the number of bytes that the array takes on the card.
     fn bytes(self) -> Bytes {
         let [row, rows] = self.rows();
         let (rows, depth) = (rows.max(1), self.depth.max(1));
@@ -127,15 +129,15 @@ impl Shape {
         Bytes(bytes.max(PAGE))
     }
 
-    /// Shape of the next level of a mipmap.
+    /// Returns the shape of the next level of a mipmap, half as large.
     fn half(self) -> Self {
         let half = |size: u64| if size > 1 { size / 2 } else { size };
         let depth = if self.has_layers() { self.depth } else { half(self.depth) };
         Self { width: half(self.width), height: half(self.height), depth, ..self }
     }
 
-    /// Bytes of a mipmap with this many levels. The driver makes at least one level, and stops at a single
-    /// element.
+    /// Returns the bytes of a mipmap with this many levels. The driver makes at least one level, and none
+    /// below a single element.
     fn levels(self, levels: c_uint) -> Bytes {
         let largest = self.width.max(self.height).max(self.depth).max(1);
         let made = levels.clamp(1, 1 + largest.ilog2());
@@ -146,7 +148,7 @@ impl Shape {
     }
 }
 
-/// `cuArrayCreate`, `cuArray3DCreate`: charged at the size on the card.
+/// `cuArrayCreate`, `cuArray3DCreate`: charges the session for the size on the card.
 pub unsafe fn create<Descriptor: Copy + Into<Shape>>(
     array: *mut CUarray,
     descriptor: *const Descriptor,
@@ -156,7 +158,7 @@ pub unsafe fn create<Descriptor: Copy + Into<Shape>>(
     unsafe { charged(array, descriptor, Shape::bytes, real) }
 }
 
-/// `cuMipmappedArrayCreate`: charged at the size on the card.
+/// `cuMipmappedArrayCreate`: charges the session for the size on the card.
 pub unsafe fn create_levels(
     mipmap: *mut CUarray,
     descriptor: *const Solid<usize>,
@@ -190,7 +192,7 @@ unsafe fn charged<Descriptor: Copy + Into<Shape>>(
         .allocate(Table::Arrays, device, size(shape), Origin::Native, real, key)
 }
 
-/// `cuArrayDestroy`, `cuMipmappedArrayDestroy`: gives the quota back.
+/// `cuArrayDestroy`, `cuMipmappedArrayDestroy`: destroys the array and gives its quota back.
 pub fn destroy(array: CUarray, real: impl FnOnce() -> CUresult) -> CUresult {
     let Some(state) = State::existing() else { return real() };
     let key = array.addr() as u64;

@@ -10,7 +10,7 @@ use crate::hooks::work;
 use crate::state::State;
 use crate::window::driver::OnDriver;
 
-/// Begins a capture. gpushare's calls that a capture forbids are locked out until it ends.
+/// Begins a capture. Driver calls of gpushare that would break the capture are prevented until its end.
 pub fn begin(stream: CUstream, real: impl FnOnce() -> CUresult) -> CUresult {
     let Some(state) = State::get() else { return real() };
     let _pass = work::pass();
@@ -27,8 +27,7 @@ pub fn begin(stream: CUstream, real: impl FnOnce() -> CUresult) -> CUresult {
     result
 }
 
-/// Ends a capture. An attempt by the wrong thread, or on a stream that only joined, ends nothing; the driver
-/// decides.
+/// Ends a capture, if the driver agrees. The wrong thread, or a stream that only joined, ends nothing.
 pub fn end(stream: CUstream, real: impl FnOnce() -> CUresult) -> CUresult {
     let result = real();
     if let Some(state) = State::existing()
@@ -39,7 +38,7 @@ pub fn end(stream: CUstream, real: impl FnOnce() -> CUresult) -> CUresult {
     result
 }
 
-/// `cuStreamDestroy`: removes the stream and a capture on it.
+/// `cuStreamDestroy`: removes the stream and the capture on that stream.
 pub fn destroy(stream: CUstream, real: impl FnOnce() -> CUresult) -> CUresult {
     let Some(state) = State::existing() else { return real() };
     // Before the driver forgets the stream, so that no thread asks it about the capture afterwards.
@@ -57,7 +56,7 @@ pub fn destroy(stream: CUstream, real: impl FnOnce() -> CUresult) -> CUresult {
     result
 }
 
-/// Whether a capture has ended after `result`. `status` asks the driver, if it can answer.
+/// Returns whether a capture ended, given the call's `result`. `status` asks the driver, if it can answer.
 fn has_ended(result: CUresult, status: impl FnOnce() -> Option<c_int>) -> bool {
     match result {
         CUDA_SUCCESS => true,

@@ -1,5 +1,5 @@
-//! Hooks of context creation and destruction. The first context connects the process to its daemon. The quota
-//! of a dead context's memory is given back.
+//! Hooks of context creation and destruction. The first context connects the process to its daemon.
+//! Destruction gives the quota of the context's memory back.
 
 use std::ptr::null_mut;
 use std::sync::MutexGuard;
@@ -12,8 +12,8 @@ use crate::memory::headroom;
 use crate::state::{State, without_state};
 use crate::window::markers::Frozen;
 
-/// `cuCtxCreate`, `cuDevicePrimaryCtxRetain` and their variants: connects, makes headroom, and records the
-/// context.
+/// `cuCtxCreate`, `cuDevicePrimaryCtxRetain` and their variants: connects to the daemon, makes headroom on
+/// the card, and records the context.
 pub unsafe fn create(
     kind: Kind,
     made: *mut CUcontext,
@@ -60,8 +60,8 @@ pub fn destroy(context: CUcontext, real: impl FnOnce() -> CUresult) -> CUresult 
     result
 }
 
-/// `cuDevicePrimaryCtxRelease` and `cuDevicePrimaryCtxReset`: removes the primary context if it is dead
-/// afterwards.
+/// `cuDevicePrimaryCtxRelease`, `cuDevicePrimaryCtxReset`: removes the primary context from the list if the
+/// call destroyed it.
 pub fn release_primary(device: CUdevice, real: impl FnOnce() -> CUresult) -> CUresult {
     let Some(state) = State::existing() else { return real() };
     let live = state.contexts.visit();
@@ -83,7 +83,7 @@ pub unsafe fn attach(made: *mut CUcontext, real: impl FnOnce() -> CUresult) -> C
     result
 }
 
-/// `cuCtxDetach`: counts one user less. The last one destroys the context.
+/// `cuCtxDetach`: counts one user less. Without a user the context is destroyed.
 pub fn detach(context: CUcontext, real: impl FnOnce() -> CUresult) -> CUresult {
     let Some(state) = State::existing() else { return real() };
     // This user may be the last one, so everything is prepared for destruction.
@@ -100,8 +100,8 @@ pub fn detach(context: CUcontext, real: impl FnOnce() -> CUresult) -> CUresult {
     result
 }
 
-/// `cuGreenCtxCreate`: records the green context, and the primary context that it keeps alive or creates. Its
-/// work comes from its own streams, so it is drained as a context.
+/// `cuGreenCtxCreate`: records the green context (a part of a device) and its primary context. A green
+/// context has streams of its own, so it is drained as a context.
 pub unsafe fn create_green(
     made: *mut CUgreenCtx,
     device: CUdevice,
@@ -128,8 +128,8 @@ pub unsafe fn create_green(
     result
 }
 
-/// `cuGreenCtxDestroy`: removes the green context. Its memory belongs to the primary context if that lives
-/// on.
+/// `cuGreenCtxDestroy`: removes the green context. Its memory remains with the primary context, if that still
+/// lives.
 pub fn destroy_green(part: CUgreenCtx, real: impl FnOnce() -> CUresult) -> CUresult {
     let Some(state) = State::existing() else { return real() };
     let mut live = state.contexts.visit();
@@ -150,7 +150,7 @@ pub fn destroy_green(part: CUgreenCtx, real: impl FnOnce() -> CUresult) -> CUres
     result
 }
 
-/// Records the primary context of a device, which came to life with a green context and lives as long.
+/// Records the primary context of a device, which a green context brought to life and keeps alive.
 fn note_primary(state: &State, device: CUdevice) {
     // SAFETY: writes one pointer.
     let retain = |context: &mut _| unsafe { (state.driver.primary_ctx_retain)(context, device) };

@@ -1,8 +1,8 @@
-//! Hooks that report a card's memory: the session's quota as the card's size, the session's allocations as
-//! used. NVML reports the same (`nvml::memory`).
+//! Hooks that report a card's memory: the session's quota as the card's size, and the session's allocations
+//! as used memory. NVML reports the same (`nvml::memory`).
 //!
-//! The driver is asked once for the size of each card. From then on gpushare answers itself, faster than the
-//! driver. In unusual cases the driver answers, with its own error.
+//! gpushare asks the driver once for the size of each card, and answers later calls itself. In unusual cases
+//! the driver answers, with its own error.
 
 use gpushare_proto::Bytes;
 
@@ -12,7 +12,7 @@ use crate::memory::lease::Figures;
 use crate::state::State;
 use crate::state::inquiry;
 
-/// `cuMemGetInfo`.
+/// `cuMemGetInfo`: reports the session's free memory and quota.
 pub unsafe fn get_info(free: *mut usize, total: *mut usize, real: impl FnOnce() -> CUresult) -> CUresult {
     let wanted = !free.is_null() && !total.is_null();
     if wanted && let Some((card, figures)) = known() {
@@ -35,7 +35,7 @@ pub unsafe fn get_info(free: *mut usize, total: *mut usize, real: impl FnOnce() 
     result
 }
 
-/// Size and figures of the current card; `None` if the driver must be asked.
+/// Returns the card's size and the session's memory figures; `None` if the driver must answer.
 fn known() -> Option<(Bytes, Figures)> {
     let state = State::existing()?;
     let device = state.driver.current_device()?;
@@ -54,8 +54,8 @@ unsafe fn tell(free: *mut usize, total: *mut usize, card: Bytes, figures: Figure
     }
 }
 
-/// `cuDeviceTotalMem`: the session's quota. Frameworks ask before their first context, when the process has
-/// no connection; then the daemon is asked with the session's token.
+/// `cuDeviceTotalMem`: reports the session's quota. A framework calls this before its first context, without
+/// a connection. Then the daemon is asked with the session's token.
 pub unsafe fn total_mem(total: *mut usize, device: CUdevice, real: impl FnOnce() -> CUresult) -> CUresult {
     let result = real();
     if result == CUDA_SUCCESS && !total.is_null() {
@@ -68,7 +68,7 @@ pub unsafe fn total_mem(total: *mut usize, device: CUdevice, real: impl FnOnce()
     result
 }
 
-/// `cuMemGetInfo` of CUDA 2, saturated to 32 bits.
+/// `cuMemGetInfo` of CUDA 2: reports the same, at most the largest 32-bit number.
 pub unsafe fn get_info_narrow(free: *mut u32, total: *mut u32, real: impl FnOnce() -> CUresult) -> CUresult {
     let result = real();
     let told = shared().and_then(|(state, device)| {
@@ -87,7 +87,7 @@ pub unsafe fn get_info_narrow(free: *mut u32, total: *mut u32, real: impl FnOnce
     result
 }
 
-/// `cuDeviceTotalMem` of CUDA 2, saturated to 32 bits.
+/// `cuDeviceTotalMem` of CUDA 2: reports the same, at most the largest 32-bit number.
 pub unsafe fn total_mem_narrow(
     total: *mut u32,
     device: CUdevice,

@@ -1,6 +1,6 @@
-//! Hooks of memory that graphs allocate themselves. The driver keeps it from one run for the next. It is
-//! charged after each launch, by what the driver took from the card, once the process has created a node that
-//! allocates.
+//! Hooks of memory that graphs allocate themselves and that the driver keeps from one run to the next. The
+//! session is charged after each launch for the bytes that the driver took from the card. This begins with
+//! the first node that allocates.
 
 use std::ffi::{c_int, c_void};
 
@@ -14,7 +14,7 @@ use crate::memory::pools::PoolId;
 use crate::process::panics::guest_or;
 use crate::state::State;
 
-/// `CUDA_MEM_ALLOC_NODE_PARAMS`.
+/// Parameters of a graph node that allocates (`CUDA_MEM_ALLOC_NODE_PARAMS`).
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
 pub struct NodeParameters {
@@ -27,7 +27,7 @@ pub struct NodeParameters {
     address: u64,
 }
 
-/// `CUgraphNodeParams` of a node that allocates.
+/// Parameters of any graph node (`CUgraphNodeParams`), read for a node that allocates.
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
 pub struct AnyNode {
@@ -36,8 +36,8 @@ pub struct AnyNode {
     allocation: NodeParameters,
 }
 
-/// `cuGraphAddMemAllocNode`: takes no memory yet, but is refused if the quota does not suffice for its
-/// memory.
+/// `cuGraphAddMemAllocNode`: refuses a node whose memory exceeds the quota. The node takes memory only when
+/// its graph runs.
 pub unsafe fn add_alloc_node(parameters: *const NodeParameters, real: impl FnOnce() -> CUresult) -> CUresult {
     let Some((state, current)) = shared().filter(|_| !parameters.is_null()) else {
         return real();
@@ -70,7 +70,7 @@ pub unsafe fn add_node(parameters: *const AnyNode, real: impl FnOnce() -> CUresu
     }
 }
 
-/// Charges the memory of graphs after a launch or an upload.
+/// Charges the session for the memory of graphs after a launch or an upload.
 #[inline]
 pub fn after_launch() {
     if let Some(state) = State::existing().filter(|state| state.memory.has_graph_memory()) {
@@ -89,7 +89,7 @@ fn charge(state: &'static State) {
     state.memory.lock_pool(&pool).charge_all();
 }
 
-/// `cuDeviceGraphMemTrim`: gives back unused memory of graphs.
+/// `cuDeviceGraphMemTrim`: returns unused memory of graphs to the card and gives its quota back.
 pub fn trim(device: CUdevice, real: impl FnOnce() -> CUresult) -> CUresult {
     let result = real();
     if let Some(state) = State::existing() {

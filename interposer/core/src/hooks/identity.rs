@@ -1,5 +1,5 @@
-//! Hooks that describe memory. Rewritten memory is described as the device memory that the application asked
-//! for.
+//! Hooks that describe memory. Managed memory in place of device memory ("rewritten") is described as device
+//! memory.
 
 use std::ffi::{c_int, c_uint, c_void};
 use std::ptr::null_mut;
@@ -12,7 +12,7 @@ use crate::driver::types::{
 use crate::memory::allocations::{Block, Origin};
 use crate::state::State;
 
-/// `cuPointerGetAttribute`: describes rewritten memory as device memory.
+/// `cuPointerGetAttribute`: describes rewritten memory (managed in place of device memory) as device memory.
 pub unsafe fn attribute(
     data: *mut c_void,
     attribute: CUpointerAttribute,
@@ -34,7 +34,7 @@ pub unsafe fn attribute(
     result
 }
 
-/// `cuPointerGetAttributes`: corrects the driver's answers about rewritten memory.
+/// `cuPointerGetAttributes`: describes rewritten memory (managed in place of device memory) as device memory.
 pub unsafe fn attributes(
     count: c_uint,
     wanted: *const CUpointerAttribute,
@@ -65,7 +65,7 @@ pub unsafe fn attributes(
     result
 }
 
-/// `cuMemGetAddressRange`: returns the size that the application asked for.
+/// `cuMemGetAddressRange`: returns the size that the application asked for, not the allocated size.
 pub unsafe fn address_range(
     base: *mut CUdeviceptr,
     size: *mut usize,
@@ -85,13 +85,13 @@ pub unsafe fn address_range(
     CUDA_SUCCESS
 }
 
-/// `cuMemRangeGetAttribute`, `cuMemRangeGetAttributes`: refused for rewritten memory, as the driver does for
-/// device memory.
+/// `cuMemRangeGetAttribute`, `cuMemRangeGetAttributes`: refuses memory that the application knows as device
+/// memory, like the driver.
 pub fn range(address: CUdeviceptr, real: impl FnOnce() -> CUresult) -> CUresult {
     if rewritten(address).is_some() { CUDA_ERROR_INVALID_VALUE } else { real() }
 }
 
-/// Block around an address, if it is managed memory in place of device memory.
+/// Returns the block around an address, if the block is managed memory in place of device memory.
 pub(super) fn rewritten(address: CUdeviceptr) -> Option<(CUdeviceptr, Block)> {
     State::existing()?
         .memory

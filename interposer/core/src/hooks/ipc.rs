@@ -1,5 +1,5 @@
-//! Hooks of memory that is shared with other processes. Rewritten memory can move, so the driver does not
-//! share it; such programs need `--backend native`. Shared memory is charged to the process that created it.
+//! Hooks of memory that is shared with other processes. The driver cannot share managed memory, so such
+//! programs need `--backend native`. Shared memory is charged to the process that created it.
 
 use std::sync::atomic::AtomicBool;
 
@@ -7,7 +7,8 @@ use super::identity::rewritten;
 use crate::driver::types::{CUDA_ERROR_NOT_SUPPORTED, CUdeviceptr, CUresult};
 use crate::process::stderr;
 
-/// `cuIpcGetMemHandle`, `cuMemGetHandleForAddressRange`: refused for rewritten memory, with a notice.
+/// `cuIpcGetMemHandle`, `cuMemGetHandleForAddressRange`: refuses managed memory in place of device memory,
+/// and prints the reason.
 pub fn hand_out(address: CUdeviceptr, real: impl FnOnce() -> CUresult) -> CUresult {
     if rewritten(address).is_none() {
         return real();
@@ -16,7 +17,7 @@ pub fn hand_out(address: CUdeviceptr, real: impl FnOnce() -> CUresult) -> CUresu
     CUDA_ERROR_NOT_SUPPORTED
 }
 
-/// `cuPointerSetAttribute`: adds a notice if preparing rewritten memory for other devices fails.
+/// `cuPointerSetAttribute`: prints a reason if the call fails for managed memory in place of device memory.
 pub fn prepare(address: CUdeviceptr, real: impl FnOnce() -> CUresult) -> CUresult {
     let result = real();
     if result != 0 && rewritten(address).is_some() {

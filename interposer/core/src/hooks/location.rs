@@ -4,19 +4,19 @@ use std::ffi::c_int;
 
 use crate::driver::types::{CUdevice, LOCATION_DEVICE, LOCATION_PART_OF_DEVICE};
 
-/// `CUmemLocation`.
+/// Location of memory (`CUmemLocation`).
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
 pub struct Location {
-    /// `CUmemLocationType`.
+    /// Kind of the location: device, host or NUMA node (`CUmemLocationType`).
     pub kind: c_int,
     /// Ordinal of the device, or number of the NUMA node. For a part of a device, the lowest byte is the
-    /// ordinal.
+    /// device's ordinal.
     pub id: c_int,
 }
 
 impl Location {
-    /// Device of the memory; `None` if it is not on a device.
+    /// Returns the device of the memory; `None` for memory that is not on a device.
     pub fn device(self) -> Option<CUdevice> {
         match self.kind {
             LOCATION_DEVICE => Some(self.id),
@@ -26,11 +26,11 @@ impl Location {
     }
 }
 
-/// Common beginning of `CUmemPoolProps` and `CUmemAllocationProp`.
+/// Common beginning of the driver's structures `CUmemPoolProps` and `CUmemAllocationProp`.
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
 pub struct Properties {
-    /// `CUmemAllocationType`.
+    /// Kind of the allocation (`CUmemAllocationType`).
     pub kind: c_int,
     /// Kinds of handles by which the memory can be shared.
     pub handle_types: c_int,

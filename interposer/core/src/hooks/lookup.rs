@@ -14,8 +14,8 @@ use crate::state::State;
 
 /// Returns gpushare's function for a hooked driver symbol, and null if the real `dlsym` must answer.
 ///
-/// Only the driver's own function or gpushare's export is replaced; other libraries may have functions of the
-/// same name. Names without the driver's prefix are rejected first, without any lookup.
+/// Only the driver's own function or gpushare's export is replaced, because other libraries may have
+/// functions of the same name. A name without the driver's prefix is rejected first, without a lookup.
 ///
 /// # Safety
 /// The arguments are those of a call of `dlsym`.
@@ -45,7 +45,7 @@ pub unsafe fn dlsym_answer(table: &Table, handle: *mut c_void, name: *const c_ch
     if claimed { ours } else { null_mut() }
 }
 
-/// Notes a name that is not in the symbol list, if the real `dlsym` will find the driver's function.
+/// Records a name that the symbol list lacks, if the real `dlsym` will find a driver function of that name.
 ///
 /// # Safety
 /// `handle` is one that `dlsym` takes.
@@ -59,8 +59,8 @@ unsafe fn note_if_drivers(handle: *mut c_void, name: &CStr) {
     }
 }
 
-/// `cuGetProcAddress`: replaces the driver's answer by gpushare's function of the same variant, if that is
-/// hooked.
+/// `cuGetProcAddress`: replaces the driver's answer by gpushare's function for the same variant, if gpushare
+/// hooks that variant.
 pub unsafe fn get_proc_address(
     table: &Table,
     symbol: *const c_char,
@@ -92,7 +92,7 @@ pub unsafe fn get_proc_address(
     result
 }
 
-/// The loaded driver.
+/// The real driver as the source of answers to lookups.
 struct Real;
 
 /// Type of `cuGetProcAddress` of CUDA 11.3, which every supported driver has.

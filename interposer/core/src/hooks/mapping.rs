@@ -1,6 +1,6 @@
-//! Hooks of virtual memory management: the application creates memory by handle and maps it itself. Memory is
-//! charged from the creation of its handle until the last use of the handle or a mapping
-//! (`memory/handles.rs`). It never moves.
+//! Hooks of virtual memory management, in which the application creates memory by handle and maps it. The
+//! session is charged from the creation until the last use of a handle or mapping (`memory/handles.rs`). Such
+//! memory never leaves the card.
 
 use std::ffi::{c_int, c_uint};
 
@@ -16,7 +16,7 @@ use crate::driver::types::{
 use crate::memory::handles::{Charge, Handles, Tile};
 use crate::state::State;
 
-/// `CUarrayMapInfo`.
+/// Mapping of a part of a sparse array (`CUarrayMapInfo`).
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
 pub struct ArrayMap {
@@ -34,7 +34,7 @@ pub struct ArrayMap {
     reserved: [c_uint; 2],
 }
 
-/// `cuMemCreate`: charged to the device in its properties.
+/// `cuMemCreate`: charges the session on the device in the memory's properties.
 pub unsafe fn create(
     handle: *mut CUmemHandle,
     size: usize,
@@ -72,12 +72,12 @@ pub unsafe fn create(
         .reserve_and_call(charge.device, charge.bytes, MemoryKind::Fixed, call)
 }
 
-/// `cuMemRelease`: the memory lives on while it is mapped.
+/// `cuMemRelease`: removes a handle. Mapped memory lives on and stays charged.
 pub fn release(handle: CUmemHandle, real: impl FnOnce() -> CUresult) -> CUresult {
     after(real, |handles| handles.release(handle))
 }
 
-/// `cuMemMap`: one more use of the memory.
+/// `cuMemMap`: records one more use of the memory.
 pub fn map(
     address: CUdeviceptr,
     size: usize,
@@ -90,13 +90,13 @@ pub fn map(
     })
 }
 
-/// `cuMemUnmap`: gives back memory that has no further use.
+/// `cuMemUnmap`: gives quota back for memory without further use.
 pub fn unmap(address: CUdeviceptr, size: usize, real: impl FnOnce() -> CUresult) -> CUresult {
     after(real, |handles| handles.unmap(address, Bytes(size as u64)))
 }
 
-/// `cuMemRetainAllocationHandle`. Rewritten memory has no handle, like plain device memory. A peer that maps
-/// such a handle by the size of its range would see other data.
+/// `cuMemRetainAllocationHandle`: adds a use of mapped memory. Managed memory in place of device memory has
+/// no handle, since a peer that maps the handle would see other data.
 pub unsafe fn retain(
     handle: *mut CUmemHandle,
     address: CUdeviceptr,
@@ -114,8 +114,8 @@ pub unsafe fn retain(
     })
 }
 
-/// `cuMemMapArrayAsync`: maps memory into sparse arrays or unmaps it, in stream order. Unmapped memory counts
-/// as free at the call.
+/// `cuMemMapArrayAsync`: maps memory into sparse arrays or removes mappings, in stream order. The quota of
+/// unmapped memory is given back at the call.
 pub unsafe fn map_arrays(parts: *const ArrayMap, count: c_uint, real: impl FnOnce() -> CUresult) -> CUresult {
     // Before the lock of the handles, so that a thread that waits at the gate delays no other.
     let _pass = work::pass();
@@ -132,8 +132,8 @@ pub unsafe fn map_arrays(parts: *const ArrayMap, count: c_uint, real: impl FnOnc
     })
 }
 
-/// Calls the driver to destroy an array, and gives back memory that was mapped only there. The mappings are
-/// removed first, because the driver may reuse the array's handle.
+/// Calls the driver to destroy an array, and gives back the quota of memory that was mapped only there. The
+/// mappings are removed first, because the driver may reuse the array's handle.
 pub(super) fn end_array(state: &State, resource: u64, real: impl FnOnce() -> CUresult) -> CUresult {
     let parts = state.memory.handles().take_parts(resource);
     let result = real();
@@ -151,8 +151,8 @@ pub(super) fn end_array(state: &State, resource: u64, real: impl FnOnce() -> CUr
     result
 }
 
-/// Calls the driver with the handles locked. After a success runs `note`, and gives back the charges that it
-/// returns.
+/// Calls the driver while the table of handles is locked. After a success runs `note`, and gives back the
+/// charges that `note` returns.
 fn after<I: IntoIterator<Item = Charge>>(
     real: impl FnOnce() -> CUresult,
     note: impl FnOnce(&mut Handles) -> I,

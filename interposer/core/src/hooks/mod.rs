@@ -1,9 +1,9 @@
-//! Hooks: what gpushare does around each family of driver calls. A hook gets the application's arguments, and
-//! last the driver's function with these arguments as `real`.
+//! Hooks: gpushare's functions around each family of driver calls. A hook gets the application's arguments,
+//! and as last argument `real`, which calls the driver with them.
 //!
 //! # Safety
-//! An unsafe hook takes pointers as the driver's function demands them of its caller: null, or readable and
-//! writable for their types. Hooks that demand anything else say so.
+//! An unsafe hook takes pointers as the driver demands them: null, or readable and writable for their types.
+//! Hooks with other demands state them.
 #![expect(clippy::missing_safety_doc, reason = "the demand of all hooks is stated once, above")]
 
 pub mod allocation;

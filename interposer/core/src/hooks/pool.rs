@@ -1,5 +1,5 @@
-//! Hooks of stream-ordered memory and its pools. Pools belong to the driver, so their memory never moves,
-//! except in pools of managed memory.
+//! Hooks of stream-ordered memory and its pools. The driver owns the pools, so their memory never leaves the
+//! card, except in pools of managed memory.
 //!
 //! ```text
 //!   quota for all of it at hand? ─ no ─▶ has the pool so much unused? ─ no ─▶ ask for the rest ─▶ refused
@@ -9,7 +9,8 @@
 //!              what did the pool take? ── more than there is quota for ──▶ freed and trimmed, refused
 //! ```
 //!
-//! Inside a capture nothing is allocated. The call becomes a node of a graph, which takes memory at launch.
+//! Inside a capture the call allocates nothing. It becomes a node of a graph, which takes memory when the
+//! graph is launched.
 
 use std::ffi::c_int;
 use std::ptr::null_mut;
@@ -29,8 +30,8 @@ use crate::memory::Table;
 use crate::memory::pools::{LockedPool, PoolId};
 use crate::state::State;
 
-/// `cuMemAllocAsync`, `cuMemAllocFromPoolAsync`: charged to the pool; none is the current pool of the stream's
-/// device.
+/// `cuMemAllocAsync`, `cuMemAllocFromPoolAsync`: charges the session for the pool's growth. Without a pool
+/// argument, the current pool of the stream's device is meant.
 pub unsafe fn alloc_async(
     address: *mut CUdeviceptr,
     size: usize,
@@ -79,7 +80,7 @@ pub unsafe fn alloc_async(
     CUDA_ERROR_OUT_OF_MEMORY
 }
 
-/// `cuMemFreeAsync`: gives back what the pool returns to the card.
+/// `cuMemFreeAsync`: frees memory, and gives the quota back for what the pool returns to the card.
 pub fn free_async(
     address: CUdeviceptr,
     stream: CUstream,
@@ -96,7 +97,7 @@ pub fn free_async(
     })
 }
 
-/// `cuMemPoolCreate`: records the pool.
+/// `cuMemPoolCreate`: creates a pool and records it.
 pub unsafe fn create(
     pool: *mut CUmemoryPool,
     properties: *const Properties,
@@ -111,8 +112,8 @@ pub unsafe fn create(
     result
 }
 
-/// `cuMemPoolDestroy`, `cuMemPoolTrimTo`, `cuMemPoolSetAttribute`: gives back what the pool returns to the
-/// card.
+/// `cuMemPoolDestroy`, `cuMemPoolTrimTo`, `cuMemPoolSetAttribute`: gives the quota back for what the pool
+/// returns to the card.
 pub fn shrinks(pool: CUmemoryPool, real: impl FnOnce() -> CUresult) -> CUresult {
     let result = real();
     if let Some(state) = State::existing() {
@@ -155,8 +156,8 @@ pub unsafe fn named_by_location(
     result
 }
 
-/// Records a pool. A pool that is not on a card is not charged. A managed pool without a device is charged to
-/// the calling thread's device.
+/// Records a pool. A pool outside the cards is not charged. A managed pool without a device is charged to the
+/// calling thread's device.
 fn know(state: &'static State, pool: CUmemoryPool, location: Location, kind: c_int) {
     let kind = if kind == ALLOCATION_MANAGED { MemoryKind::Movable } else { MemoryKind::Fixed };
     let device = location.device().or_else(|| match kind {
@@ -166,7 +167,7 @@ fn know(state: &'static State, pool: CUmemoryPool, location: Location, kind: c_i
     state.memory.register_pool(PoolId::of(pool), device.unwrap_or(ELSEWHERE), kind);
 }
 
-/// Ordinal that stands for memory on no card.
+/// Device ordinal that stands for memory on no card.
 const ELSEWHERE: CUdevice = -1;
 
 /// Frees an allocation for which the pool took more than the quota allows.
@@ -192,7 +193,7 @@ fn undo(
     held.charge_all();
 }
 
-/// Replaces null by the per-thread default stream for a call of that kind.
+/// Replaces a null stream by the per-thread default stream for a call of that kind.
 fn named(stream: CUstream, default: DefaultStream) -> CUstream {
     match default {
         DefaultStream::PerThread if stream.is_null() => std::ptr::without_provenance_mut(STREAM_PER_THREAD),
@@ -200,7 +201,8 @@ fn named(stream: CUstream, default: DefaultStream) -> CUstream {
     }
 }
 
-/// Whether a capture records a call on `stream`. Then graphs of this process have memory from now on.
+/// Returns whether a capture records a call on `stream`. If so, graphs of this process are known to have
+/// memory.
 fn records(state: &State, stream: CUstream) -> bool {
     if !state.gate.captures.any() {
         return false;
@@ -232,7 +234,7 @@ fn current_pool(state: &State, device: CUdevice) -> Option<CUmemoryPool> {
     answer(null_mut(), |pool| unsafe { ask(pool, device) }).filter(|pool| !pool.is_null())
 }
 
-/// Waits for the stream and frees memory that belongs to no pool.
+/// Waits for the stream, then frees memory that belongs to no pool.
 fn free_in_order(state: &State, address: CUdeviceptr, stream: CUstream) -> CUresult {
     // SAFETY: the stream and the memory are the application's.
     unsafe {

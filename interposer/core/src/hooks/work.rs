@@ -1,7 +1,7 @@
-//! Hooks of calls that give the card work. All pass the gate. While the launch window is on, kernels, copies
-//! and fills in a stream pass the window first.
+//! Hooks of calls that give work to the card. All of them pass the gate. While the launch window is on,
+//! kernels, copies and fills in a stream pass the launch window first.
 //!
-//! Waits and writes of a stream pass no window, because work in flight may depend on them.
+//! Waits and writes of a stream skip the launch window, because work in flight may depend on them.
 
 use std::ffi::{c_uint, c_void};
 use std::ptr::null_mut;
@@ -20,13 +20,14 @@ use crate::window::driver::OnDriver;
 use crate::window::graphs::contents;
 use crate::window::launch_window::Launch;
 
-/// Enters the gate, waiting while it is closed. The gate cannot close while the pass lives.
+/// Enters the gate, and waits while it is closed. While the returned guard lives, a drain waits for this
+/// thread.
 #[inline]
 pub fn pass() -> Pass<'static> {
     pass_by(page())
 }
 
-/// Like [`pass`], with a page that the caller has loaded.
+/// Does the same as [`pass`], with a shared page that the caller has loaded.
 #[inline]
 pub fn pass_by(page: &Page) -> Pass<'static> {
     match GATE.enter(&page.gate) {
@@ -35,12 +36,12 @@ pub fn pass_by(page: &Page) -> Pass<'static> {
     }
 }
 
-/// Like [`pass_by`], for work in a stream that may carry communication between cards.
+/// Does the same as [`pass_by`], for work in a stream that may carry communication between cards.
 ///
-/// `work` is described only if the gate is closed, so an open gate costs nothing more.
+/// `work` is called only if the gate is closed, so an open gate costs nothing more.
 ///
 /// # Safety
-/// A configuration is null or readable, as the driver's function demands.
+/// A launch configuration is null or readable, as the driver's function demands.
 #[inline]
 pub unsafe fn pass_with(page: &Page, work: impl FnOnce() -> Work) -> Pass<'static> {
     match GATE.enter(&page.gate) {
@@ -50,7 +51,7 @@ pub unsafe fn pass_with(page: &Page, work: impl FnOnce() -> Work) -> Pass<'stati
     }
 }
 
-/// Waits at the closed gate. If gpushare panics there, the thread is let through.
+/// Waits at the closed gate. If gpushare panics there, the thread passes.
 #[cold]
 fn wait(word: GateWord) -> Pass<'static> {
     let wait = || match State::existing() {
@@ -61,7 +62,7 @@ fn wait(word: GateWord) -> Pass<'static> {
 }
 
 /// # Safety
-/// A configuration is null or readable, as the driver's function demands.
+/// A launch configuration is null or readable, as the driver's function demands.
 #[cold]
 #[inline(never)]
 unsafe fn wait_with(word: GateWord, work: Work) -> Pass<'static> {
@@ -76,8 +77,8 @@ unsafe fn wait_with(word: GateWord, work: Work) -> Pass<'static> {
     guest_or(pass, || None).unwrap_or_else(|| wait(word))
 }
 
-/// Whether launches pass the launch window: another session uses the card, or the session has a compute
-/// limit.
+/// Returns whether launches pass the launch window: another session uses the card, or the session has a
+/// compute limit.
 #[inline]
 pub fn is_windowed(page: &Page) -> bool {
     page.flags.load(Ordering::Relaxed) & (FLAG_CONTENDED | FLAG_LIMITED) != 0
@@ -88,19 +89,20 @@ pub fn is_windowed(page: &Page) -> bool {
 pub enum Work {
     /// A copy, a fill, or a launch without further description.
     One(CUstream),
-    /// A kernel.
+    /// A kernel and the stream of its launch.
     Kernel(CUfunction, CUstream),
-    /// A kernel with a configuration, which may be null.
+    /// A kernel and its launch configuration, which may be null.
     Configured(CUfunction, *const LaunchConfig),
-    /// A graph.
+    /// An executable graph and the stream of its launch.
     Graph(CUgraphExec, CUstream),
 }
 
 impl Work {
-    /// Whether the work communicates with other cards, by the kernel's name or by a mark on its stream.
+    /// Returns whether the work communicates with other cards, by the kernel's name or by a mark on its
+    /// stream.
     ///
     /// # Safety
-    /// A configuration is null or readable, as the driver's function demands.
+    /// A launch configuration is null or readable, as the driver's function demands.
     unsafe fn communicates(self, state: &State) -> bool {
         let (stream, is_one) = match self {
             Self::One(stream) => (stream, false),
@@ -120,7 +122,7 @@ impl Work {
     }
 }
 
-/// `CUlaunchConfig`.
+/// Configuration of a kernel launch (`CUlaunchConfig`).
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
 pub struct LaunchConfig {
@@ -132,8 +134,8 @@ pub struct LaunchConfig {
     attribute_count: c_uint,
 }
 
-/// `CUlaunchAttribute`: an id and a value of 64 bytes. The first four bytes of the value are a flag for a
-/// programmatic launch.
+/// Attribute of a kernel launch (`CUlaunchAttribute`): an id and a value of 64 bytes. For a programmatic
+/// launch the first four bytes of the value are a flag.
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
 pub struct LaunchAttribute {
@@ -143,7 +145,7 @@ pub struct LaunchAttribute {
 }
 
 impl LaunchConfig {
-    /// Whether the launch may begin before the launch ahead of it in its stream ends.
+    /// Returns whether the launch may begin before the launch ahead of it in its stream ends.
     ///
     /// # Safety
     /// The attributes are readable, as the driver's function demands.
@@ -160,10 +162,10 @@ impl LaunchConfig {
     }
 }
 
-/// Passes the launch window. The caller passes the gate next.
+/// Passes the launch window, which limits the work in flight. The caller passes the gate next.
 ///
 /// # Safety
-/// A configuration is null or readable with its attributes, as the driver's function demands.
+/// A launch configuration is null or readable with its attributes, as the driver's function demands.
 #[cold]
 #[inline(never)]
 pub unsafe fn pass_window(work: Work, default: DefaultStream) {
@@ -172,7 +174,7 @@ pub unsafe fn pass_window(work: Work, default: DefaultStream) {
 }
 
 /// # Safety
-/// A configuration is null or readable with its attributes, as the driver's function demands.
+/// A launch configuration is null or readable with its attributes, as the driver's function demands.
 unsafe fn admit(work: Work, default: DefaultStream) -> Option<()> {
     // A thread that is inside the gate already must not wait, because that would delay a drop.
     if gate::is_inside() {
@@ -215,7 +217,8 @@ pub unsafe fn instantiate(
     result
 }
 
-/// Like [`instantiate`], for a call that may also upload the graph to the card, and so passes the gate.
+/// Does the same as [`instantiate`], and passes the gate, since the call may also upload the graph to the
+/// card.
 pub unsafe fn instantiate_and_upload(
     made: *mut CUgraphExec,
     graph: CUgraph,
@@ -229,7 +232,7 @@ pub unsafe fn instantiate_and_upload(
     unsafe { instantiate(made, graph, passing) }
 }
 
-/// `cuGraphExecDestroy`: removes the graph.
+/// `cuGraphExecDestroy`: destroys the executable graph and removes it from the table.
 pub fn destroy_graph(graph: *mut c_void, real: impl FnOnce() -> CUresult) -> CUresult {
     match State::existing() {
         Some(state) => state.window.graphs.destroy(graph, real),
@@ -237,8 +240,8 @@ pub fn destroy_graph(graph: *mut c_void, real: impl FnOnce() -> CUresult) -> CUr
     }
 }
 
-/// Passes the gate for a call that blocks until its default stream is done. While the gate may close, waits
-/// for that stream first, outside the gate. Then the call is inside the gate only for its own copy.
+/// Passes the gate for a call that blocks until its default stream is done. While the gate may close, first
+/// waits for that stream outside the gate. So the thread is inside the gate only for the call's own copy.
 #[inline]
 pub fn pass_blocking(stream: DefaultStream) -> Pass<'static> {
     if is_windowed(page()) {

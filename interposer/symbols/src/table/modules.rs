@@ -1,4 +1,4 @@
-//! Code and its arguments.
+//! Functions that load code, and those that set its arguments.
 
 super::symbols! {
     wrapped Module {
