@@ -101,7 +101,7 @@ macro_rules! tunings {
         }
 
         impl Config {
-            /// Changes one of these settings.
+            /// Changes one setting that is the same for all cards.
             pub fn tune(&mut self, tuning: Tuning) {
                 match tuning {
                     $(Tuning::$variant(value) => self.$field = value,)*

@@ -1,5 +1,5 @@
-//! Grants of the lock: to every session in parallel mode, in turn order (turns.rs) where sessions take turns,
-//! and again to the holders from before a restart of the daemon.
+//! Grants of the lock. Where sessions take turns, they get the lock in turn order (turns.rs); elsewhere every
+//! session gets it. After a restart of the daemon, the earlier holders get it again.
 
 use gpushare_proto::{ClientId, GpuId, Nanos, SessionId};
 
@@ -19,7 +19,7 @@ use crate::session::lock::{Entry, Grant, Lock, Ticket};
 enum Occasion {
     /// The session takes no turns on its cards, so it need not wait.
     Parallel,
-    /// The session's turn has come.
+    /// The session takes turns and its turn has come.
     Turn,
     /// The card is lent to the session until this time, when the first waiter can begin (lending.rs).
     Loan(Nanos),

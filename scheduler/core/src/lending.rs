@@ -142,8 +142,8 @@ impl Core {
         grant.clock.is_lent().then(|| grant.clock.turn_end())
     }
 
-    /// Earliest point in time at which a waiter may have room on a card, if holders release it in the order
-    /// in which their turns end. Stuck holders count as never releasing it.
+    /// Earliest point in time at which a waiter may have room on a card, if holders release it as their turns
+    /// end. Stuck holders count as never releasing it.
     fn room_at(&self, gpu: GpuId, waiter: SessionId) -> Nanos {
         let (Some(card), Some(mut occupancy)) = (self.cards.get(gpu), self.occupancy_on(gpu)) else {
             return self.now;

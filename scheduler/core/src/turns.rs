@@ -12,13 +12,13 @@
 //!     └ slept: wakes half a quantum before the floor at best
 //! ```
 //!
-//! A session on several cards (a gang) is ordered by the greatest of its distances from the floors, so its
-//! place is the same on each of them. At the end of a quantum, a holder goes on only if the first waiter's
-//! virtual time exceeds its own by more than half a quantum. While the first waiter is a gang that waits for
-//! another card as well, the card is lent, to the holder or to sessions behind the gang (lending.rs). A
-//! waiting gang keeps the floors of all its cards down, so that it becomes first at some time. Before its
-//! turn it gives up the lead that waiting for another card gave it. A new session begins at the least virtual
-//! time of the others.
+//! A session on several cards (a gang) is ordered by the greatest of its distances from the floors. So its
+//! place is the same on each card. At the end of a quantum, a holder goes on only if the first waiter's
+//! virtual time exceeds the holder's by more than half a quantum. If the first waiter is a gang that also
+//! waits for another card, the card is lent. The borrower is the holder or a session behind the gang
+//! (lending.rs). A waiting gang keeps the floors of all its cards down, so that it becomes first at some
+//! time. Before its turn it gives up the lead that waiting for another card gave it. A new session begins at
+//! the least virtual time of the others.
 //!
 //! **Bound.** For a fixed set of sessions that always have work, session i waits at most Σ over j≠i of
 //! [(wⱼ/wᵢ)(qᵢ+sᵢ) + (3/2)qⱼ + sⱼ], plus the switch budget. Here q is the quantum, s the cost of a switch

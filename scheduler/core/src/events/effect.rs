@@ -12,7 +12,7 @@ pub enum Effect {
     /// Stores a gate word in a process's shared page, wakes sleeping threads if the gate opens, and tells the
     /// process.
     Gate {
-        /// Identifier of the process.
+        /// Identifier of the process that the action is about.
         client: ClientId,
         /// New gate word of the process.
         word: GateWord,
@@ -21,16 +21,16 @@ pub enum Effect {
     },
     /// Stores the flags of a process's shared page, such as [`gpushare_proto::page::FLAG_CONTENDED`].
     Flags {
-        /// Identifier of the process.
+        /// Identifier of the process that the action is about.
         client: ClientId,
         /// All flags of the process's shared page.
         flags: u32,
     },
     /// Stores the memory figures of one card in a process's shared page.
     Figures {
-        /// Identifier of the process.
+        /// Identifier of the process that the action is about.
         client: ClientId,
-        /// Identifier of the card.
+        /// Identifier of the card that the action is about.
         gpu: GpuId,
         /// Memory quota of the session on the card; [`Bytes::MAX`] for no limit.
         limit: Bytes,
@@ -42,11 +42,11 @@ pub enum Effect {
     /// Grants a memory request ([`Event::Reserve`](super::Event::Reserve)): the process may use `bytes`, and
     /// `extra` bytes of free lease are added to its shared page.
     Lease {
-        /// Identifier of the process.
+        /// Identifier of the process that the action is about.
         client: ClientId,
-        /// Identifier of the card.
+        /// Identifier of the card that the action is about.
         gpu: GpuId,
-        /// Identifier of the request.
+        /// Identifier of the request that the action is about.
         request: RequestId,
         /// Number of bytes that the process asked for.
         bytes: Bytes,
@@ -55,11 +55,11 @@ pub enum Effect {
     },
     /// Refuses a memory request ([`Event::Reserve`](super::Event::Reserve)).
     Refuse {
-        /// Identifier of the process.
+        /// Identifier of the process that the action is about.
         client: ClientId,
-        /// Identifier of the card.
+        /// Identifier of the card that the action is about.
         gpu: GpuId,
-        /// Identifier of the request.
+        /// Identifier of the request that the action is about.
         request: RequestId,
         /// Limit that the request would exceed, with figures.
         refusal: MemoryRefusal,
@@ -67,16 +67,16 @@ pub enum Effect {
     /// Takes up to `bytes` of free lease out of a process's shared page, and answers with
     /// [`Event::Recalled`](super::Event::Recalled).
     Recall {
-        /// Identifier of the process.
+        /// Identifier of the process that the action is about.
         client: ClientId,
-        /// Identifier of the card.
+        /// Identifier of the card that the action is about.
         gpu: GpuId,
         /// Largest number of bytes to take out of the shared page.
         bytes: Bytes,
     },
     /// Tells a waiting process its session's place in the queue and the reason for the wait.
     Queued {
-        /// Identifier of the process.
+        /// Identifier of the process that the action is about.
         client: ClientId,
         /// Number of waiting sessions that come before the process's session.
         ahead: u32,
@@ -85,7 +85,7 @@ pub enum Effect {
     },
     /// Kills a process of a session that does not give the lock back ([`crate::config::StuckPolicy::Kill`]).
     Kill {
-        /// Identifier of the process.
+        /// Identifier of the process that the action is about.
         client: ClientId,
     },
     /// Writes a decision to the daemon's log.
@@ -93,20 +93,20 @@ pub enum Effect {
     /// Adds free lease to a process's shared page, from bytes that came back by
     /// [`Event::Returned`](super::Event::Returned).
     Extend {
-        /// Identifier of the process.
+        /// Identifier of the process that the action is about.
         client: ClientId,
-        /// Identifier of the card.
+        /// Identifier of the card that the action is about.
         gpu: GpuId,
         /// Number of leased bytes to add to the shared page.
         bytes: Bytes,
     },
     /// Answers how much room a card has for driver memory of a process ([`Event::Room`](super::Event::Room)).
     Room {
-        /// Identifier of the process.
+        /// Identifier of the process that the action is about.
         client: ClientId,
-        /// Identifier of the card.
+        /// Identifier of the card that the action is about.
         gpu: GpuId,
-        /// Identifier of the request.
+        /// Identifier of the request that the action is about.
         request: RequestId,
         /// Number of bytes on the card that are free, or would be free if all movable memory left.
         bytes: Bytes,

@@ -35,14 +35,14 @@ pub enum Standing {
 pub enum Event {
     /// A card exists. The decision machine ignores repetitions.
     GpuFound {
-        /// Identifier of the card.
+        /// Identifier of the card that the event is about.
         gpu: GpuId,
         /// Total memory of the card, in bytes.
         total: Bytes,
     },
     /// A session was opened, or its limits changed.
     SessionOpened {
-        /// Identifier of the session.
+        /// Identifier of the session that the event is about.
         session: SessionId,
         /// Memory quota of the session on each card; `None` for no limit.
         limit: Option<Bytes>,
@@ -51,28 +51,28 @@ pub enum Event {
     },
     /// A session was given a memory quota for one card only.
     Quota {
-        /// Identifier of the session.
+        /// Identifier of the session that the event is about.
         session: SessionId,
-        /// Identifier of the card.
+        /// Identifier of the card that the event is about.
         gpu: GpuId,
         /// Memory quota of the session on that card; `None` for no limit.
         limit: Option<Bytes>,
     },
     /// The permission of a session to run and to allocate memory changed.
     Standing {
-        /// Identifier of the session.
+        /// Identifier of the session that the event is about.
         session: SessionId,
         /// Permission that the session has from now on.
         standing: Standing,
     },
     /// A session was closed and will get no more processes.
     SessionClosed {
-        /// Identifier of the session.
+        /// Identifier of the session that the event is about.
         session: SessionId,
     },
-    /// A process joined a session.
+    /// A process connected to the daemon and joined a session.
     ClientJoined {
-        /// Identifier of the process.
+        /// Identifier of the process that the event is about.
         client: ClientId,
         /// Identifier of the session that the process joins.
         session: SessionId,
@@ -82,14 +82,14 @@ pub enum Event {
     },
     /// A process is dead, as the kernel reports, and its memory on all cards is free.
     ClientGone {
-        /// Identifier of the process.
+        /// Identifier of the process that the event is about.
         client: ClientId,
     },
     /// A process is about to use a card, or a dead process left memory there.
     Attached {
-        /// Identifier of the process.
+        /// Identifier of the process that the event is about.
         client: ClientId,
-        /// Identifier of the card.
+        /// Identifier of the card that the event is about.
         gpu: GpuId,
         /// Bytes that a process says it already uses when it comes back. They are booked even beyond the
         /// quota.
@@ -97,28 +97,28 @@ pub enum Event {
     },
     /// The number of CUDA contexts of a process on a card changed.
     Contexts {
-        /// Identifier of the process.
+        /// Identifier of the process that the event is about.
         client: ClientId,
-        /// Identifier of the card.
+        /// Identifier of the card that the event is about.
         gpu: GpuId,
         /// Number of the process's live CUDA contexts on the card.
         live: u32,
     },
-    /// The daemon read a process's free lease in the memory that both share. The daemon does so before every event
-    /// that depends on free lease, and from time to time.
+    /// The daemon read a process's free lease in the memory that both share. It is read before every event
+    /// that depends on it, and from time to time.
     LeaseSeen {
-        /// Identifier of the process.
+        /// Identifier of the process that the event is about.
         client: ClientId,
-        /// Identifier of the card.
+        /// Identifier of the card that the event is about.
         gpu: GpuId,
         /// Number of leased bytes that the process does not use, at most the number of leased bytes.
         free: Bytes,
     },
     /// A process asks for more bytes of managed memory than it has leased.
     Reserve {
-        /// Identifier of the process.
+        /// Identifier of the process that the event is about.
         client: ClientId,
-        /// Identifier of the card.
+        /// Identifier of the card that the event is about.
         gpu: GpuId,
         /// Identifier of the request, which the answer repeats.
         request: RequestId,
@@ -128,41 +128,41 @@ pub enum Event {
     /// Answer to [`Effect::Recall`]: the daemon took free lease out of a process's shared page. The answer
     /// comes before any other event.
     Recalled {
-        /// Identifier of the process.
+        /// Identifier of the process that the event is about.
         client: ClientId,
-        /// Identifier of the card.
+        /// Identifier of the card that the event is about.
         gpu: GpuId,
         /// Number of leased bytes that were taken back from the process.
         bytes: Bytes,
     },
     /// A process has more free lease (leased bytes that it does not use) than is useful.
     Trim {
-        /// Identifier of the process.
+        /// Identifier of the process that the event is about.
         client: ClientId,
-        /// Identifier of the card.
+        /// Identifier of the card that the event is about.
         gpu: GpuId,
     },
     /// A thread of a process found the gate closed and sleeps there.
     Wait {
-        /// Identifier of the process.
+        /// Identifier of the process that the event is about.
         client: ClientId,
         /// Gate word that the sleeping thread had read.
         word: GateWord,
     },
     /// A process has brought its memory onto its cards after a grant.
     Entered {
-        /// Identifier of the process.
+        /// Identifier of the process that the event is about.
         client: ClientId,
         /// Gate word that announced the grant.
         word: GateWord,
         /// Bytes that the process asked the driver to move.
         moved: Bytes,
-        /// Duration of the memory move.
+        /// Duration of the move of the process's memory.
         took: Nanos,
     },
     /// A process has no work in flight any more: it drained after a drop, or went idle.
     Released {
-        /// Identifier of the process.
+        /// Identifier of the process that the event is about.
         client: ClientId,
         /// Gate word that closed the gate, or the open word under which the process went idle.
         word: GateWord,
@@ -171,7 +171,7 @@ pub enum Event {
     },
     /// A process that the last daemon knew is dead and will not come back.
     ExpectedGone {
-        /// Identifier of the process.
+        /// Identifier of the process that the event is about.
         client: ClientId,
     },
     /// The administrator changed a setting of one card or of all cards.
@@ -181,9 +181,9 @@ pub enum Event {
     /// A process asks for bytes of fixed memory, which never leaves the card. The bytes count as fixed as
     /// soon as they are leased.
     ReserveFixed {
-        /// Identifier of the process.
+        /// Identifier of the process that the event is about.
         client: ClientId,
-        /// Identifier of the card.
+        /// Identifier of the card that the event is about.
         gpu: GpuId,
         /// Identifier of the request, which the answer repeats.
         request: RequestId,
@@ -192,27 +192,27 @@ pub enum Event {
     },
     /// A process reports how many of its bytes are fixed (never leave the card).
     Fixed {
-        /// Identifier of the process.
+        /// Identifier of the process that the event is about.
         client: ClientId,
-        /// Identifier of the card.
+        /// Identifier of the card that the event is about.
         gpu: GpuId,
         /// Number of fixed bytes; the decision machine believes it up to the number of leased bytes.
         bytes: Bytes,
     },
     /// A process gives fixed bytes back by a message, not by its shared page.
     Returned {
-        /// Identifier of the process.
+        /// Identifier of the process that the event is about.
         client: ClientId,
-        /// Identifier of the card.
+        /// Identifier of the card that the event is about.
         gpu: GpuId,
         /// Number of bytes that are given back, at most the number of leased bytes.
         bytes: Bytes,
     },
     /// A process asks for room on a card for memory that the driver itself needs.
     Room {
-        /// Identifier of the process.
+        /// Identifier of the process that the event is about.
         client: ClientId,
-        /// Identifier of the card.
+        /// Identifier of the card that the event is about.
         gpu: GpuId,
         /// Identifier of the request, which the answer repeats.
         request: RequestId,
@@ -222,9 +222,9 @@ pub enum Event {
     /// The daemon measured the memory that CUDA contexts and the driver take for a process, beside
     /// allocations.
     Overhead {
-        /// Identifier of the process.
+        /// Identifier of the process that the event is about.
         client: ClientId,
-        /// Identifier of the card.
+        /// Identifier of the card that the event is about.
         gpu: GpuId,
         /// Number of measured bytes; `None` if measuring is no longer possible.
         bytes: Option<Bytes>,
@@ -232,12 +232,12 @@ pub enum Event {
     /// A process uses driver functions that the library does not know. The process is reported as not
     /// evictable from now on; no decision depends on that.
     Unevictable {
-        /// Identifier of the process.
+        /// Identifier of the process that the event is about.
         client: ClientId,
     },
     /// The weight or the priority class of a session changed.
     Share {
-        /// Identifier of the session.
+        /// Identifier of the session that the event is about.
         session: SessionId,
         /// Weight from 1 to 10,000; the default is 100.
         weight: u32,
@@ -246,9 +246,9 @@ pub enum Event {
     },
     /// The compute limit of a session on one card changed.
     Compute {
-        /// Identifier of the session.
+        /// Identifier of the session that the event is about.
         session: SessionId,
-        /// Identifier of the card.
+        /// Identifier of the card that the event is about.
         gpu: GpuId,
         /// Largest share of the time in which the session may hold the lock; `None` for no limit.
         limit: Option<Percent>,
@@ -256,9 +256,9 @@ pub enum Event {
     /// A process refused an allocation without asking, since the allocation exceeds the session's whole
     /// quota.
     RefusedHere {
-        /// Identifier of the process.
+        /// Identifier of the process that the event is about.
         client: ClientId,
-        /// Identifier of the card.
+        /// Identifier of the card that the event is about.
         gpu: GpuId,
         /// Number of bytes that the refused allocation needed.
         bytes: Bytes,
@@ -266,9 +266,9 @@ pub enum Event {
     /// The last daemon recorded memory of an expected process on a card. An expected process without such a
     /// record may use any card.
     ExpectedUses {
-        /// Identifier of the process.
+        /// Identifier of the process that the event is about.
         client: ClientId,
-        /// Identifier of the card.
+        /// Identifier of the card that the event is about.
         gpu: GpuId,
         /// Number of bytes that the process used on the card.
         bytes: Bytes,
@@ -276,7 +276,7 @@ pub enum Event {
     /// A process that had lost its connection is back with a new shared page. Its gate is as before and its
     /// free lease is gone. The process reports its fixed bytes again.
     ClientReturned {
-        /// Identifier of the process.
+        /// Identifier of the process that the event is about.
         client: ClientId,
         /// Whether a thread of the process sleeps at the gate.
         waiting: bool,
@@ -284,9 +284,9 @@ pub enum Event {
     /// A returning process reports how much memory it uses. A larger amount than booked is booked even beyond
     /// the quota; a smaller one changes nothing.
     StillUses {
-        /// Identifier of the process.
+        /// Identifier of the process that the event is about.
         client: ClientId,
-        /// Identifier of the card.
+        /// Identifier of the card that the event is about.
         gpu: GpuId,
         /// Number of bytes that the process uses on the card.
         bytes: Bytes,
@@ -296,7 +296,7 @@ pub enum Event {
     /// A process is dead, but another process keeps its card files open, so its memory is not free yet.
     /// [`Self::ClientGone`] follows when the memory is free.
     ClientEnded {
-        /// Identifier of the process.
+        /// Identifier of the process that the event is about.
         client: ClientId,
     },
 }

@@ -9,9 +9,9 @@ use crate::values::gpu_set::GpuSet;
 /// Decision of the scheduler that is logged for the operator.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Notice {
-    /// A card changed its mode.
+    /// The scheduler changed the mode of a card.
     ModeChanged {
-        /// Identifier of the card.
+        /// Identifier of the card that the notice is about.
         gpu: GpuId,
         /// Mode that the card has from now on.
         mode: gpushare_proto::admin::Mode,
@@ -20,11 +20,11 @@ pub enum Notice {
     },
     /// A session was granted the lock for a turn.
     Granted {
-        /// Identifier of the session.
+        /// Identifier of the session that the notice is about.
         session: SessionId,
         /// Epoch (number) of the grant.
         epoch: Epoch,
-        /// Length of the granted turn.
+        /// Length of the granted turn, as a duration.
         quantum: Nanos,
         /// Cards on which the session takes turns.
         gpus: GpuSet,
@@ -33,7 +33,7 @@ pub enum Notice {
     },
     /// A session that was granted a turn has its memory on the card and runs.
     Entered {
-        /// Identifier of the session.
+        /// Identifier of the session that the notice is about.
         session: SessionId,
         /// Cards on which the session takes turns.
         gpus: GpuSet,
@@ -45,7 +45,7 @@ pub enum Notice {
     },
     /// A session gave the lock back.
     Dropped {
-        /// Identifier of the session.
+        /// Identifier of the session that the notice is about.
         session: SessionId,
         /// Epoch (number) of the grant that ended.
         epoch: Epoch,
@@ -57,25 +57,25 @@ pub enum Notice {
     /// A session did not drain in time while one of its threads slept at its gate, so its gates were opened
     /// again.
     DropReopened {
-        /// Identifier of the session.
+        /// Identifier of the session that the notice is about.
         session: SessionId,
         /// Number of tries to get the lock back so far.
         tries: u32,
     },
     /// A session that was asked for the lock does not give it back in time.
     Stuck {
-        /// Identifier of the session.
+        /// Identifier of the session that the notice is about.
         session: SessionId,
         /// Reason why the session does not give the lock back, in words.
         reason: String,
     },
     /// A memory request of a process was refused.
     Refused {
-        /// Identifier of the process.
+        /// Identifier of the process that the notice is about.
         client: ClientId,
         /// Identifier of the session that the process belongs to.
         session: SessionId,
-        /// Identifier of the card.
+        /// Identifier of the card that the notice is about.
         gpu: GpuId,
         /// Limit that the request would have exceeded, with figures.
         refusal: MemoryRefusal,
@@ -87,7 +87,7 @@ pub enum Notice {
     },
     /// A process that the last daemon knew is alive and has not come back to this daemon.
     Overdue {
-        /// Identifier of the process.
+        /// Identifier of the process that the notice is about.
         client: ClientId,
         /// Duration since the start of the daemon.
         after: Nanos,

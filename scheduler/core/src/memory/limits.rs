@@ -22,7 +22,7 @@ use crate::memory::recalls::Kind;
 pub(crate) enum Scope {
     /// Processes of the session that asks for memory.
     Session,
-    /// All processes on the card.
+    /// Processes of all sessions on the card.
     Card,
 }
 

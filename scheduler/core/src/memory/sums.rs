@@ -42,7 +42,7 @@ impl SubAssign for Total {
 pub(crate) struct Sums {
     /// Number of leased bytes, used or not.
     pub(crate) leased: Total,
-    /// Number of allocated bytes.
+    /// Number of bytes that processes have allocated.
     pub(crate) used: Total,
     /// Number of allocated bytes that never leave the card.
     pub(crate) fixed: Total,

@@ -31,7 +31,7 @@ pub(crate) struct Told {
 /// Claim of a process to the lock of the last daemon.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Past {
-    /// The process claims nothing.
+    /// The process claims no lock of the last daemon.
     #[default]
     Nothing,
     /// The registry file says that the process held the lock, so it runs on.

@@ -10,7 +10,7 @@
 //! ```
 //!
 //! Held time counts from the open gate to the end of the drain. So a long drain is paid back by a longer
-//! pause, and a session gets its limit in the long run whatever its kernels are like.
+//! pause. In the long run a session gets its limit whatever its kernels are like.
 
 use gpushare_proto::{GpuId, Nanos, Percent};
 

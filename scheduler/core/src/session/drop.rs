@@ -178,7 +178,7 @@ impl PendingDrop {
     }
 }
 
-/// `span × 2^times`.
+/// Returns `span × 2^times`.
 fn doubled(span: Nanos, times: u32) -> Nanos {
     Nanos(span.0.saturating_mul(1 << times.min(32)))
 }

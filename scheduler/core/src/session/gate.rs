@@ -45,7 +45,7 @@ pub(crate) enum Release {
     WentIdle,
 }
 
-/// Gate of one process.
+/// Gate of one process, and whether a thread sleeps there.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Gate {
     word: GateWord,

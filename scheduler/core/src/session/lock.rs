@@ -1,4 +1,4 @@
-//! State of a session's lock.
+//! State of a session's lock: idle, waiting, holding or dropping.
 //!
 //! A session has one lock for all its cards. The lock is granted and taken back on all of them at once. So no
 //! session holds a part of its cards and waits for the rest.
@@ -47,7 +47,6 @@ pub(crate) struct Entry {
     pub(crate) handing_over: Nanos,
 }
 
-/// State of a session's lock.
 #[derive(Clone, Debug)]
 pub(crate) enum Lock {
     /// The session neither holds the lock nor waits for it.

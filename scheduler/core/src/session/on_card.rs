@@ -60,7 +60,7 @@ pub(crate) struct Stance {
     /// Whether the session has no early turn for which the switch budget paid.
     pub(crate) regular: bool,
     pub(crate) share: Share,
-    /// Compute limit of the session.
+    /// Lowest compute limit of the session that applies.
     pub(crate) limit: Option<Percent>,
     /// Whether the session uses more than one card.
     pub(crate) gang: bool,
@@ -116,7 +116,6 @@ pub(crate) struct Listing {
     /// Sort key of the session in the queue, if it waits and may be granted a turn.
     pub(crate) queued: Option<Turn>,
     pub(crate) share: Share,
-    /// Compute limit of the session.
     pub(crate) limit: Option<Percent>,
     /// Whether the session uses other cards too.
     pub(crate) gang: bool,

@@ -40,7 +40,6 @@ impl Sessions {
         self.all.len()
     }
 
-    /// All session numbers, ascending.
     pub(crate) fn ids(&self) -> Vec<SessionId> {
         self.all.ids()
     }

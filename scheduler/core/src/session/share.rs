@@ -28,7 +28,7 @@ pub(crate) struct Share {
     down: u32,
 }
 
-/// Priority class, highest first.
+/// Priority class of a session, highest first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Class {
     High,

@@ -41,21 +41,18 @@ impl<K: Copy + Ord + Hash, V> IdMap<K, V> {
         self.0.len()
     }
 
-    /// All numbers, ascending.
     pub(crate) fn ids(&self) -> Vec<K> {
         let mut ids: Vec<K> = self.0.keys().copied().collect();
         ids.sort_unstable();
         ids
     }
 
-    /// All values, by ascending number.
     pub(crate) fn iter(&self) -> impl Iterator<Item = (K, &V)> {
         let mut all: Vec<(K, &V)> = self.0.iter().map(|(id, value)| (*id, value)).collect();
         all.sort_unstable_by_key(|(id, _)| *id);
         all.into_iter()
     }
 
-    /// All values, by ascending number.
     pub(crate) fn values(&self) -> impl Iterator<Item = &V> {
         self.iter().map(|(_, value)| value)
     }

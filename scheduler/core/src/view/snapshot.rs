@@ -71,7 +71,7 @@ pub struct SessionSnapshot {
     pub memory_limit_bytes: Option<Bytes>,
     /// Memory figures of the session on each card.
     pub gpus: Vec<SessionGpuView>,
-    /// States of the session's processes.
+    /// State of each process of the session.
     pub clients: Vec<ClientSnapshot>,
     /// State of the session's lock, with numbers in place of names.
     pub lock: LockView,
@@ -94,7 +94,7 @@ pub struct SessionSnapshot {
 pub struct ClientSnapshot {
     /// Identifier of the process.
     pub client: ClientId,
-    /// State of the process's gate.
+    /// State of the process's gate, as in its gate word.
     pub gate: GateState,
     /// Whether a thread of the process sleeps at the gate.
     pub waiting: bool,
