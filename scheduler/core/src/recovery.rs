@@ -4,12 +4,12 @@
 //! grant could let two sessions run on one card.
 //!
 //! ```text
-//!   start ──────── 1 s ─────────────── stuck_after ──────────────────▶
-//!   nothing is granted │ no grants on the cards of     │ processes still away are reported; by `stuck_policy`:
-//!                      │ processes that are away       │   wait        their cards stay as they are
-//!                      │                               │   run_others  sessions run that fit beside the memory
-//!                      │                               │               that they were known to use
-//!                      │                               │   kill        they are killed
+//!   start ──────── 1 s ─────────── stuck_after ──────────────────▶
+//!   nothing is granted │ no grants on the cards of │ processes still away are reported; by `stuck_policy`:
+//!                      │ processes that are away   │   wait        their cards stay as they are
+//!                      │                           │   run_others  sessions run that fit beside the memory
+//!                      │                           │               that they were known to use
+//!                      │                           │   kill        they are killed
 //! ```
 //!
 //! A process whose cards are not known may use any card, so it holds up all of them. The first second is for

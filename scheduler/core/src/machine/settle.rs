@@ -5,13 +5,13 @@
 //!   facts ─▶ modes ─▶ ┌ collect   all gates released ─▶ lock idle
 //!                     │ enqueue   a thread sleeps ─▶ waiting, with a ticket
 //!                     │ stop      paused, over, or beyond its compute limit ─▶ dropping
-//!                     │ grant     in parallel: every session; in turns: the first in line (turns.rs, card/queue.rs)
+//!                     │ grant     parallel: every session; turns: the first in line (card/queue.rs)
 //!                     │ fit       holders that no longer fit together ─▶ dropping
 //!                     │ preempt   a session woke that may go first (preempt.rs) ─▶ quanta end
 //!                     │ expire    quantum over, and it is another session's turn ─▶ dropping
 //!                     │ push      late drops: reopen, close again, stuck (session/drop.rs)
-//!                     └─ again while a drop completed or became stuck at once, a reason to go on ended, or the order of
-//!                        gangs changed
+//!                     └─ again while a drop completed or became stuck, a reason to go on ended, or
+//!                        the order of gangs changed
 //!             ─▶ gates of late joiners ─▶ flags, figures, places in the queue (view/updates.rs) ─▶ timers
 //! ```
 //!

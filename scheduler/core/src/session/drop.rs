@@ -2,7 +2,7 @@
 //! wait that the program would not have natively.
 //!
 //! ```text
-//!   close ──▶ Closed ──late, a thread sleeps at the gate──▶ Reopened ──pause over──▶ close again, twice as patient
+//!   close ──▶ Closed ──late, a thread sleeps at the gate──▶ Reopened ──pause over──▶ close, more patient
 //!               │ ╲──late, no thread at the gate──▶ stays closed until a thread comes or the work ends
 //!               ▼
 //!            released

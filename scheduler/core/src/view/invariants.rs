@@ -1,7 +1,7 @@
 //! Invariants of the decision machine, checked after every event by its tests and by `cargo xtask replay`.
 //!
 //! ```text
-//!   handle(now, event) ─▶ effects ─▶ Invariants::after(core, event, effects) ─▶ all well, or the first Broken
+//!   handle(now, event) ─▶ effects ─▶ Invariants::after(core, event, effects) ─▶ Ok, or the first Broken
 //! ```
 //!
 //! No daemon runs these checks. Rules about one moment examine the decision machine alone. Rules about values
