@@ -1,4 +1,4 @@
-//! Contexts, the code in them, and captures of their streams.
+//! Exported functions for contexts, the code in them, and captures of their streams.
 
 use std::ffi::{c_int, c_uint};
 

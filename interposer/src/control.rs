@@ -7,7 +7,6 @@ use std::ffi::{c_int, c_ulong, c_void};
 
 use gpushare_client::nvml::control::{answered, is_of_interest, real};
 
-/// `ioctl(2)`.
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C-unwind" fn ioctl(file: c_int, request: c_ulong, argument: *mut c_void) -> c_int {
     // SAFETY: the caller's own arguments.

@@ -77,7 +77,7 @@ macro_rules! hooks {
             );
         }
 
-        /// The driver's function of this name, through its hook.
+        /// Calls the driver's function of this name through gpushare's hook.
         #[unsafe(no_mangle)]
         pub(crate) unsafe extern "C-unwind" fn $export($($arg: $type),*) -> gpushare_client::driver::types::CUresult {
             use $export::ROW as row;
@@ -104,7 +104,6 @@ macro_rules! hooks {
     // All lines of a file.
     ($($via:tt $($export:ident)+ ($($arguments:tt)*);)*) => {
         $( hooks!(@line $via ($($arguments)*) $($export)+); )*
-        /// The rows of this file.
         pub(crate) static ROWS: &[&gpushare_client::driver::hook_table::Row] = &[$($(&$export::ROW),+),*];
     };
 }

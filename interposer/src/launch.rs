@@ -1,4 +1,4 @@
-//! Kernels, graphs, and host functions in stream order.
+//! Exported functions that launch kernels, graphs, and host functions in stream order.
 //!
 //! A host function gives the card no work, but its stream waits while it runs. So the call passes the gate
 //! like other work. If work in flight waits for a host function that sleeps at the gate, the drop (request to

@@ -27,7 +27,6 @@ use gpushare_client::driver::hook_table::Table;
 static VERSION: [u8; TEXT.len()] = *TEXT.as_bytes().first_chunk().unwrap();
 const TEXT: &str = concat!(env!("CARGO_PKG_VERSION"), "\0");
 
-/// All hooked driver functions.
 static TABLE: Table = Table::new(&[
     launch::ROWS,
     copy::ROWS,

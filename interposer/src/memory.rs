@@ -1,4 +1,4 @@
-//! Memory: allocation, release, sizes, and what a program can ask about an address.
+//! Exported functions for memory: allocation, release, sizes, and questions about an address.
 
 use std::ffi::{c_int, c_uint, c_ulonglong};
 

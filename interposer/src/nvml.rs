@@ -27,7 +27,7 @@ macro_rules! functions {
                 );
             }
 
-            /// The library's function of this name, through its hook.
+            /// Calls NVML's function of this name through gpushare's hook.
             #[unsafe(no_mangle)]
             pub(crate) unsafe extern "C-unwind" fn $name($($arg: $type),*) -> gpushare_client::nvml::types::NvmlReturn {
                 // 999 is the unknown error of NVML and of CUDA, so the guard of CUDA hooks serves here too.
@@ -49,7 +49,6 @@ macro_rules! functions {
             }
         )*
 
-        /// Every hooked function.
         pub(crate) static NVML: Table = Table(&[$(&$name::ROW),*]);
     };
 }

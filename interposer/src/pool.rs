@@ -1,4 +1,4 @@
-//! Stream-ordered memory, pools, and memory of graphs.
+//! Exported functions for stream-ordered memory, pools, and memory of graphs.
 
 use std::ffi::c_int;
 

@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 /// Reason why a folder cannot be used. The caller adds which option chooses another folder.
 #[derive(Debug, thiserror::Error)]
 pub enum FolderError {
-    /// The system refused an operation.
+    /// The system refused an operation on the folder.
     #[error("cannot {what} {}: {cause}; choose another folder", path.display())]
     System {
         /// Operation that the system refused, as text.
@@ -33,7 +33,7 @@ pub enum FolderError {
     Foreign {
         /// Path of the folder.
         path: PathBuf,
-        /// User id of the owner.
+        /// User id of the folder's owner.
         owner: u32,
         /// User id of this process.
         us: u32,

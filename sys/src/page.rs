@@ -31,7 +31,7 @@ pub enum PageError {
         "the shared page's file has {found} bytes instead of {PAGE_SIZE}; it does not come from a gpushare daemon"
     )]
     Size {
-        /// Size of the file, in bytes.
+        /// Size of the file behind the descriptor, in bytes.
         found: u64,
     },
     /// The shared page has a layout that this build does not know.
@@ -43,7 +43,7 @@ pub enum PageError {
         /// Layout number found in the shared page.
         found: u32,
     },
-    /// The kernel refused an operation.
+    /// The kernel refused to inspect or map the file.
     #[error("cannot map the shared page: {0}")]
     System(#[from] io::Error),
 }
@@ -119,7 +119,6 @@ fn memory_file() -> io::Result<OwnedFd> {
     }
 }
 
-/// Maps a file whose size is known to stay PAGE_SIZE bytes.
 fn mapping(file: impl AsFd) -> io::Result<SharedPage> {
     // SAFETY: a new mapping at an address of the kernel's choice overlaps no memory of this process.
     let address = unsafe {

@@ -120,7 +120,6 @@ fn read(stat: &Path) -> Option<String> {
     Some(String::from_utf8_lossy(&bytes).into_owned())
 }
 
-/// Returns the start time in a stat line of a process or thread.
 fn started(stat: &str) -> Option<u64> {
     field(stat, 22)?.parse().ok()
 }

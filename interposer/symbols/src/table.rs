@@ -23,10 +23,8 @@ mod unlisted;
 
 use crate::{Disposition, Variant};
 
-/// Group of variants with the same disposition.
 pub(crate) type Group = (Disposition, &'static [Variant]);
 
-/// Groups of all files.
 pub(crate) const GROUPS: &[&[Group]] = &[
     work::GROUPS,
     memory::GROUPS,

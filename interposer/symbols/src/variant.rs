@@ -45,7 +45,6 @@ impl Variant {
         }
     }
 
-    /// Returns this variant with a disposition.
     pub(crate) const fn with(self, disposition: Disposition) -> Self {
         Self { disposition, ..self }
     }

@@ -93,7 +93,6 @@ impl MachineConfig {
     }
 }
 
-/// Returns a line without its comment. A `#` in quotes begins none.
 fn without_comment(line: &str) -> &str {
     let mut quoted = false;
     let begins = |c| {

@@ -15,11 +15,11 @@ use crate::process::lock;
 /// Reason why a question to the daemon failed.
 #[derive(Debug)]
 pub enum AskError {
-    /// The daemon did not answer in time.
+    /// The daemon did not answer the question in time.
     Silence,
-    /// The daemon refused memory.
+    /// The daemon refused the request for memory, for this reason.
     Memory(MemoryRefusal),
-    /// The daemon refused a card.
+    /// The daemon refused the request to use a card, for this reason.
     Card(Failure),
 }
 

@@ -17,7 +17,7 @@ use crate::process::lock;
 pub enum Kind {
     /// The primary context of a device, shared by all parts of the program that retain it.
     Primary,
-    /// A context that the application created.
+    /// A context that the application created by `cuCtxCreate`.
     Created,
     /// A green context (a part of a device), with the address of its green handle. Both end together. The
     /// memory belongs to the primary context, which lives as long as any green context.

@@ -104,11 +104,11 @@ pub struct Asked<'a> {
 /// Classification of the function that the driver's `cuGetProcAddress` returned.
 #[derive(Clone, Copy, Debug)]
 pub enum Answer {
-    /// gpushare hooks the function, by this row.
+    /// gpushare hooks the function, by this row of the hook table.
     Hooked(&'static Row),
     /// The symbol list contains the function, and gpushare does not hook it.
     Driver,
-    /// The symbol list lacks the function.
+    /// The function is unknown: gpushare's symbol list lacks it.
     Unknown,
 }
 
@@ -276,7 +276,6 @@ mod tests {
         }
     }
 
-    /// Answer for a driver with trampolines.
     fn asked(base: &CStr, version: c_int, flags: u64, driver: c_int) -> String {
         told(base, version, flags, TRAMPOLINE, &Fake { version: driver, newer: TRAMPOLINE })
     }

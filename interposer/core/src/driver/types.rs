@@ -33,7 +33,7 @@ handles! {
 pub enum DefaultStream {
     /// The legacy default stream, which orders all blocking streams of its context.
     Legacy,
-    /// The calling thread's own default stream.
+    /// The calling thread's own default stream ("per-thread default stream").
     PerThread,
 }
 

@@ -90,7 +90,6 @@ impl MarkedStreams {
         self.slots.iter().find(|slot| slot.stream.load(Ordering::Relaxed) == stream)
     }
 
-    /// Frees a slot of the table. The caller holds the table's lock.
     fn free(&self, slot: &Slot) {
         slot.context.store(0, Ordering::Relaxed);
         let taken = slot.stream.swap(0, Ordering::Relaxed) != 0;

@@ -94,7 +94,6 @@ pub fn is_inside() -> bool {
 static NEXT_STRIPE: StdAtomicUsize = StdAtomicUsize::new(0);
 
 impl Thread {
-    /// Returns the stripe of a thread that is not inside.
     #[inline]
     fn outside(&self) -> Option<usize> {
         if self.position.get() == OUTSIDE {

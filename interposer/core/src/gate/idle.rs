@@ -14,7 +14,7 @@ use gpushare_proto::Nanos;
 const FIRST: Nanos = Nanos::from_millis(10);
 const LEAST: Nanos = Nanos::from_millis(5);
 const MOST: Nanos = Nanos::from_millis(50);
-/// A process that wants the lock again within this time was not idle.
+/// Time within which a process that wants the lock again proves that it was not idle.
 const SOON: Nanos = Nanos(2 * MOST.0);
 
 /// Idle grace of a process: how long it must be quiet before it counts as idle.

@@ -9,9 +9,9 @@ use gpushare_sys::clock;
 
 use crate::process::stderr;
 
-/// Wait at the gate after which a line on stderr explains the reason.
+/// Length of a wait at the gate after which a line on stderr explains the reason.
 const NOTICE_AFTER: Duration = Duration::from_secs(2);
-/// Smallest time between two such lines of one process.
+/// Smallest time between two lines on stderr that explain waits of one process.
 const NOTICE_EVERY: Nanos = Nanos::from_secs(60);
 
 #[derive(Debug, Default)]
@@ -28,7 +28,7 @@ pub(crate) struct Waiters {
     printed: AtomicU64,
 }
 
-/// A thread that sleeps, counted until it wakes or is cancelled.
+/// Thread that sleeps at the gate, counted until it wakes or is cancelled.
 pub(super) struct Sleeper<'a> {
     waiters: &'a Waiters,
     since: Instant,

@@ -52,7 +52,6 @@ pub struct Shape {
     flags: c_uint,
 }
 
-/// Converts to 64 bits. `usize` is not `Into<u64>`.
 fn wide<Size: TryInto<u64>>(size: Size) -> u64 {
     size.try_into().unwrap_or(u64::MAX)
 }
@@ -129,7 +128,6 @@ impl Shape {
         Bytes(bytes.max(PAGE))
     }
 
-    /// Returns the shape of the next level of a mipmap, half as large.
     fn half(self) -> Self {
         let half = |size: u64| if size > 1 { size / 2 } else { size };
         let depth = if self.has_layers() { self.depth } else { half(self.depth) };

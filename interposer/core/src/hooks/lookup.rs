@@ -92,7 +92,6 @@ pub unsafe fn get_proc_address(
     result
 }
 
-/// The real driver as the source of answers to lookups.
 struct Real;
 
 /// Type of `cuGetProcAddress` of CUDA 11.3, which every supported driver has.

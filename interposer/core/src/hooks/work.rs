@@ -91,7 +91,7 @@ pub enum Work {
     One(CUstream),
     /// A kernel and the stream of its launch.
     Kernel(CUfunction, CUstream),
-    /// A kernel and its launch configuration, which may be null.
+    /// A kernel and its launch configuration (a pointer that may be null).
     Configured(CUfunction, *const LaunchConfig),
     /// An executable graph and the stream of its launch.
     Graph(CUgraphExec, CUstream),

@@ -28,9 +28,9 @@ pub enum Origin {
     /// Managed memory in place of the device memory that the application asked for. Hooks hide the
     /// difference.
     Rewritten,
-    /// Managed memory that the application asked for.
+    /// Managed memory that the application itself asked for.
     Managed,
-    /// Device memory of the driver, which never moves.
+    /// Device memory of the driver, which never leaves the card.
     Native,
 }
 

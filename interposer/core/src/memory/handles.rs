@@ -64,7 +64,6 @@ pub(crate) struct Tile {
     pub size: [u64; 3],
 }
 
-/// Parts of a sparse array that is being destroyed.
 pub(crate) type Parts = Vec<(Tile, PieceId)>;
 
 impl Tile {

@@ -44,7 +44,7 @@ pub(crate) struct Memory {
 
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Table {
-    /// Table of memory with an address.
+    /// Table of allocated memory, by its addresses.
     Blocks,
     /// Table of arrays, by their handles.
     Arrays,
@@ -118,7 +118,6 @@ impl Memory {
         }
     }
 
-    /// Gives back the quota of all memory that was freed with a context.
     pub(crate) fn end_context(&self, context: CUcontext, device: CUdevice) {
         // A thread that has the dead context current must hear of it from the driver.
         self.lease.set_card_size(device, Bytes::ZERO);

@@ -26,13 +26,11 @@ use crate::driver::types::{
 };
 use crate::process::lock;
 
-/// Pools that may contain memory of the process.
 #[derive(Debug, Default)]
 pub(super) struct Pools {
     known: Mutex<BTreeMap<PoolId, Arc<Pool>>>,
     /// Number of bytes charged for all pools. While the number is zero, no pool can have shrunk.
     charged: AtomicU64,
-    /// Whether graphs of this process allocate memory.
     has_graph_memory: AtomicBool,
 }
 
@@ -127,7 +125,7 @@ impl LockedPool<'_> {
         true
     }
 
-    /// Charges all memory of the pool, even beyond the quota.
+    /// Charges the session for all memory of the pool, even beyond the quota.
     pub(crate) fn charge_all(&mut self) {
         self.shrink();
         let reserved = self.pool.id.reserved(&self.memory.driver).unwrap_or_default();
@@ -159,7 +157,6 @@ impl Memory {
         lock(&self.pools.known).entry(id).or_insert_with(new).clone()
     }
 
-    /// Locks a pool for a call that may grow it.
     pub(crate) fn lock_pool<'a>(&'a self, pool: &'a Pool) -> LockedPool<'a> {
         LockedPool { memory: self, pool, charged: lock(&pool.charged) }
     }

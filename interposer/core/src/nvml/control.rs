@@ -136,7 +136,6 @@ unsafe fn pids_in<'answer>(argument: *mut c_void) -> Option<&'answer mut Pids> {
     unsafe { pids.as_mut() }
 }
 
-/// Keeps the pids for which `is_own` is true, in their order.
 fn keep(answer: &mut Pids, is_own: impl Fn(u32) -> bool) {
     let Some(listed) = answer.pids.get_mut(..answer.count as usize) else { return };
     let mut kept = 0;
@@ -150,7 +149,6 @@ fn keep(answer: &mut Pids, is_own: impl Fn(u32) -> bool) {
     answer.count = kept as u32;
 }
 
-/// Runs `work` and restores errno.
 fn keeping_errno<T>(work: impl FnOnce() -> T) -> T {
     // SAFETY: errno of this thread, which lives as long as the thread.
     unsafe {

@@ -62,7 +62,6 @@ pub(super) fn instance(device: Device) -> (c_uint, c_uint) {
     (ask(c"nvmlDeviceGetGpuInstanceId"), ask(c"nvmlDeviceGetComputeInstanceId"))
 }
 
-/// Type of `nvmlDeviceGetProcessUtilization`.
 pub(super) type GetSamples = unsafe extern "C-unwind" fn(Device, *mut Sample, *mut c_uint, u64) -> NvmlReturn;
 
 /// Returns NVML's `nvmlDeviceGetProcessUtilization`, if the loaded library has that function.

@@ -19,7 +19,7 @@ const SPARE: c_uint = 16;
 
 /// Entry of an NVML list that names a process.
 pub trait Entry: Copy + Default {
-    /// Returns the pid of the process.
+    /// Returns the pid of the process that the entry names.
     fn pid(&self) -> c_uint;
 }
 
@@ -149,7 +149,6 @@ pub(super) fn whole<T: Copy + Default>(
     Err(NVML_ERROR_INSUFFICIENT_SIZE)
 }
 
-/// Keeps the entries that belong to the session.
 pub(super) fn kept<T: Entry>(card: &Card, all: Vec<T>) -> Vec<T> {
     all.into_iter().filter(|entry| card.owns(entry.pid())).collect()
 }

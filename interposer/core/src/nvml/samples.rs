@@ -95,7 +95,6 @@ unsafe fn hand_over_some<T: Copy>(own: &[T], count: *mut c_uint, samples: *mut T
     }
 }
 
-/// Returns the last sample of each process.
 fn newest(samples: &[Sample]) -> impl Iterator<Item = &Sample> {
     let is_last = |sample: &Sample| {
         samples

@@ -89,7 +89,6 @@ impl Card {
         processes
     }
 
-    /// Returns whether a pid belongs to the session.
     pub(super) fn owns(&self, pid: u32) -> bool {
         self.members.has(pid)
     }

@@ -81,7 +81,7 @@ pub struct ProcessDetailList {
     pub(super) mode: c_uint,
     /// Length of the caller's array; after the call, the number of processes.
     pub(super) count: c_uint,
-    /// Array that the library fills.
+    /// Array of the caller that NVML fills.
     pub(super) processes: *mut ProcessDetail,
 }
 
@@ -129,7 +129,7 @@ pub struct SampleInfos {
     pub(super) count: c_uint,
     /// Timestamp in microseconds; the caller wants only later samples.
     pub(super) last_seen: u64,
-    /// Array that the library fills.
+    /// Array of the caller that NVML fills.
     pub(super) samples: *mut SampleInfo,
 }
 

@@ -21,7 +21,6 @@ use crate::process::{fork, lock, spawn, stderr};
 #[derive(Debug, Default)]
 pub(super) struct Cards {
     pub(super) attached: Mutex<Vec<(CUdevice, GpuInfo)>>,
-    /// Held by the thread that attaches to a card.
     attaching: Mutex<()>,
 }
 

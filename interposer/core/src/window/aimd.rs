@@ -148,7 +148,6 @@ impl Aimd {
     }
 }
 
-/// Returns a × b ÷ c, rounded; zero if c is zero.
 fn ratio(a: u64, b: u64, c: u64) -> u64 {
     let product = u128::from(a) * u128::from(b) + u128::from(c / 2);
     u64::try_from(product.checked_div(u128::from(c)).unwrap_or_default()).unwrap_or(u64::MAX)

@@ -28,7 +28,6 @@ pub(crate) struct OnDriver {
 }
 
 impl OnDriver {
-    /// Creates the access over the process's driver and captures.
     pub(crate) fn new(driver: &'static Driver, captures: &'static Captures) -> Self {
         Self { driver, captures }
     }

@@ -24,7 +24,6 @@ const MAX_DEPTH: usize = 4;
 #[derive(Debug)]
 pub struct Graphs {
     entries: Box<[Entry]>,
-    /// Held while a graph is added to the table or removed.
     changing: Mutex<()>,
 }
 
@@ -158,7 +157,6 @@ fn count(driver: &Driver, collectives: &Collectives, graph: CUgraph, deeper: usi
     Some(found.fold(Contents::default(), Contents::and))
 }
 
-/// Returns the function or library kernel that a kernel node launches.
 fn launched_function(driver: &Driver, node: CUgraphNode) -> Option<CUfunction> {
     // SAFETY: integers and pointers, which may all be zero.
     let none: KernelNode = unsafe { std::mem::zeroed() };

@@ -86,7 +86,7 @@ pub struct Slot {
     blind: AtomicBool,
     /// Number of launches on the stream since the slot was taken.
     submitted: AtomicU64,
-    /// Number of those launches that have a launch marker behind them.
+    /// Number of launches on the stream that have a launch marker behind them.
     covered: AtomicU64,
     /// Number of launches on the stream that are known to be completed.
     done: AtomicU64,
@@ -99,7 +99,7 @@ pub struct Slot {
     pending_at: AtomicU64,
     /// Index of the oldest launch marker in the ring.
     first: AtomicU32,
-    /// Number of launch markers that are not completed.
+    /// Number of the stream's launch markers that are not known to be completed.
     markers: AtomicU32,
     ring: [Marker; RING],
 }

@@ -33,7 +33,7 @@ pub trait Card {
     fn context_of(&self, stream: Stream) -> CUcontext;
     /// Creates a CUDA event in a context.
     fn create(&self, context: CUcontext) -> Option<CUevent>;
-    /// Destroys a CUDA event.
+    /// Destroys a CUDA event that [`Self::create`] returned.
     fn destroy(&self, event: CUevent);
     /// Records an event behind all present work of a stream, and returns whether that succeeded.
     fn mark(&self, stream: Stream, event: CUevent) -> bool;

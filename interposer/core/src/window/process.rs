@@ -17,7 +17,6 @@ pub(crate) struct ProcessWindow {
 }
 
 impl ProcessWindow {
-    /// Creates the window unless it exists.
     pub(crate) fn open(&self) {
         self.window.get_or_init(Window::default);
     }
@@ -27,7 +26,6 @@ impl ProcessWindow {
         self.window.get()
     }
 
-    /// Removes a stream that is being destroyed from the window.
     pub(crate) fn end_stream(&self, stream: CUstream, card: &OnDriver) {
         if let Some(window) = self.window.get() {
             window.subtract(window.markers.end_stream(stream.addr(), card));
@@ -41,7 +39,6 @@ impl ProcessWindow {
         Some(self.window.get()?.markers.freeze(context))
     }
 
-    /// Removes the launch markers of a context that was destroyed.
     pub(crate) fn end_context(&self, frozen: Option<Frozen<'_>>) {
         if let (Some(window), Some(frozen)) = (self.window.get(), frozen) {
             window.subtract(frozen.end_context());
