@@ -57,8 +57,7 @@ pub(crate) fn request(
     Ok(output::show(json, &Changed { key, whose, old, new }, line)?)
 }
 
-/// Makes the daemon read its configuration again. Prints a line like `quantum of gpu0: 9s → computed` per
-/// changed key.
+/// Makes the daemon read its configuration again, and prints the old and the new value of each changed key.
 pub(crate) fn reload(args: &ReloadArgs, places: &Places) -> Result<(), CtlError> {
     let mut client = Client::<Admin>::connect(places.administered())?;
     let AdminReply::Reloaded(changes) = client.ask(&AdminRequest::Reload)? else {

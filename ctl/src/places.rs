@@ -56,8 +56,8 @@ impl Places {
         self.candidates.iter().find(exists).unwrap_or(self.own())
     }
 
-    /// Returns the runtime folder for this user's token files: the daemon's folder if this user owns it, else
-    /// the user's own.
+    /// Returns the runtime folder for this user's token files: the daemon's if this user owns it, else their
+    /// own.
     pub(crate) fn secrets<'a>(&'a self, daemon: &'a RuntimeDir) -> &'a RuntimeDir {
         use std::os::unix::fs::MetadataExt as _;
         match daemon.root().symlink_metadata() {

@@ -26,8 +26,8 @@ pub const MAX_REPLY: usize = 4 << 20;
 /// With a smaller factor the decoder would refuse messages that [`encode`] accepts.
 const MEMORY_PER_BYTE: usize = 8;
 
-/// Maximum length of the decoder's message that an error repeats, in characters. A message can contain the
-/// peer's text.
+/// Maximum number of characters that an error repeats of the decoder's message, which may have the peer's
+/// text.
 const CAUSE_LENGTH: usize = 160;
 
 /// Message that can be encoded: a request or a reply of the tenant socket or the admin socket.

@@ -42,8 +42,7 @@ pub struct CardForecast {
     pub total_bytes: Bytes,
     /// Capacity of the card: bytes that may be resident at the same time.
     pub capacity_bytes: Bytes,
-    /// Sum of the other sessions' quotas on the card. A session without a quota counts with its allocated
-    /// bytes.
+    /// Sum of the other sessions' quotas on the card; allocated bytes of a session without a quota.
     pub promised_bytes: Bytes,
     /// Bytes that the other sessions have allocated on the card.
     pub used_bytes: Bytes,
@@ -58,8 +57,7 @@ pub struct CardForecast {
     pub mode: Mode,
     /// Mode of the card if every session used all of its forecast bytes.
     pub mode_then: Mode,
-    /// Sessions whose turns would come first, each with its turn's duration. Names of other users' sessions
-    /// are empty.
+    /// Sessions whose turns would come first. Names of other users' sessions are empty.
     pub ahead: Vec<AheadView>,
     /// Duration of the session's own turn.
     pub quantum_ns: Nanos,

@@ -79,8 +79,7 @@ pub struct WaitView {
     pub holders: Vec<HolderView>,
     /// Sessions that get the lock earlier than the waiting session, in order.
     pub ahead: Vec<AheadView>,
-    /// Expected duration of the lock's handoff: the drain of the work in flight and the move of the session's
-    /// memory to the card.
+    /// Expected duration of the lock's handoff: drain of work in flight and move of the session's memory.
     pub handoff_ns: Nanos,
     /// Expected duration until the session's turn, if each session that comes first uses its whole turn. None
     /// if the daemon cannot estimate the duration.

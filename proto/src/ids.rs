@@ -25,12 +25,11 @@ macro_rules! id {
 }
 
 id!(
-    /// Number of a session. No session of the same daemon gets the number again, even after a restart.
+    /// Number of a session. No other session gets the number, even after a restart of the daemon.
     SessionId(u64), "s"
 );
 id!(
-    /// Client id: number of a connected process. No process gets the number again, even after a restart of
-    /// the daemon.
+    /// Client id: number of a connected process. No other process gets the number, even after a restart.
     ClientId(u64), "c"
 );
 id!(

@@ -23,8 +23,7 @@ pub enum SessionRef<'a> {
 }
 
 impl<'a> SessionRef<'a> {
-    /// Parses a reference to a session: digits with or without a leading `s` are a number, all else is a
-    /// name.
+    /// Parses a session's number (digits with or without a leading `s`) or name (any other text).
     pub fn parse(text: &'a str) -> Self {
         let digits = text.strip_prefix('s').unwrap_or(text);
         let number = digits.bytes().all(|byte| byte.is_ascii_digit());

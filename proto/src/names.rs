@@ -19,8 +19,7 @@ pub const MEMORY_LIMIT: &str = "GPUSHARE_MEMORY_LIMIT";
 /// Environment variable: largest share of each card's time, like `gpushare-ctl run --compute`, or JSON by
 /// card.
 pub const COMPUTE_LIMIT: &str = "GPUSHARE_COMPUTE_LIMIT";
-/// Environment variable: comma-separated name prefixes of kernels, besides NCCL's, that exchange data with
-/// other cards.
+/// Environment variable: comma-separated name prefixes of kernels that exchange data with other cards.
 pub const COMMUNICATION_KERNELS: &str = "GPUSHARE_COMMUNICATION_KERNELS";
 /// Environment variable: `1` prints one line on stderr at exit that sums up card time, waits and memory.
 pub const SUMMARY: &str = "GPUSHARE_SUMMARY";
@@ -41,8 +40,7 @@ pub const REGISTRY: &str = "registry.redb";
 pub const AUDIT: &str = "audit.log";
 /// Path of the configuration of the system's daemon.
 pub const SYSTEM_CONFIG: &str = "/etc/gpushare/config.toml";
-/// Path of the file with the administrator's rules for every process that uses a GPU. The rules override the
-/// environment.
+/// Path of the administrator's rules for every process that uses a GPU. Rules override the environment.
 pub const SYSTEM_CLIENT: &str = "/etc/gpushare/client.toml";
 /// Default folder of the cards' lock files; [`LOCK_DIR`] overrides it.
 pub const SYSTEM_LOCK_DIR: &str = "/run/lock";
@@ -103,8 +101,7 @@ impl RuntimeDir {
         self.0.join("admin.sock")
     }
 
-    /// Returns the path of the registry file (sessions, usage, connected processes) without a separate state
-    /// folder.
+    /// Returns the path of the registry file (sessions, usage, processes) without a separate state folder.
     pub fn registry(&self) -> PathBuf {
         self.0.join(REGISTRY)
     }
@@ -130,8 +127,8 @@ impl RuntimeDir {
         self.0.join("state")
     }
 
-    /// Returns the folder for data that outlives a restart of the machine: the target of [`Self::state_link`]
-    /// if there is one. Otherwise [`SYSTEM_STATE_DIR`] for the system's daemon, the runtime folder for any
+    /// Returns the folder for data that outlives a restart of the machine: the target of
+    /// [`Self::state_link`], else [`SYSTEM_STATE_DIR`] for the system's daemon and the runtime folder for any
     /// other.
     pub fn state_dir(&self) -> PathBuf {
         match std::fs::read_link(self.state_link()) {

@@ -41,8 +41,7 @@ pub const FLAG_LIMITED: u32 = 4;
 pub enum GateState {
     /// Threads that submit work sleep, and the process asks for the lock.
     Closed = 0,
-    /// Threads that submit work sleep. The process has the lock, moves its memory onto the card and then
-    /// opens the gate.
+    /// Threads that submit work sleep. The process has the lock and moves its memory onto the card.
     Moving = 1,
     /// Threads may submit work.
     Open = 2,
@@ -51,8 +50,7 @@ pub enum GateState {
     Idle = 3,
 }
 
-/// State of a process's gate in 32 bits: 30 bits of change number, which the daemon raises at every change,
-/// and 2 bits of [`GateState`].
+/// State of a process's gate in 32 bits: 30 bits count the daemon's changes, 2 bits are a [`GateState`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct GateWord(pub u32);
@@ -78,15 +76,13 @@ impl GateWord {
         self.0 >> 2
     }
 
-    /// Returns the gate word with the same change number and another state. A process may write no other
-    /// change.
+    /// Returns the gate word with the same change number and another state, as a process may write it.
     #[must_use]
     pub const fn with(self, state: GateState) -> Self {
         Self::new(self.change(), state)
     }
 
-    /// Returns the gate word that the daemon writes to change the gate to `state`, with the next change
-    /// number.
+    /// Returns the gate word with the next change number and with `state`, as the daemon may write it.
     #[must_use]
     pub const fn next(self, state: GateState) -> Self {
         Self::new(self.change().wrapping_add(1), state)
@@ -136,8 +132,7 @@ pub struct Page {
 }
 
 impl Page {
-    /// Returns a shared page without limits whose gate is in `state`, for a process without a daemon and for
-    /// tests.
+    /// Returns a shared page without limits whose gate is in `state`, for a process without a daemon.
     pub const fn new(state: GateState) -> Self {
         Self {
             gate: AtomicU32::new(GateWord::new(0, state).0),
@@ -165,8 +160,7 @@ pub struct MemoryRefusal {
 }
 
 impl MemoryRefusal {
-    /// Returns whether no later request of the session can succeed. The quota is then zero, as only that of
-    /// an expired or revoked session is.
+    /// Returns whether the session is expired or revoked (quota zero), so that no later request can succeed.
     pub fn is_permanent(&self) -> bool {
         self.by == LimitKind::Session && self.limit.is_zero()
     }

@@ -24,8 +24,7 @@ pub enum Knob {
     Quantum(Option<Nanos>),
     /// Mode of the card; none lets the daemon choose by memory, weights and limits.
     Mode(Option<Mode>),
-    /// Capacity of the card: bytes that may be resident at the same time; none for the card's memory less the
-    /// reserve.
+    /// Capacity of the card: bytes that may be resident at one time; none for its memory less the reserve.
     Capacity(Option<Bytes>),
     /// Limit on the managed memory of all sessions on the card together.
     ManagedLimit(Bytes),

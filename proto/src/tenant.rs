@@ -65,8 +65,7 @@ pub enum TenantRequest {
         /// Bytes that the allocation needs; the daemon may lease more.
         bytes: Bytes,
     },
-    /// Reports that the process's lease has more free bytes than the process needs. The daemon may take bytes
-    /// back.
+    /// Reports that the lease has more free bytes than the process needs. The daemon may take bytes back.
     Trim {
         /// Number that the daemon assigned to the card.
         gpu: GpuId,
@@ -101,8 +100,7 @@ pub enum TenantRequest {
     /// Asks for the quota and memory use of the token's session, or of the caller's own without a token.
     /// Answered by [`TenantReply::SessionMemory`].
     SessionMemory(Option<Token>),
-    /// Reports how much memory of the process on a card cannot move: native allocations, pools, arrays,
-    /// handles.
+    /// Reports the memory of the process on a card that cannot move: native memory, pools, arrays, handles.
     ///
     /// The report never exceeds the true amount. Growth is reported after the allocation, and
     /// [`Self::ReturnFixed`] is sent before the memory is freed.
@@ -122,8 +120,7 @@ pub enum TenantRequest {
         /// Bytes that the allocation needs; the daemon may lease more.
         bytes: Bytes,
     },
-    /// Asks for free memory on the card for the driver's own use (a context, a module), which no quota
-    /// covers.
+    /// Asks for free memory on a card for the driver itself (a context, a module), which no quota covers.
     ///
     /// Sent before the driver allocates, or after the driver failed to. Answered by [`TenantReply::Headroom`]
     /// when the memory is free or cannot be freed.
@@ -210,8 +207,8 @@ pub enum Role {
     Tool,
 }
 
-/// State that a reconnecting process claims. The daemon books the claimed memory, but grants no lock on a
-/// claim alone.
+/// State that a reconnecting process claims. The daemon books the memory, but grants nothing on a claim
+/// alone.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Returning {
     /// Client id of the process before the connection was lost.
@@ -277,8 +274,7 @@ pub enum TenantReply {
     Reserved {
         /// Id of the request that this message answers.
         request: RequestId,
-        /// Bytes of quota that the process gets, in addition to the free bytes of the lease in the shared
-        /// page.
+        /// Bytes of quota that the process gets in addition to the free bytes of its lease.
         bytes: Bytes,
     },
     /// Answers a request for memory quota that was refused.
@@ -344,13 +340,11 @@ pub struct SessionMemory {
 pub struct CardMemory {
     /// Identity, name and memory size of the card.
     pub info: GpuInfo,
-    /// Size of the card as the session's programs see it: the quota or the card's memory, whichever is
-    /// smaller.
+    /// Size of the card as the session's programs see it: the smaller of quota and the card's memory.
     pub total: Bytes,
     /// Bytes that the session uses on the card.
     pub used: Bytes,
-    /// Bytes that the session may still allocate. If the card cannot back the whole quota, they are fewer
-    /// than `total - used`.
+    /// Bytes that the session may still allocate: `total - used`, or fewer if the card has less.
     pub free: Bytes,
     /// Processes of the session on the card.
     pub processes: Vec<ProcessMemory>,
@@ -359,8 +353,7 @@ pub struct CardMemory {
 /// Memory of one process on one card.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ProcessMemory {
-    /// Pid of the process in the caller's PID namespace if process and caller share one, else in the
-    /// daemon's.
+    /// Pid of the process in the caller's PID namespace if both share one, else in the daemon's.
     pub pid: u32,
     /// Pid of the process in the daemon's PID namespace.
     pub outer_pid: u32,
@@ -379,8 +372,7 @@ pub struct Welcome {
     pub session: SessionId,
     /// Name of the session, for messages to users.
     pub name: String,
-    /// Numbers that the daemon assigned to the cards of a reconnecting process, in the order of
-    /// [`Returning::gpus`].
+    /// Assigned numbers of the cards of a reconnecting process, in the order of [`Returning::gpus`].
     pub gpus: Vec<GpuId>,
 }
 

@@ -28,8 +28,7 @@ pub struct DaemonView {
     pub pid: u32,
     /// Duration since the start of the daemon.
     pub uptime_ns: Nanos,
-    /// Number of processes of the previous daemon that have neither reconnected nor ended. Until then, their
-    /// cards get no grants.
+    /// Number of processes of the previous daemon that have neither reconnected nor ended.
     pub recovering: u32,
 }
 
@@ -64,8 +63,8 @@ pub struct GpuView {
     pub quantum_ns: Nanos,
     /// Number of grants in serialized mode since the daemon's start.
     pub handoffs: u64,
-    /// Number of times that the daemon asked for the lock back and then reopened the gate. The work in flight
-    /// seemed to wait for a thread at the gate.
+    /// Number of times that the daemon reopened a gate, since work in flight seemed to wait for a thread
+    /// there.
     pub aborted_drops: u64,
     /// Durations of the latest waits for work in flight, oldest first, at most 256.
     pub drains_ns: Vec<Nanos>,
@@ -84,8 +83,7 @@ pub struct SessionView {
     pub name: String,
     /// Whether the daemon made the session for processes without a token.
     pub implicit: bool,
-    /// Memory limit of the session on every card without a separate limit. None for no limit or a limit in
-    /// percent.
+    /// Memory limit on every card without a separate limit. None for no limit or a limit in percent.
     pub memory_limit_bytes: Option<Bytes>,
     /// Terms, phase and lifetime of the session.
     pub state: SessionState,
@@ -198,7 +196,6 @@ pub struct ClientView {
     pub waiting: bool,
     /// Whether the memory of the process may be moved off the card.
     pub evictable: bool,
-    /// Driver functions of the process that gpushare does not know. One is enough to forbid moves of the
-    /// process's memory.
+    /// Driver functions of the process that gpushare does not know; if any, the memory must not move.
     pub unknown_functions: Vec<String>,
 }

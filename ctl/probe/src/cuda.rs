@@ -36,8 +36,7 @@ pub struct CudaCard {
     pub total: Option<u64>,
     /// Whether the card supports managed memory: 0 or 1.
     pub managed: Option<i32>,
-    /// Whether host and card may access managed memory at the same time: 0 or 1. Only then may it exceed the
-    /// card.
+    /// Whether host and card may access managed memory at the same time: 0 or 1. With 0 it must fit the card.
     pub concurrent_managed: Option<i32>,
     /// Whether the card supports memory that is mapped by handle (`cuMemMap`): 0 or 1.
     pub vmm: Option<i32>,
@@ -150,8 +149,7 @@ fn card(library: &Opened, device: c_int) -> CudaCard {
     card
 }
 
-/// Returns whether the driver reports a granularity for memory handles of the host's memory. No handle is
-/// created.
+/// Returns whether the driver reports a granularity for handles of the host's memory. Creates no handle.
 fn granularity_on_host(library: &Opened) -> bool {
     // SAFETY: the signatures are cuda.h's; results go to variables of their types that live through the call.
     unsafe {

@@ -1,7 +1,7 @@
 //! Probe of the NVIDIA driver's abilities, in a process that the driver may crash.
 //!
-//! A broken driver can crash or hang its caller. So `gpushare-ctl doctor` asks in a child with a time limit. Before
-//! each call the child prints the name of the call and the facts so far:
+//! A broken driver can crash or hang its caller. So `gpushare-ctl doctor` runs the probe in a child process
+//! with a time limit. Before each driver call the child prints the name of the call and the facts so far:
 //!
 //! ```text
 //!   child                                   gpushare-ctl doctor
@@ -10,8 +10,8 @@
 //!   ✝ or silence                             knows the facts so far, and the call in which the child ended
 //! ```
 //!
-//! The probe creates no context, allocates nothing on a card and changes nothing. It is the only part of the command
-//! line with `unsafe`: the libraries are loaded by name, not linked.
+//! The probe creates no CUDA context, allocates nothing on a card and changes nothing. No other part of the
+//! command line has `unsafe` code: the driver's libraries are loaded by name, not linked.
 
 mod library;
 mod cuda;
@@ -55,8 +55,7 @@ pub enum Question {
     Cuda,
     /// Question about the facts of NVIDIA's management library (NVML).
     Nvml,
-    /// Question about the files that are mapped into the probe, which show whether a preloaded library was
-    /// loaded.
+    /// Question about the files mapped into the probe, which show whether a library was preloaded.
     Mapped,
 }
 
@@ -80,8 +79,7 @@ impl Question {
     }
 }
 
-/// Answers a question on standard output, as one line before each driver call. Ends when standard output is
-/// closed.
+/// Answers a question on standard output, with a line before each driver call, until the output is closed.
 pub fn answer(question: Question) {
     // A crash is an expected answer and must not write a core file of gigabytes.
     let none = rustix::process::Rlimit { current: Some(0), maximum: Some(0) };

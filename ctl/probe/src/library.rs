@@ -11,8 +11,7 @@ use crate::Loaded;
 pub(crate) struct Opened(&'static Library);
 
 impl Opened {
-    /// Loads the library `name`. Also returns the file that contains its function `anchor`, or the loader's
-    /// error.
+    /// Loads the library `name`. Also returns the file with its function `anchor`, or the loader's error.
     pub(crate) fn open(name: &str, anchor: &str) -> (Option<Self>, Loaded) {
         // SAFETY: the initialisers of NVIDIA's libraries have no preconditions; if they crash, they crash a process that
         // exists only to ask them.

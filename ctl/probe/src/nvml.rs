@@ -28,8 +28,7 @@ pub struct NvmlFacts {
 /// Facts about one card from NVML. A value that the card does not support is none.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NvmlCard {
-    /// Error code of a card that answers no query: 15 if lost from the bus, 16 if in need of a reset. None
-    /// for a healthy card.
+    /// Error code of a card that answers no query: 15 lost from the bus, 16 needs a reset; else none.
     pub lost: Option<i32>,
     /// UUID of the card, as text.
     pub uuid: Option<String>,
@@ -37,8 +36,7 @@ pub struct NvmlCard {
     pub mig: Option<i32>,
     /// Whether the card will be divided into MIG instances after its next reset: 0 or 1.
     pub mig_pending: Option<i32>,
-    /// Virtualization of the card (`nvmlGpuVirtualizationMode_t`): 0 none, 1 passed through, 2 vGPU, 3 and 4
-    /// host of vGPUs.
+    /// Virtualization of the card: 0 none, 1 passed through, 2 vGPU, 3 and 4 host of vGPUs.
     pub virtualization: Option<i32>,
     /// Compute mode of the card (`nvmlComputeMode_t`): 0 default, 2 no process allowed, 3 one process only.
     pub compute_mode: Option<i32>,

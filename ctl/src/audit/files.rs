@@ -101,8 +101,7 @@ impl Follow {
         Self { path, file, at }
     }
 
-    /// Returns the complete lines that were added to the log since the last call, even if its files were
-    /// rotated.
+    /// Returns the complete lines that were added to the log since the last call, across rotations.
     pub(super) fn more(&mut self) -> Result<Vec<String>, AuditError> {
         let failed = |cause| unreadable(&self.path, cause);
         // First list the files, then read the rest of ours: a renamed file no longer grows.

@@ -70,8 +70,7 @@ fn earliest(since: &Since, now: SystemTime) -> Timestamp {
     }
 }
 
-/// Returns whether a line of the log matches the filters. `pattern` may occur in the readable form or in the
-/// JSON.
+/// Returns whether a line of the log matches the filters; `pattern` in the readable form or in the JSON.
 fn matches(raw: &str, pattern: &str, since: Option<Timestamp>, session: Option<&str>) -> bool {
     let line: Option<Line> = serde_json::from_str(raw).ok();
     let shown = line.as_ref().map(words::of);
@@ -93,8 +92,7 @@ fn is_about(entry: &Entry, which: &str) -> bool {
     SessionRef::parse(which).matches(id, name)
 }
 
-/// Prints a line of the log as JSON or in readable form. A line of unknown form is shown without control
-/// characters.
+/// Prints a line of the log as JSON or in readable form. Unknown lines lose their control characters.
 fn show(raw: &str, json: bool) -> Result<(), CtlError> {
     let shown = match serde_json::from_str::<Line>(raw) {
         _ if json => raw.to_owned(),

@@ -29,8 +29,7 @@ use crate::exit::{self, CommandError};
 use crate::output;
 use crate::places::Places;
 
-/// Reason why the command `doctor` failed. The exit code is that of errors, so that a script sees no mere
-/// warning.
+/// Reason why the command `doctor` itself failed. The exit code is that of errors.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum DoctorError {
     #[error("cannot write to standard output: {0}")]
@@ -47,8 +46,7 @@ impl CommandError for DoctorError {
     }
 }
 
-/// Runs all checks of the doctor and prints the report. Returns 0 without problems, 1 for warnings, 2 for
-/// errors.
+/// Runs all checks and prints the report. Returns the exit code: 0 no problems, 1 warnings, 2 errors.
 pub(crate) fn doctor(args: &DoctorArgs, places: &Places) -> Result<ExitCode, DoctorError> {
     let facts = Facts::gather(args, places);
     let report = Report::of(&facts);

@@ -89,8 +89,7 @@ impl Outcome {
         Self::new(Severity::Error, finding).hint(hint)
     }
 
-    /// Returns an error result for a failure. The advice is the end of its sentence after `; `, or else
-    /// `hint`.
+    /// Returns an error result for a failure, with the advice after `; ` in its sentence, else with `hint`.
     pub(super) fn failure(error: &impl fmt::Display, hint: &str) -> Self {
         let sentence = error.to_string();
         let (finding, hint) = sentence.rsplit_once("; ").unwrap_or((&sentence, hint));

@@ -39,8 +39,7 @@ impl CommandError for DetachError {
     }
 }
 
-/// Starts the daemon program that the environment names. The daemon writes to this process's standard output
-/// when ready.
+/// Starts the daemon program that the environment names. A ready daemon writes to standard output.
 pub(crate) fn detach() -> Result<(), DetachError> {
     let (Some(program), Some(root)) = (std::env::var_os(SCHEDULER), std::env::var_os(RUNTIME_DIR)) else {
         return Err(DetachError::NotByHand);

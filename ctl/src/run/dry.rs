@@ -16,8 +16,8 @@ use crate::table::{harmless, short};
 /// Exit code of `run --dry-run` for a program that would take turns with others.
 const TURNS: u8 = 1;
 
-/// Prints the forecast of memory and waits. Returns 0 if the program would run beside others, 1 if it would
-/// take turns.
+/// Prints the forecast. Returns 0 for a program that would run beside others, 1 for one that would take
+/// turns.
 pub(crate) fn dry_run(args: &RunArgs, places: &Places) -> Result<ExitCode, CtlError> {
     if let Some(name) = args.command.first() {
         program::find(name).map_err(RunError::from)?;

@@ -1,7 +1,7 @@
 //! Facts about an ELF file that decide whether a library can be preloaded: machine, kind and loader.
 //!
-//! The loader ignores a preload file of another machine with a warning, and the program then runs without gpushare.
-//! So the library is compared beforehand with a file that runs here: `gpushare-ctl` itself.
+//! The loader ignores a library for another machine with a warning, and the program then runs without
+//! gpushare. So the library is compared beforehand with a file that runs here: `gpushare-ctl` itself.
 
 use std::ffi::OsStr;
 use std::fmt;

@@ -163,8 +163,8 @@ fn wish(args: &RunArgs) -> Result<NewSession, RunError> {
     })
 }
 
-/// Returns the card for `CUDA_VISIBLE_DEVICES`; none leaves the variable as it is. In order of precedence: `--gpu`, a
-/// choice in the caller's environment, the daemon's placement.
+/// Returns the card for `CUDA_VISIBLE_DEVICES`; none leaves the variable as it is. In order of precedence:
+/// `--gpu`, the caller's environment, the daemon's choice.
 fn visible(
     asked: &GpuChoice,
     placed: Option<GpuUuid>,

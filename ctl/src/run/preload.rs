@@ -4,8 +4,8 @@ use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
 
-/// Returns the entries of `present`, which are separated by spaces or colons as in ld.so(8), with `library` in front, or
-/// last if `append`. Entries with the library's file name are dropped: two copies in one process would gate each other.
+/// Returns the list `present`, separated by spaces or colons, with `library` in front, or last if `append`.
+/// Other entries with the library's file name are removed: two copies in one process would block each other.
 pub(crate) fn with(library: &Path, present: Option<OsString>, append: bool) -> OsString {
     let (ours, others) = (library.as_os_str(), without(library, present));
     match (others.is_empty(), append) {

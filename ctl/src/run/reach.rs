@@ -126,7 +126,7 @@ fn loader(program: &Path) -> Option<Loader> {
     })
 }
 
-/// Recognises a loader by its file name: `ld-musl-x86_64.so.1`, `ld-linux-x86-64.so.2`, `ld-2.17.so`, `ld.so`.
+/// Recognises a loader by its file name, like `ld-musl-x86_64.so.1`, `ld-linux-x86-64.so.2` or `ld-2.17.so`.
 fn by_name(file: &Path) -> Option<Loader> {
     let name = file.file_name()?.to_string_lossy();
     if name.starts_with("ld-musl-") || name.starts_with("libc.musl-") {

@@ -5,8 +5,8 @@
 //!   run B ──▶ no answer ─▶ flock start.lock … waits ……………………………………………………▶ answer ─▶ connect
 //! ```
 //!
-//! The daemon writes to a descriptor (`--ready-fd`) once both sockets accept connections. If it ends before, the
-//! descriptor closes, and the last line of its log is the reason.
+//! The daemon writes to a descriptor (`--ready-fd`) once both sockets accept connections. If the daemon ends
+//! before, the descriptor closes, and the last line of the daemon's log is the reason.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read as _};

@@ -1,7 +1,8 @@
 //! Token files, which hold a session's secret and which only the session's user can read.
 //!
-//! The program and its children find the file by `GPUSHARE_TOKEN_FILE`. `run` has become the program when that ends,
-//! so it cannot remove the file, which is named after the process. Each `run` removes the files of dead processes.
+//! The program and its children find the file by `GPUSHARE_TOKEN_FILE`. The command `run` becomes the
+//! program, so it cannot remove the file at the end. The file's name has the pid, and each `run` removes the
+//! files of dead processes.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, ErrorKind, Write as _};
@@ -145,8 +146,7 @@ fn kept_places(dir: &RuntimeDir, session: &str) -> [PathBuf; 2] {
     [kept_in(&dir.state_dir()), dir.tokens_dir()].map(|folder| folder.join(kept_name(session)))
 }
 
-/// Returns the name of a session's token file, which no other session has. The ending differs from that of
-/// processes' token files.
+/// Returns the name of a session's token file, which differs from those of other sessions and of processes.
 fn kept_name(session: &str) -> String {
     format!("{}.token", session.replace('/', "%2F"))
 }

@@ -156,8 +156,7 @@ pub enum AdminReply {
     },
     /// Answers [`AdminRequest::Explain`].
     Explained(Box<Explanation>),
-    /// Answers [`AdminRequest::Usage`], ordered by session number. If a message is too small for all, it has
-    /// the newest sessions.
+    /// Answers [`AdminRequest::Usage`], ordered by session number; the newest sessions if not all fit.
     Usage(Vec<UsageView>),
     /// Answers [`SessionRequest::Token`].
     Token {

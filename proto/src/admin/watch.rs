@@ -16,8 +16,7 @@ pub struct WatchEvent {
     pub what: WatchEventKind,
 }
 
-/// Event that `gpushare-ctl watch` receives. The first is [`Self::Watching`]. Events that describe the
-/// present state follow.
+/// Event for `gpushare-ctl watch`: first [`Self::Watching`], then events that describe the present state.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum WatchEventKind {
@@ -105,20 +104,18 @@ pub enum WatchEventKind {
     Entered {
         /// Number of the session.
         session: SessionId,
-        /// Duration from the later of two points: the last drop that this grant needed, and the session's
-        /// entry into the queue.
+        /// Duration since the last drop that this grant needed or the entry into the queue, whichever is
+        /// later.
         handoff_ns: Nanos,
     },
     /// A session gave the lock back.
     Dropped {
         /// Number of the session.
         session: SessionId,
-        /// Duration of the wait for work in flight; none if the session was idle and gave the lock back
-        /// unasked.
+        /// Duration of the wait for work in flight; none if an idle session gave the lock back unasked.
         drain_ns: Option<Nanos>,
     },
-    /// A session did not give the lock back in time while one of its threads slept at the gate. So the daemon
-    /// reopened the gate.
+    /// The daemon reopened the gate of a session that did not give the lock back in time.
     DropReopened {
         /// Number of the session.
         session: SessionId,
@@ -143,8 +140,7 @@ pub enum WatchEventKind {
         /// Limit that the request would exceed, with the bytes requested and the bytes in use.
         refusal: MemoryRefusal,
     },
-    /// All processes of the previous daemon have reconnected or ended, and this daemon begins to grant the
-    /// lock.
+    /// All processes of the previous daemon have reconnected or ended, so grants of the lock begin.
     Recovered {
         /// Duration of the wait for the processes of the previous daemon.
         after_ns: Nanos,

@@ -34,8 +34,7 @@ pub(super) fn user(facts: &Facts) -> Vec<Outcome> {
     }]
 }
 
-/// Returns the user id of `uid` outside the user namespace. Lines of `map` are `first inside, first outside,
-/// count`.
+/// Returns the id of user `uid` outside the user namespace; `map` has lines `inside outside count`.
 fn outside(map: &str, uid: u32) -> Option<u32> {
     map.lines().find_map(|line| {
         let numbers: Vec<u32> = line.split_whitespace().filter_map(|word| word.parse().ok()).collect();

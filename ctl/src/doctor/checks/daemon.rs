@@ -180,8 +180,7 @@ pub(super) fn recovering(facts: &Facts) -> Vec<Outcome> {
     }]
 }
 
-/// Returns one check result per session with a problem, or `fine` if no session has one. Empty without a
-/// status.
+/// Returns one check result per session with a problem, or `fine` without any. Empty without a status.
 fn of_sessions(facts: &Facts, fine: &str, judge: impl Fn(&SessionView) -> Option<Outcome>) -> Vec<Outcome> {
     let Some(status) = facts.status() else {
         return Vec::new();

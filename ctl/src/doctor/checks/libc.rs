@@ -1,4 +1,4 @@
-//! Checks of the C library. If a preload needs a newer one, the loader only warns, and the program runs unshared.
+//! Checks of the C library. If a preloaded library needs a newer one, the program runs unshared.
 
 use std::fs;
 use std::path::PathBuf;

@@ -1,4 +1,4 @@
-//! Checks of the preloaded library. If a preload fails, the loader only warns, and the program runs unshared.
+//! Checks of the preloaded library. If the preload fails, the loader only warns, and programs run unshared.
 
 use std::ffi::{OsStr, OsString};
 use std::fs;
