@@ -94,7 +94,7 @@ pub fn take(path: &Path, mode: u32) -> Result<bool, FolderError> {
     }
 }
 
-/// Returns whether an open file or folder is still the one at its path.
+/// Returns whether the open `file` (or folder) is still the one that `path` names.
 pub fn is_at(file: &File, path: &Path) -> bool {
     let same =
         |ours: fs::Metadata, there: fs::Metadata| (ours.dev(), ours.ino()) == (there.dev(), there.ino());

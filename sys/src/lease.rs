@@ -14,7 +14,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use gpushare_proto::Bytes;
 use gpushare_proto::page::LeaseRow;
 
-/// Takes `bytes` out of the row, all or nothing. Returns whether the bytes were taken.
+/// Takes `bytes` of quota out of the row, all or nothing. Returns whether the bytes were taken.
 #[must_use]
 pub fn take(row: &LeaseRow, bytes: Bytes) -> bool {
     row.free

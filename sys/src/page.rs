@@ -48,7 +48,7 @@ pub enum PageError {
     System(#[from] io::Error),
 }
 
-/// Shared page of a client, mapped into this process and unmapped on drop.
+/// Page of memory that daemon and client share, mapped into this process until destroyed.
 #[derive(Debug)]
 pub struct SharedPage(NonNull<Page>);
 

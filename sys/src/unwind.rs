@@ -64,7 +64,7 @@ fn end(panic: *mut c_void) {
     let _ = catch_unwind(AssertUnwindSafe(|| drop(catch_unwind(AssertUnwindSafe(raise)))));
 }
 
-/// Ends the calling thread here if it was cancelled.
+/// Ends the calling thread if `pthread_cancel` has cancelled that thread.
 #[inline]
 pub fn cancellation_point() {
     // SAFETY: has no argument. If it does not return, values alive here are dropped.

@@ -21,7 +21,7 @@ impl Disposition {
         matches!(self, Self::Wrapped(_) | Self::Answered(_) | Self::Refused(_))
     }
 
-    /// Returns the word for the disposition in tables and JSON.
+    /// Returns the name of the disposition in tables and JSON.
     pub const fn word(self) -> &'static str {
         match self {
             Self::Wrapped(_) => "wrapped",

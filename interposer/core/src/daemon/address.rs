@@ -209,7 +209,7 @@ fn exists(path: &Path) -> bool {
     path.symlink_metadata().map_or_else(|cause| is_denial(&cause), |_| true)
 }
 
-/// Connects. Waits for a place in the daemon's queue, and for descriptors where there is a socket.
+/// Connects to a socket. Waits for a place in the daemon's queue, and for free file descriptors.
 fn connect(path: &Path, patience: Duration) -> io::Result<UnixStream> {
     let end = Instant::now() + SHORTAGE.0;
     loop {

@@ -42,7 +42,7 @@ pub(crate) enum Membership {
 pub(crate) struct Daemon(OnceLock<Membership>);
 
 impl Daemon {
-    /// Returns the membership; the first caller decides it by `join`.
+    /// Returns the process's membership in a session; the first caller decides it by `join`.
     pub(crate) fn membership(&self, join: impl FnOnce() -> Membership) -> &Membership {
         self.0.get_or_init(join)
     }

@@ -23,7 +23,7 @@ pub enum AskError {
     Card(Failure),
 }
 
-/// Amount of memory of one device in a question to the daemon or in its answer.
+/// Amount of memory of one device, as requested from the daemon or granted by it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Grant {
     /// CUDA ordinal of the device in this process.

@@ -164,7 +164,7 @@ impl Live {
         Some(result)
     }
 
-    /// Returns gpushare's event in this context. Call it inside [`Self::enter`].
+    /// Returns gpushare's own CUDA event in this context. Call this inside [`Self::enter`].
     pub fn event(&mut self, driver: &Driver) -> Option<CUevent> {
         // SAFETY: writes one handle; the context is current.
         let create = |event: &mut _| unsafe { (driver.event_create)(event, EVENT_DISABLE_TIMING) };

@@ -49,7 +49,7 @@ pub struct Gate {
     stripes: [Stripe; STRIPES],
 }
 
-/// Guard of a thread that is inside the gate; its drop leaves the gate. A nested pass does nothing.
+/// Guard of a thread inside the gate, destroyed when the thread leaves. A nested guard does nothing.
 #[derive(Debug)]
 #[must_use = "a pass that is dropped at once guards nothing"]
 pub struct Pass<'a> {
@@ -180,7 +180,7 @@ impl Gate {
         counters.fold(0, u64::wrapping_add)
     }
 
-    /// Empties the gate in the child of a fork, which has none of its parent's threads.
+    /// Sets the gate's counters to zero in the child of a fork, which has none of its parent's threads.
     pub fn reset(&self) {
         for stripe in &self.stripes {
             stripe.left.store(stripe.entered.load(Ordering::Relaxed), Ordering::Relaxed);

@@ -90,7 +90,7 @@ impl Gatekeeper {
         excused().then(|| GATE.enter_anyway()).filter(|_| excused())
     }
 
-    /// Returns whether work may be in flight under the last grant of `page`, whose drop is not answered yet.
+    /// Returns whether work may be in flight under the last grant of `page`: the lock is not given back yet.
     pub(crate) fn may_hold(&self, page: &Page) -> bool {
         let word = GateWord(page.gate.load(Ordering::Acquire));
         word.state() != GateState::Closed || !self.answered.covers(page, word)

@@ -40,7 +40,7 @@ pub struct Lease {
     devices: [Usage; MAX_GPUS],
 }
 
-/// Shared page of the daemon, and the row of each device in that page.
+/// Page shared with the daemon, and the row of each device in that page.
 #[derive(Clone, Debug)]
 struct Shared {
     page: &'static Page,
@@ -83,7 +83,7 @@ pub enum Report {
 }
 
 impl Lease {
-    /// Replaces the page from which bytes are taken by `page`.
+    /// Takes bytes of quota from the shared page `page` from now on.
     pub fn use_page(&self, page: &'static Page) {
         *self.write() = Some(Shared { page, rows: [None; MAX_GPUS] });
     }

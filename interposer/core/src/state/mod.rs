@@ -60,7 +60,7 @@ pub(crate) struct State {
 }
 
 impl State {
-    /// Returns the state, and creates it in the first hooked call. `None` without a usable driver.
+    /// Returns the process's state, created in the first hooked call. `None` without a usable driver.
     pub(crate) fn get() -> Option<&'static Self> {
         Self::existing().or_else(Self::begin)
     }

@@ -17,18 +17,18 @@
 
 use gpushare_proto::Nanos;
 
-/// Size of a new window, in launches that may be in flight.
+/// Size of a new launch window: number of launches that may be in flight.
 pub const START: u32 = 64;
 /// Number of launches by which the window grows for each completed launch marker (an event between launches).
 pub const INCREASE: u32 = 8;
 /// Number of launch markers (events between launches) in a full window.
 pub const MARKERS: u32 = 8;
-/// Largest size of the window, in launches in flight.
+/// Largest size of the launch window: number of launches that may be in flight.
 pub const LARGEST: u32 = 1 << 16;
 /// Default target for the time from a drop (request to give the lock back) until no work is in flight.
 pub const DRAIN_TARGET: Nanos = Nanos::from_millis(10);
 
-/// Controller of the window: its size in launches, and the measured cost of a launch.
+/// Controller of the launch window: its size in launches, and the measured cost of a launch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Aimd {
     window: u32,

@@ -31,7 +31,7 @@ const PAUSE_MIN: Nanos = Nanos(20_000);
 const PAUSE_MAX: Nanos = Nanos(200_000);
 /// Time limit of a wait, as a multiple of the drain target or of the expected time of the awaited work.
 const LIMIT: u64 = 4;
-/// Longest time limit of the window, as a multiple of the drain target.
+/// Longest time for which a launch is held back, as a multiple of the drain target.
 const LIMIT_MOST: u64 = 100;
 /// Divisor of the time limit. A completion within limit ÷ 16 after a held launch went through had waited for
 /// that launch.
@@ -60,13 +60,13 @@ pub struct Window {
 /// Counters of a launch window since the process began to share.
 #[derive(Debug, Default)]
 pub struct Counters {
-    /// Number of launches that passed the window.
+    /// Number of launches that passed the launch window.
     pub launches: AtomicU64,
     /// Largest number of launches that were in flight at the same time.
     pub most: AtomicU64,
-    /// Number of launches that had to wait at a full window.
+    /// Number of launches that had to wait because too many were in flight.
     pub held_back: AtomicU64,
-    /// Number of launches that waited and then went through although the window was still full.
+    /// Number of launches that went through after the longest wait, while too many were still in flight.
     pub let_through: AtomicU64,
 }
 
@@ -110,7 +110,7 @@ impl Window {
         self.in_flight.load(Ordering::Relaxed)
     }
 
-    /// Returns the present window size and cost of a launch.
+    /// Returns the present size of the launch window and the measured cost of a launch.
     pub fn aimd(&self) -> Aimd {
         self.controller.load()
     }

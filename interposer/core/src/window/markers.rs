@@ -371,7 +371,7 @@ impl Slot {
         self.markers.load(Ordering::Acquire) > 0
     }
 
-    /// Returns the number of launches that the oldest marker covers.
+    /// Returns the number of launches that the oldest launch marker covers.
     pub fn oldest(&self) -> u64 {
         let (first, markers) = self.ends();
         let covers = self.ring[first % RING].covers.load(Ordering::Relaxed);

@@ -71,7 +71,7 @@ impl Step {
     }
 }
 
-/// Measurements of the second half of a run.
+/// Measurements of the second half of a test run.
 #[derive(Debug)]
 pub(super) struct Seen {
     /// Longest time that a drop would have taken at any moment of the second half.
