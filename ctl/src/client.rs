@@ -4,8 +4,8 @@
 //!   connect ─▶ Hello(Tool) ─▶ Ready{protocol} ─▶ request ─▶ reply ─▶ request …
 //! ```
 //!
-//! Each step waits at most five seconds. The socket is close-on-exec: a session that was registered over it lives as
-//! long as the process, not the connection.
+//! Each step waits at most five seconds. The socket is close-on-exec: a session that was registered over this
+//! connection lives as long as the process, not the connection.
 
 use std::io::{self, ErrorKind, Read as _, Write as _};
 use std::os::unix::fs::FileTypeExt as _;

@@ -63,7 +63,7 @@ pub struct Action {
     pub uid: u32,
     /// Pid of the process that asked for the operation.
     pub pid: u32,
-    /// Number of the affected session, if it exists.
+    /// Number of the affected session; none for a session that does not exist.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub session_id: Option<SessionId>,
     /// Name of the affected session, or the name in the request.
@@ -78,7 +78,7 @@ pub struct Action {
     /// Value of the setting or term after the operation.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub new: Option<String>,
-    /// Result of the operation.
+    /// Result of the operation: done, refused or failed.
     pub result: Outcome,
     /// Kind of failure, for programs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -103,7 +103,7 @@ pub struct Refusal {
     pub pid: u32,
     /// Number that the daemon assigned to the card.
     pub gpu: GpuId,
-    /// Identity of the card.
+    /// UUID of the card.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub uuid: Option<GpuUuid>,
     /// Bytes that the process asked for.
@@ -149,7 +149,7 @@ pub struct Allocation {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Outcome {
-    /// The operation was done.
+    /// The operation or request succeeded.
     Ok,
     /// A rule or a limit forbids the operation.
     Refused,

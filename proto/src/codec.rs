@@ -77,10 +77,10 @@ pub enum CodecError {
     Malformed {
         /// Name of the expected message type.
         expected: &'static str,
-        /// Message of the decoder.
+        /// Reason of the decoder, in words.
         cause: String,
     },
-    /// Bytes follow the message inside its frame.
+    /// The frame has further bytes after the message.
     #[error("a frame has {left} bytes after its message")]
     Trailing {
         /// Number of bytes after the message.

@@ -14,7 +14,7 @@ use crate::units::{Bytes, Nanos};
 pub enum DryRunSession {
     /// A session that does not exist yet.
     New(NewSession),
-    /// An existing session, selected by its token.
+    /// An existing session, which this token selects.
     Existing(Token),
 }
 
@@ -36,7 +36,7 @@ pub struct Forecast {
 pub struct CardForecast {
     /// Number that the daemon assigned to the card.
     pub gpu: GpuId,
-    /// Identity of the card.
+    /// UUID of the card.
     pub uuid: GpuUuid,
     /// Total memory of the card.
     pub total_bytes: Bytes,

@@ -12,7 +12,7 @@ pub const KEPT_REFUSALS: usize = 8;
 /// Answer to `gpushare-ctl explain`: a session's refused memory requests and its present wait for the lock.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Explanation {
-    /// The session as `gpushare-ctl status` shows it.
+    /// State of the session, as `gpushare-ctl status` shows it.
     pub session: SessionView,
     /// Latest refused memory requests, oldest first, at most [`KEPT_REFUSALS`]. A daemon starts with none.
     pub refusals: Vec<RefusalView>,
@@ -55,7 +55,7 @@ pub struct OrphanView {
 pub struct CardLimitsView {
     /// Number that the daemon assigned to the card.
     pub gpu: GpuId,
-    /// Identity of the card.
+    /// UUID of the card.
     pub uuid: GpuUuid,
     /// Memory quota of the session on the card; none for no limit.
     pub limit_bytes: Option<Bytes>,
@@ -73,7 +73,7 @@ pub struct CardLimitsView {
 /// Wait of a session for the lock: the reason, and the sessions whose turns come first.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct WaitView {
-    /// Reason of the wait.
+    /// Reason why the session waits for the lock.
     pub reason: WaitReason,
     /// Sessions that hold the lock on the waiting session's cards.
     pub holders: Vec<HolderView>,
@@ -86,7 +86,7 @@ pub struct WaitView {
     pub about_ns: Option<Nanos>,
 }
 
-/// Reason why a session waits.
+/// Reason why a session waits for the lock.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum WaitReason {
@@ -110,7 +110,7 @@ pub enum WaitReason {
     },
     /// The session is paused, expired or revoked, as the session's `standing` says.
     Standing,
-    /// The session has used up its compute limit for now.
+    /// The session has used up its compute limit for the present.
     Limit {
         /// Largest share of each card's time that the session may use.
         limit: Percent,

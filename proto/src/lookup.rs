@@ -16,9 +16,9 @@ pub const MAX_SESSION_NAME: usize = 64;
 /// Reference to a session as a person typed it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SessionRef<'a> {
-    /// The session's number, typed as `3` or `s3`.
+    /// Number of the session, typed as `3` or `s3`.
     Number(SessionId),
-    /// The session's name.
+    /// Name of the session as the person typed it.
     Name(&'a str),
 }
 

@@ -15,7 +15,7 @@ use crate::{Bytes, Nanos, Percent};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Amount {
-    /// A number of bytes.
+    /// An amount of memory in bytes.
     Bytes(Bytes),
     /// A share of the card's whole memory or time.
     Share(Percent),
@@ -59,7 +59,7 @@ impl fmt::Display for Amount {
 pub struct Quota {
     /// Limit on every card that `cards` does not name; none for no limit.
     pub every: Option<Amount>,
-    /// Separate limits on single cards.
+    /// Limits on single cards, which replace the limit on every card.
     pub cards: Vec<CardQuota>,
 }
 
@@ -201,7 +201,7 @@ words!(
 /// Default weight of a session. A session of weight 200 gets twice as much card time as one of this weight.
 pub const DEFAULT_WEIGHT: u32 = 100;
 
-/// Terms of a session: its limits, share of turns, lifetime and labels.
+/// Terms of a session: limits, weight, priority, lifetime and labels.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Terms {
     /// Largest memory that the session may use, per card.
@@ -248,7 +248,7 @@ pub enum Binding {
     /// The processes that have the session's token.
     #[default]
     Token,
-    /// All processes of a user, whatever token they have.
+    /// All processes of the user with this id, whatever token they have.
     Uid(u32),
     /// All processes in a control group or below it, whatever token they have. The path is relative to the
     /// hierarchy's root.
@@ -272,7 +272,7 @@ pub enum SessionPhase {
     /// The session gets grants and memory.
     #[default]
     Good,
-    /// An administrator paused the session: it keeps its memory and gets no grants.
+    /// An administrator paused the session, which keeps its memory and gets no grants.
     Paused,
     /// The session's lifetime is over: the session gets no grants and no new memory.
     Expired,

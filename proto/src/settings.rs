@@ -13,7 +13,7 @@ use crate::units::{Bytes, Nanos, Percent, UnitError, words};
 pub struct Setting {
     /// Card to change; none for all cards.
     pub gpu: Option<GpuId>,
-    /// Setting and its new value.
+    /// Setting to change, with the new value.
     pub knob: Knob,
 }
 
@@ -24,7 +24,7 @@ pub enum Knob {
     Quantum(Option<Nanos>),
     /// Mode of the card; none lets the daemon choose by memory, weights and limits.
     Mode(Option<Mode>),
-    /// Capacity of the card: bytes that may be resident at one time; none for its memory less the reserve.
+    /// Capacity of the card: bytes that may be resident at one time; none for the total less the reserve.
     Capacity(Option<Bytes>),
     /// Limit on the managed memory of all sessions on the card together.
     ManagedLimit(Bytes),
@@ -67,7 +67,7 @@ pub struct ConfigChange {
     pub old: String,
     /// Value in the configuration file, in words.
     pub new: String,
-    /// Whether the new value is in effect; otherwise it takes effect at the daemon's next start.
+    /// Whether the daemon uses the new value already, not only from the daemon's next start on.
     pub live: bool,
 }
 

@@ -16,7 +16,7 @@
 //!   Entered / Released ────────────────────▶        memory is on the card / drained, lock given back
 //! ```
 //!
-//! Enums are append-only: a new message is added at the end, and no variant changes its fields.
+//! Enums are append-only: a new message is added at the end, and no variant's fields change.
 
 use serde::{Deserialize, Serialize};
 
@@ -32,7 +32,7 @@ pub use crate::session::NewSession;
 
 /// Constant bytes at the start of a connection's first message, in front of the protocol version.
 pub const MAGIC: [u8; 4] = *b"GPSH";
-/// Protocol version of this build.
+/// Version of the protocol between processes, tools and the daemon in this build.
 pub const PROTOCOL: u16 = 1;
 
 /// Maximum number of unknown driver functions that a process reports.
@@ -58,7 +58,7 @@ pub enum TenantRequest {
     /// Asks for more memory quota than the process's lease has. Answered by [`TenantReply::Reserved`] or
     /// [`TenantReply::Refused`].
     Reserve {
-        /// Id of this request; the answer repeats it.
+        /// Id of this request, which the answer repeats.
         request: RequestId,
         /// Number that the daemon assigned to the card.
         gpu: GpuId,
@@ -72,7 +72,7 @@ pub enum TenantRequest {
     },
     /// Reports that a thread of the process sleeps at the closed gate.
     Wait {
-        /// Gate word that the thread read before it slept.
+        /// Gate word that the thread read before sleeping.
         word: GateWord,
     },
     /// Reports that the process, after a grant, has moved its memory onto the card and opened its gate.
@@ -113,7 +113,7 @@ pub enum TenantRequest {
     /// Asks for quota for memory that cannot move, otherwise like [`Self::Reserve`]. Granted bytes count as
     /// fixed at once.
     ReserveFixed {
-        /// Id of this request; the answer repeats it.
+        /// Id of this request, which the answer repeats.
         request: RequestId,
         /// Number that the daemon assigned to the card.
         gpu: GpuId,
@@ -125,7 +125,7 @@ pub enum TenantRequest {
     /// Sent before the driver allocates, or after the driver failed to. Answered by [`TenantReply::Headroom`]
     /// when the memory is free or cannot be freed.
     Headroom {
-        /// Id of this request; the answer repeats it.
+        /// Id of this request, which the answer repeats.
         request: RequestId,
         /// Number that the daemon assigned to the card.
         gpu: GpuId,
@@ -137,7 +137,7 @@ pub enum TenantRequest {
     ReturnFixed {
         /// Number that the daemon assigned to the card.
         gpu: GpuId,
-        /// Number of bytes returned.
+        /// Number of bytes of quota that the process returns.
         bytes: Bytes,
     },
     /// Reports a driver function that gpushare does not know. Its effect on memory cannot be seen, so the
@@ -161,7 +161,7 @@ pub enum TenantRequest {
     RefusedLocally {
         /// Number that the daemon assigned to the card.
         gpu: GpuId,
-        /// Bytes that the allocation needed.
+        /// Bytes of memory that the refused allocation needed.
         bytes: Bytes,
     },
     /// Asks for a forecast of memory and waits for a program that is not started. Answered by
@@ -182,7 +182,7 @@ pub struct Hello {
     pub magic: [u8; 4],
     /// Protocol version of the sender, [`PROTOCOL`] for this build.
     pub protocol: u16,
-    /// Purpose of the connection.
+    /// Purpose of the connection: a process that uses a card, or a tool.
     pub role: Role,
 }
 
@@ -193,7 +193,7 @@ impl Hello {
     }
 }
 
-/// Purpose of a connection.
+/// Purpose of a connection: a process that uses a card, or a command-line tool.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Role {
     /// A process that will use a card.
@@ -219,7 +219,7 @@ pub struct Returning {
     pub holding: Option<Epoch>,
     /// Reserved memory and number of CUDA contexts of the process, per card.
     pub gpus: Vec<ReturningGpu>,
-    /// Whether a thread of the process sleeps at its gate.
+    /// Whether a thread of the process sleeps at the closed gate.
     pub waiting: bool,
 }
 
@@ -237,7 +237,7 @@ pub struct ReturningGpu {
 /// Identity, name and memory size of a card, as the driver reports them.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct GpuInfo {
-    /// Identity of the card.
+    /// UUID of the card.
     pub uuid: GpuUuid,
     /// Product name of the card.
     pub name: String,
@@ -257,7 +257,7 @@ pub enum TenantReply {
     },
     /// Answers [`TenantRequest::Attach`].
     Attached {
-        /// Identity of the card.
+        /// UUID of the card.
         uuid: GpuUuid,
         /// Number that the daemon assigned to the card; also the index of the card's row in the shared page.
         gpu: GpuId,
@@ -265,7 +265,7 @@ pub enum TenantReply {
     /// Reports a change of the process's gate, which the shared page also has. `Closed` asks for a drain and
     /// [`TenantRequest::Released`].
     Gate {
-        /// New gate word.
+        /// New state of the process's gate, with the change number.
         word: GateWord,
         /// Epoch of the grant to which the change belongs.
         epoch: Epoch,
@@ -329,7 +329,7 @@ pub struct SessionMemory {
     pub session: SessionId,
     /// Name of the session.
     pub name: String,
-    /// Quota of the session on each card that has no quota of its own; none for no limit.
+    /// Memory quota of the session on each card without a separate quota; none for no limit.
     pub limit: Option<Bytes>,
     /// Memory of the session on each card that the daemon knows.
     pub cards: Vec<CardMemory>,
@@ -368,7 +368,7 @@ pub struct Welcome {
     pub protocol: u16,
     /// Client id of the process.
     pub client: ClientId,
-    /// Session of the process.
+    /// Number of the process's session.
     pub session: SessionId,
     /// Name of the session, for messages to users.
     pub name: String,
@@ -385,14 +385,14 @@ pub struct Failure {
     pub message: String,
 }
 
-/// Kind of failure; exit codes and retries depend on it.
+/// Kind of failure of a request, on which exit codes and retries depend.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum FailureCode {
     /// The peers use different protocol versions.
     Protocol,
     /// The message is invalid, or not allowed in this state of the connection.
     BadRequest,
-    /// The request needs a permission that its sender lacks.
+    /// The sender lacks the permission for the request.
     Permission,
     /// The request names a session or card that does not exist.
     NotFound,

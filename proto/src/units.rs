@@ -56,7 +56,7 @@ macro_rules! as_text {
     };
 }
 
-/// Lets each variant of an enum be printed as its word, and be parsed from it.
+/// Implements printing and parsing of an enum by one keyword per variant.
 macro_rules! words {
     ($name:ident { $($variant:ident = $word:literal),* }, $expected:literal) => {
         impl $name {

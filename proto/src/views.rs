@@ -37,7 +37,7 @@ pub struct DaemonView {
 pub struct GpuView {
     /// Number that the daemon assigned to the card.
     pub gpu: GpuId,
-    /// Identity of the card.
+    /// UUID of the card.
     pub uuid: GpuUuid,
     /// Product name of the card.
     pub name: String,
@@ -59,7 +59,7 @@ pub struct GpuView {
     pub holders: Vec<SessionId>,
     /// Sessions that wait for the card's lock, in the order of their turns.
     pub queue: Vec<SessionId>,
-    /// Duration for which the next session to get the lock keeps it while others wait.
+    /// Duration for which the next session may keep the lock while others wait.
     pub quantum_ns: Nanos,
     /// Number of grants in serialized mode since the daemon's start.
     pub handoffs: u64,
@@ -138,7 +138,7 @@ pub struct UsageView {
     pub session: SessionId,
     /// Name of the session.
     pub name: String,
-    /// Whether the session exists now.
+    /// Whether the session still exists.
     pub alive: bool,
     /// Start of the first hour in the period in which the session used a card, in seconds since 1970.
     pub from_unix_s: u64,
@@ -183,7 +183,7 @@ pub enum LockView {
     },
 }
 
-/// State of one connected process.
+/// State of one connected process: its gate, and whether its memory may move.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ClientView {
     /// Client id of the process.

@@ -30,7 +30,7 @@ pub struct CudaFacts {
 pub struct CudaCard {
     /// Product name of the card.
     pub name: Option<String>,
-    /// Identity of the card.
+    /// UUID of the card.
     pub uuid: Option<GpuUuid>,
     /// Total memory of the card, in bytes.
     pub total: Option<u64>,
@@ -50,7 +50,7 @@ pub struct CudaCard {
     pub host_numa: Option<i32>,
 }
 
-/// `CUmemAllocationProp_v1`.
+/// Layout of the driver's structure `CUmemAllocationProp_v1`.
 #[repr(C)]
 #[derive(Default)]
 struct AllocationProperties {

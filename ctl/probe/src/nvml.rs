@@ -44,7 +44,7 @@ pub struct NvmlCard {
     pub persistence: Option<i32>,
 }
 
-/// `nvmlConfComputeSystemState_t`.
+/// Layout of NVML's structure `nvmlConfComputeSystemState_t`.
 #[repr(C)]
 #[derive(Default)]
 struct ConfidentialState {
@@ -64,7 +64,7 @@ type DeviceNumber = unsafe extern "C" fn(Device, *mut c_int) -> c_int;
 type DeviceMemory = unsafe extern "C" fn(Device, *mut [u64; 3]) -> c_int;
 type DeviceNumbers = unsafe extern "C" fn(Device, *mut c_int, *mut c_int) -> c_int;
 
-/// `NVML_ERROR_GPU_IS_LOST` and `NVML_ERROR_RESET_REQUIRED`.
+/// Error codes `NVML_ERROR_GPU_IS_LOST` and `NVML_ERROR_RESET_REQUIRED`.
 const LOST: [c_int; 2] = [15, 16];
 
 pub(crate) fn ask(teller: &mut Teller<NvmlFacts>) {

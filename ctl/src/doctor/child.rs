@@ -1,6 +1,7 @@
 //! Child process with a time limit, which probes the driver.
 //!
-//! If the child crashes or hangs, its facts so far are kept, and the call in which it ended is known.
+//! If the child crashes or hangs, the gathered facts are kept, and the driver call in which it ended is
+//! known.
 
 use std::io::{BufRead as _, BufReader, Read};
 use std::os::unix::process::ExitStatusExt as _;

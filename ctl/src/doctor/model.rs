@@ -25,7 +25,7 @@ pub(crate) enum Severity {
     Error,
 }
 
-/// Memory backend that a machine supports.
+/// Memory backend (managed, native or remap) that a machine supports.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum Backend {

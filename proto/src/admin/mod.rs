@@ -31,7 +31,8 @@ pub enum AdminRequest {
     /// Creates or changes a session. Answered by [`AdminReply::Created`], [`AdminReply::Changed`] or
     /// [`AdminReply::Token`].
     Session(SessionRequest),
-    /// Asks why a session was refused memory and why it waits. Answered by [`AdminReply::Explained`].
+    /// Asks for a session's refused memory requests and wait for the lock. Answered by
+    /// [`AdminReply::Explained`].
     Explain {
         /// Number (`3`, `s3`) or name of the session.
         which: String,
@@ -55,7 +56,7 @@ pub enum AdminRequest {
 /// Creation or change of a session.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum SessionRequest {
-    /// Creates a session that lives until it is deleted.
+    /// Creates a session that lasts until [`Self::Delete`].
     Create {
         /// Name and terms of the new session.
         new: NewSession,
@@ -76,8 +77,8 @@ pub enum SessionRequest {
         /// New lifetime of the session; none for the session's former lifetime.
         ttl: Option<Nanos>,
     },
-    /// Ends a session: its token becomes invalid; its processes keep their memory and get no more memory or
-    /// grants.
+    /// Revokes a session: the token becomes invalid. The processes keep their memory and get no more memory
+    /// or grants.
     Revoke {
         /// Number (`3`, `s3`) or name of the session.
         which: String,
@@ -134,9 +135,9 @@ pub enum AdminReply {
     Status(Box<Status>),
     /// Answers a request that changed a setting or a session.
     Changed {
-        /// Old value in words, for each card that changed.
+        /// Old value of the setting or term in words, for each card that changed.
         old: String,
-        /// New value in words.
+        /// New value of the setting or term, in words.
         new: String,
     },
     /// Answers a request that failed.
@@ -149,7 +150,7 @@ pub enum AdminReply {
         session: SessionId,
         /// Name of the new session.
         name: String,
-        /// Token of the new session, if the session is bound to its token.
+        /// Token of the new session; none if the session is bound to a user or control group.
         token: Option<Token>,
         /// Card that the session is to use; none for any card.
         gpu: Option<GpuUuid>,

@@ -12,7 +12,7 @@ use crate::units::{Bytes, Nanos};
 pub struct WatchEvent {
     /// Duration from the daemon's start to the event. Later events have no smaller value.
     pub at_ns: Nanos,
-    /// Kind of the event, with its facts.
+    /// Kind of the event, with the facts about it.
     pub what: WatchEventKind,
 }
 
@@ -31,7 +31,7 @@ pub enum WatchEventKind {
     CardFound {
         /// Number that the daemon assigned to the card.
         gpu: GpuId,
-        /// Identity of the card.
+        /// UUID of the card.
         uuid: GpuUuid,
         /// Product name of the card.
         name: String,
@@ -59,7 +59,7 @@ pub enum WatchEventKind {
         /// Number of the session.
         session: SessionId,
     },
-    /// A process joined its session.
+    /// A process connected to the daemon and joined a session.
     ProcessJoined {
         /// Number of the session.
         session: SessionId,
@@ -68,7 +68,7 @@ pub enum WatchEventKind {
         /// Pid of the process in the daemon's PID namespace.
         pid: u32,
     },
-    /// A process left its session.
+    /// A process ended or disconnected, and so left the session.
     ProcessLeft {
         /// Number of the session.
         session: SessionId,
@@ -100,7 +100,7 @@ pub enum WatchEventKind {
         /// Duration from the session's entry into the queue to the grant.
         waited_ns: Nanos,
     },
-    /// A session that got the lock has brought its memory onto the card.
+    /// A session that got the lock has moved its memory onto the card.
     Entered {
         /// Number of the session.
         session: SessionId,
@@ -145,7 +145,7 @@ pub enum WatchEventKind {
         /// Duration of the wait for the processes of the previous daemon.
         after_ns: Nanos,
     },
-    /// A session got another name because an administrator gave its name to a new session.
+    /// A session got another name, since an administrator gave the former name to a new session.
     SessionRenamed {
         /// Number of the session.
         session: SessionId,
@@ -165,7 +165,7 @@ pub enum Activity {
         /// Reason of the wait, in words.
         reason: String,
     },
-    /// The session has the lock and brings its memory onto the card.
+    /// The session has the lock and moves its memory onto the card.
     Moving,
     /// The session has the lock and may submit work.
     Holding,
