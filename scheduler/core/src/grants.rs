@@ -276,13 +276,12 @@ impl Core {
         self.stand_up(id);
         self.last_epoch.counter += 1;
         let epoch = self.last_epoch;
-        self.set_lock(id, Lock::Holding(Grant { epoch, clock, is_turn: turn, entry }));
         if let Some(session) = self.sessions.get_mut(id) {
+            session.urgent = false;
+            session.lock = Lock::Holding(Grant { epoch, clock, is_turn: turn, entry });
             session.open(epoch, moves, &mut self.effects);
         }
-        if moves {
-            self.recount(id);
-        }
+        self.recount(id);
         if let Some(entry) = entry {
             for gpu in gpus {
                 if let Some(card) = self.cards.get_mut(gpu) {

@@ -24,22 +24,22 @@ impl Core {
                 continue;
             }
             let cards = self.turn_cards(id).and(self.wanted);
-            let Some(conflicts) = cards
-                .into_iter()
-                .map(|gpu| self.in_the_way(id, gpu))
-                .collect::<Option<Vec<_>>>()
-            else {
-                continue;
-            };
             // Two switches: to the session that woke, and back.
             let switch = self.switch_cost(id);
             let cost = (switch + switch).max(Nanos(1));
             let (now, config) = (self.now, &self.config);
-            let affordable = cards.into_iter().all(|gpu| {
-                let card = self.cards.get_mut(gpu);
-                card.is_some_and(|card| card.budget(now, config) >= cost)
-            });
-            if !affordable || conflicts.iter().all(Vec::is_empty) {
+            let mut budgets = cards
+                .into_iter()
+                .filter_map(|gpu| Some(self.cards.get_mut(gpu)?.budget(now, config)));
+            // The cheap question first: most sessions that wake on a busy card find its budget spent.
+            if !budgets.all(|budget| budget >= cost) {
+                continue;
+            }
+            let conflicts = cards.into_iter().map(|gpu| self.in_the_way(id, gpu));
+            let Some(conflicts) = conflicts.collect::<Option<Vec<_>>>() else {
+                continue;
+            };
+            if conflicts.iter().all(Vec::is_empty) {
                 continue;
             }
             if let Some(session) = self.sessions.get_mut(id) {
@@ -74,7 +74,7 @@ impl Core {
             occupancy.leave(self.need(holder, gpu));
         }
         behind.retain(|&holder| self.is_behind(id, holder));
-        behind.sort_by_key(|&holder| Reverse(self.standing_in_line(holder)));
+        behind.sort_by_cached_key(|&holder| Reverse(self.standing_in_line(holder)));
         let mut leave = Vec::new();
         for holder in behind {
             if occupancy.fits(need) {

@@ -165,8 +165,9 @@ impl Core {
             && !moving
         {
             grant.clock.entered(now);
+            // From now on it pays by the other clock.
+            self.recount(id);
         }
-        self.recount(id);
         self.note_move(id, cards, moved);
     }
 
@@ -179,11 +180,15 @@ impl Core {
         let Some(process) = session.clients.get_mut(client) else {
             return;
         };
+        let was_moving = process.gate.is_moving();
         let release = process.gate.released(word);
         if let (Some(Release::Drained), Lock::Dropping(_, drop)) = (release, &mut session.lock) {
             drop.drained(now, drain);
         }
-        self.recount(id);
+        // A session that lets go is charged when its lock is released.
+        if was_moving && !session.has_let_go(self.in_turns) {
+            self.recount(id);
+        }
     }
 
     /// Accounts the bytes that a process moved to its cards, divided equally over these cards.

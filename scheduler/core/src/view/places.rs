@@ -56,10 +56,10 @@ impl Core {
             return WaitsFor::Return(away(self.cards_of(id)));
         }
         let cards = self.turn_cards(id);
-        let mut holders = BTreeSet::new();
-        for gpu in cards {
-            holders.extend(self.cards.get(gpu).into_iter().flat_map(|card| &card.census.holders));
-        }
+        let here = self.cards.among(cards).flat_map(|(_, card)| &card.census.holders);
+        let mut holders: Vec<SessionId> = here.copied().collect();
+        holders.sort_unstable();
+        holders.dedup();
         let stuck = holders.iter().find_map(|&session| {
             let Lock::Dropping(_, drop) = &self.sessions.get(session)?.lock else {
                 return None;
@@ -71,7 +71,7 @@ impl Core {
         stuck.unwrap_or_else(|| match holders.is_empty() {
             _ if alone && !cards.is_empty() && away(cards) > 0 => WaitsFor::Return(away(cards)),
             true => WaitsFor::Turn,
-            false => WaitsFor::Holders(holders.into_iter().collect()),
+            false => WaitsFor::Holders(holders),
         })
     }
 }
