@@ -17,7 +17,7 @@ impl Core {
         for at in 0..self.agenda.len() {
             let id = self.agenda.session(at);
             let session = self.sessions.get(id);
-            if session.is_some_and(|session| session.has_let_go(self.in_turns)) {
+            if session.is_some_and(|session| session.has_let_go(self.on_demand)) {
                 self.free(id);
                 any = true;
             }

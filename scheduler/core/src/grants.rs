@@ -84,7 +84,10 @@ impl Core {
         };
         let takes_turns = session.uses.is_empty() || session.takes_turns(self.in_turns);
         if session.may_run() && !takes_turns && !self.recovery.holds_up(session.uses) {
-            return self.run_beside(id);
+            let idles = session.lock.grant().is_none() && !session.has_sleeper();
+            if !idles || !session.runs_on_demand(self.on_demand) {
+                return self.run_beside(id);
+            }
         }
         match session.lock {
             Lock::Idle if session.has_sleeper() => {

@@ -6,6 +6,7 @@
 //!   book or lock changes ─▶ OnCard::listed, as it was ─▶ Census::list takes that out and the new one in
 //! ```
 
+use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound;
 
@@ -36,9 +37,11 @@ pub(crate) struct Census {
     in_gangs: u32,
     /// Number of sessions with a live CUDA context on the card.
     users: u32,
-    /// Number of sessions with a live CUDA context on the card, by share of the time.
-    shares: BTreeMap<Share, u32>,
-    /// Sum of the compute limits of sessions with a live CUDA context, in hundredths of a percent.
+    /// Shares of the time of sessions with a live CUDA context.
+    live: Shares,
+    /// Shares of the time of those among them that want to run.
+    wanting: Shares,
+    /// Sum of the compute limits of sessions that want to run, in hundredths of a percent.
     limits: u64,
     /// Number of sessions that hold the lock and were not asked to give it back.
     holding: u32,
@@ -62,7 +65,10 @@ impl Census {
         change(&mut self.members, id, old.member, new.member);
         change(&mut self.holders, id, old.holds(), new.holds());
         count(&mut self.users, old.live, new.live);
-        self.list_share(old, new);
+        self.live.replace(old.share_if(old.live), new.share_if(new.live));
+        self.wanting.replace(old.share_if(old.wants), new.share_if(new.wants));
+        self.limits -= old.wanted_limit();
+        self.limits += new.wanted_limit();
         count(&mut self.holding, old.keeps(), new.keeps());
         let limited = |listing: &Listing| listing.limit.is_some();
         count(&mut self.limited, old.holds() && limited(old), new.holds() && limited(new));
@@ -102,30 +108,18 @@ impl Census {
         self.lost += new.part(new.is_stuck());
     }
 
-    fn list_share(&mut self, old: &Listing, new: &Listing) {
-        let live = |listing: &Listing| listing.live.then_some((listing.share, listing.limit));
-        if live(old) == live(new) {
-            return;
-        }
-        if let Some((share, limit)) = live(old) {
-            if let Some(number) = self.shares.get_mut(&share) {
-                *number -= 1;
-            }
-            self.shares.retain(|_, number| *number > 0);
-            self.limits -= limit.map_or(0, |limit| u64::from(limit.0));
-        }
-        if let Some((share, limit)) = live(new) {
-            *self.shares.entry(share).or_default() += 1;
-            self.limits += limit.map_or(0, |limit| u64::from(limit.0));
-        }
-    }
-
-    /// Reason why sessions must take turns although their working sets fit the card together.
+    /// Reason why sessions must take turns although their working sets fit the card together. Idle sessions
+    /// are no reason.
     pub(crate) fn contention(&self) -> Option<&'static str> {
-        if self.shares.len() > 1 {
-            return Some("sessions of unequal weight or priority share the card");
+        if self.wanting.are_unequal() {
+            return Some("sessions of unequal weight or priority want the card");
         }
         (self.limits >= 10_000).then_some("the compute limits add up to the whole card")
+    }
+
+    /// Whether sessions of unequal shares may contend for the card as soon as they have work.
+    pub(crate) fn may_contend(&self) -> bool {
+        self.live.are_unequal()
     }
 
     /// Number of sessions with the lock that exclude each other where memory does not move: `all`, or only
@@ -212,7 +206,42 @@ impl Census {
     }
 }
 
+/// Number of sessions with each share of the time.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+struct Shares(BTreeMap<Share, u32>);
+
+impl Shares {
+    fn replace(&mut self, old: Option<Share>, new: Option<Share>) {
+        if old == new {
+            return;
+        }
+        if let Some(share) = old
+            && let Entry::Occupied(mut number) = self.0.entry(share)
+        {
+            *number.get_mut() -= 1;
+            if *number.get() == 0 {
+                number.remove();
+            }
+        }
+        if let Some(share) = new {
+            *self.0.entry(share).or_default() += 1;
+        }
+    }
+
+    fn are_unequal(&self) -> bool {
+        self.0.len() > 1
+    }
+}
+
 impl Listing {
+    fn share_if(&self, counts: bool) -> Option<Share> {
+        counts.then_some(self.share)
+    }
+
+    fn wanted_limit(&self) -> u64 {
+        self.limit.filter(|_| self.wants).map_or(0, |limit| u64::from(limit.0))
+    }
+
     fn holds(&self) -> bool {
         self.presence != Presence::None
     }

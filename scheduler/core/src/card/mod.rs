@@ -217,12 +217,26 @@ impl Card {
 
     /// Chooses the mode again and returns whether it changed. `others` is memory used outside the sessions.
     pub(crate) fn choose_mode(&mut self, now: Nanos, others: Bytes, config: &Config) -> bool {
-        let facts = Facts {
+        let facts = self.facts(others);
+        self.mode.choose(now, self.knobs.mode, facts, config)
+    }
+
+    /// Whether the mode was chosen by other facts than those of the present.
+    pub(crate) fn is_mode_due(&self, others: Bytes) -> bool {
+        self.mode.is_due(self.facts(others))
+    }
+
+    fn facts(&self, others: Bytes) -> Facts {
+        Facts {
             needed: self.needed() + others,
             capacity: self.capacity(),
             contention: self.census.contention(),
-        };
-        self.mode.choose(now, self.knobs.mode, facts, config)
+        }
+    }
+
+    /// Whether sessions get the lock only while they have work, which shows which of them want the card.
+    pub(crate) fn runs_on_demand(&self) -> bool {
+        self.takes_turns() || self.census.may_contend()
     }
 
     pub(crate) fn expected_drain(&self) -> Nanos {

@@ -1,7 +1,7 @@
 //! Choice of a card's mode: parallel, time-sliced or serialized, with hysteresis on the way back.
 //!
 //! ```text
-//!              unequal shares, or limits of 100% together        working sets > capacity
+//!              unequal shares contend, or limits of 100%          working sets > capacity
 //!   parallel ─────────────────────────────▶ time-sliced ──────────────────────────────▶ serialized
 //!            ◀───────────────────────────── (or straight back) ◀───────────────────────
 //!                      not for 2 s                     working sets ≤ 90% of capacity for 2 s
@@ -13,7 +13,7 @@ use gpushare_proto::{Bytes, Nanos, Percent};
 use crate::config::Config;
 
 /// Facts from which a card's mode is chosen.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Facts {
     /// Sum of the working sets (movable bytes) of all sessions on the card.
     pub(crate) needed: Bytes,
@@ -49,6 +49,8 @@ pub(crate) struct ModeChoice {
     mode: Mode,
     reason: String,
     changes: u64,
+    /// Facts by which the mode was last chosen.
+    facts: Option<Facts>,
     /// Point in time since which a less restrictive mode would be enough.
     low_since: Option<Nanos>,
 }
@@ -59,6 +61,7 @@ impl ModeChoice {
             mode: Mode::Parallel,
             reason: "the working sets fit the card".to_owned(),
             changes: 0,
+            facts: None,
             low_since: None,
         }
     }
@@ -77,6 +80,7 @@ impl ModeChoice {
 
     /// Chooses the mode of a card again, and returns whether it changed.
     pub(crate) fn choose(&mut self, now: Nanos, fixed: Option<Mode>, facts: Facts, config: &Config) -> bool {
+        self.facts = Some(facts);
         if let Some(mode) = fixed {
             self.low_since = None;
             return self.change(mode, || "fixed by the administrator".to_owned());
@@ -102,6 +106,11 @@ impl ModeChoice {
             }
             _ => false,
         }
+    }
+
+    /// Whether the mode was chosen by other facts than these.
+    pub(crate) fn is_due(&self, facts: Facts) -> bool {
+        self.facts != Some(facts)
     }
 
     /// Point in time at which the mode changes if no event comes before.

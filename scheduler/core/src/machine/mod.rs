@@ -59,6 +59,9 @@ pub struct Core {
     pub(crate) cards: ByGpu<Card>,
     /// Cards on which all sessions take turns.
     pub(crate) in_turns: GpuSet,
+    /// Cards on which sessions get the lock only while they have work: all cards with turns, and those where
+    /// sessions of unequal shares may contend.
+    pub(crate) on_demand: GpuSet,
     /// Cards on which a waiting session needs holders to make room.
     pub(crate) wanted: GpuSet,
     /// Cards with holders that may keep the lock beyond their quantum.
@@ -95,6 +98,7 @@ impl Core {
             last_ticket: 0,
             cards: ByGpu::default(),
             in_turns: GpuSet::default(),
+            on_demand: GpuSet::default(),
             wanted: GpuSet::default(),
             lent: GpuSet::default(),
             sessions: Sessions::default(),

@@ -140,8 +140,13 @@ impl Core {
     }
 
     pub(crate) fn wait(&mut self, client: ClientId, word: GateWord) {
+        let Some(id) = self.session_of(client) else { return };
         if let Some(client) = self.client_mut(client) {
             client.gate.wait(word);
+        }
+        // In parallel mode, a session that wants the card may contend with others there.
+        if !self.takes_turns(id) {
+            self.recount(id);
         }
     }
 
@@ -186,7 +191,7 @@ impl Core {
             drop.drained(now, drain);
         }
         // A session that lets go is charged when its lock is released.
-        if was_moving && !session.has_let_go(self.in_turns) {
+        if was_moving && !session.has_let_go(self.on_demand) {
             self.recount(id);
         }
     }

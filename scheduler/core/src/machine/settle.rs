@@ -32,20 +32,23 @@ impl Core {
     pub(crate) fn settle(&mut self) {
         self.recover();
         self.fire_timers();
-        self.choose_modes();
-        self.look_each(|core, id| {
-            let Some(session) = core.sessions.get(id) else {
-                return;
-            };
-            let returned = session.has_returned();
-            if session.is_limited() {
-                core.judge_compute_limit(id);
+        loop {
+            self.choose_modes();
+            self.look_each(Self::judge_and_resume);
+            self.collect();
+            self.change_turns();
+            // A session that just began or ceased to want its cards can change their modes.
+            if !self.is_mode_due() {
+                break;
             }
-            if returned {
-                core.resume_returned(id);
-            }
-        });
-        self.collect();
+        }
+        self.touch_members_of_changed_cards();
+        self.look_each(Self::conclude);
+        self.close_agenda();
+    }
+
+    /// Grants, preempts and drops until nothing more follows.
+    fn change_turns(&mut self) {
         loop {
             self.reordered = false;
             self.look_each(Self::queue_or_run);
@@ -57,9 +60,20 @@ impl Core {
                 break;
             }
         }
-        self.touch_members_of_changed_cards();
-        self.look_each(Self::conclude);
-        self.close_agenda();
+    }
+
+    /// Applies a session's compute limit, and resumes the session if it is back after a restart.
+    fn judge_and_resume(&mut self, id: SessionId) {
+        let Some(session) = self.sessions.get(id) else {
+            return;
+        };
+        let returned = session.has_returned();
+        if session.is_limited() {
+            self.judge_compute_limit(id);
+        }
+        if returned {
+            self.resume_returned(id);
+        }
     }
 
     /// Calls `look` for each session on the agenda, and for those that are added meanwhile.
@@ -74,7 +88,7 @@ impl Core {
     /// Opens gates of processes that joined late, runs the stopwatches and sends the updates of one session.
     fn conclude(&mut self, id: SessionId) {
         if let Some(session) = self.sessions.get_mut(id) {
-            session.open_joiners(self.in_turns, &mut self.effects);
+            session.open_joiners(self.on_demand, &mut self.effects);
             session.run_stopwatches(self.now, self.in_turns, &self.config);
             if session.has_entered() {
                 self.note_entry(id);
@@ -113,7 +127,17 @@ impl Core {
             let Some(card) = self.cards.get_mut(gpu) else {
                 continue;
             };
-            if !card.choose_mode(self.now, self.recovery.used(gpu), &self.config) {
+            let changed = card.choose_mode(self.now, self.recovery.used(gpu), &self.config);
+            let on_demand = card.runs_on_demand();
+            let differs = on_demand != self.on_demand.contains(gpu);
+            match on_demand {
+                true => _ = self.on_demand.insert(gpu),
+                false => self.on_demand.remove(gpu),
+            }
+            if !changed {
+                if differs {
+                    self.touch_members(gpu);
+                }
                 continue;
             }
             let begins = card.takes_turns() && !card.took_turns;
@@ -138,6 +162,12 @@ impl Core {
             self.grown = None;
             self.start_clocks(turns);
         }
+    }
+
+    /// Whether the facts from which the mode of a card on the agenda follows have changed since it was chosen.
+    fn is_mode_due(&self) -> bool {
+        let mut cards = self.cards.among(self.agenda.cards());
+        cards.any(|(gpu, card)| card.is_mode_due(self.recovery.used(gpu)))
     }
 
     /// Starts the quanta of sessions that held the lock in parallel mode.

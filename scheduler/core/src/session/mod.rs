@@ -91,6 +91,7 @@ impl Session {
         let queued = self.may_run() && !self.compute.is_exhausted();
         Stance {
             presence: Presence::of(&self.lock),
+            wants: self.may_run() && (!matches!(self.lock, Lock::Idle) || self.has_sleeper()),
             ticket: self.lock.ticket().filter(|_| queued),
             regular: !self.urgent,
             share: self.share,
@@ -160,20 +161,26 @@ impl Session {
         !self.turn_cards(in_turns).is_empty()
     }
 
+    /// Whether the session gets the lock only while it has work, given the cards `on_demand` on which all
+    /// sessions do.
+    pub(crate) fn runs_on_demand(&self, on_demand: GpuSet) -> bool {
+        self.takes_turns(on_demand)
+    }
+
     /// Whether any thread of the session's processes sleeps at a gate.
     pub(crate) fn has_sleeper(&self) -> bool {
         self.attached().any(|(_, client)| client.gate.waiting())
     }
 
-    /// Whether the session has given the lock back: every process drained or, where the session takes turns,
-    /// went idle.
-    pub(crate) fn has_let_go(&self, in_turns: GpuSet) -> bool {
+    /// Whether the session has given the lock back: every process drained or, where the session runs on
+    /// demand, went idle.
+    pub(crate) fn has_let_go(&self, on_demand: GpuSet) -> bool {
         match self.lock {
             Lock::Idle | Lock::Waiting(_) => false,
             Lock::Dropping(..) => self.attached().all(|(_, client)| client.gate.let_go()),
             Lock::Holding(_) => {
                 let idle = |client: &Client| client.gate.passage() == Passage::Idle && !client.gate.waiting();
-                self.takes_turns(in_turns) && self.attached().all(|(_, client)| idle(client))
+                self.runs_on_demand(on_demand) && self.attached().all(|(_, client)| idle(client))
             }
         }
     }
@@ -227,18 +234,18 @@ impl Session {
     }
 
     /// Opens the gates of a holder's processes that joined after the grant, or went idle and have work again.
-    /// If the session takes no turns, all its idle gates open.
-    pub(crate) fn open_joiners(&mut self, in_turns: GpuSet, effects: &mut VecDeque<Effect>) {
+    /// Unless the session runs on demand, all its idle gates open.
+    pub(crate) fn open_joiners(&mut self, on_demand: GpuSet, effects: &mut VecDeque<Effect>) {
         let Lock::Holding(grant) = self.lock else { return };
         let joins = |client: &Client| matches!(client.gate.passage(), Passage::Shut | Passage::Idle);
         if !self.attached().any(|(_, client)| joins(client)) {
             return;
         }
-        let takes_turns = self.takes_turns(in_turns);
+        let on_demand = self.runs_on_demand(on_demand);
         for (id, client) in self.attached_mut() {
             let opens = match client.gate.passage() {
                 Passage::Shut => true,
-                Passage::Idle => !takes_turns || client.gate.waiting(),
+                Passage::Idle => !on_demand || client.gate.waiting(),
                 Passage::Closing | Passage::Moving | Passage::Open => false,
             };
             if opens {

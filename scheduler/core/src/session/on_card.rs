@@ -55,6 +55,8 @@ impl OnCard {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Stance {
     pub(crate) presence: Presence,
+    /// Whether the session may run and holds the lock or waits for it.
+    pub(crate) wants: bool,
     /// Ticket of the session if it waits and may be granted the lock.
     pub(crate) ticket: Option<Ticket>,
     /// Whether the session has no early turn for which the switch budget paid.
@@ -91,6 +93,7 @@ impl Stance {
         Listing {
             member: true,
             live: on.sums.live > 0,
+            wants: on.sums.live > 0 && self.wants,
             movable: on.sums.movable,
             presence: self.presence,
             queued: self.ticket.filter(|_| takes_turns).map(turn),
@@ -110,6 +113,8 @@ pub(crate) struct Listing {
     pub(crate) member: bool,
     /// Whether the session has a live CUDA context on the card.
     pub(crate) live: bool,
+    /// Whether the session has a live CUDA context on the card, and holds the lock or waits for it.
+    pub(crate) wants: bool,
     /// Working set of the session on the card.
     pub(crate) movable: Total,
     pub(crate) presence: Presence,

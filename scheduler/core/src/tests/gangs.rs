@@ -354,11 +354,11 @@ fn a_gang_that_waited_for_a_card_where_turns_end_is_admitted_on_the_other() {
         world.attach(client, OTHER_GPU);
         (session, client)
     });
-    world.arrives(first);
+    world.gets_busy(first);
+    world.gets_busy(second);
     for weight in [200, 100] {
         let priority = Priority::Normal;
         world.send(Event::Share { session, weight, priority });
-        world.arrives(second);
         world.run_for(ms(1900));
         assert_eq!(world.open(&[first, second]), [true, false], "one at a time");
     }

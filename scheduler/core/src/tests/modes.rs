@@ -1,5 +1,6 @@
 use gpushare_proto::admin::{Knob, Mode};
-use gpushare_proto::{Bytes, Nanos};
+use gpushare_proto::session::Priority;
+use gpushare_proto::{Bytes, ClientId, Nanos};
 
 use super::world::{GPU, World, gib, ms, plain};
 use crate::config::Tuning;
@@ -39,6 +40,67 @@ fn when_memory_no_longer_fits_who_came_first_stays_and_the_rest_drops() {
         mode: Mode::Serialized,
         reason: "the working sets need 11GiB, the capacity is 10GiB".to_owned(),
     }));
+}
+
+/// A busy session and one of another share, both with a context.
+fn unequal(priority: Priority) -> (World, [ClientId; 2]) {
+    let mut world = World::new(Config { budget_max: Nanos::from_secs(2), ..plain() });
+    let (_, busy) = world.busy_program(gib(1));
+    let (session, other) = world.program(gib(1));
+    world.send(Event::Contexts { client: busy, gpu: GPU, live: 1 });
+    world.send(Event::Contexts { client: other, gpu: GPU, live: 1 });
+    world.send(Event::Share { session, weight: 200, priority });
+    (world, [busy, other])
+}
+
+#[test]
+fn an_idle_session_of_another_weight_takes_no_turns_from_a_busy_one() {
+    let (mut world, [busy, other]) = unequal(Priority::Normal);
+    assert_eq!(world.card().mode, Mode::TimeSliced);
+    world.run_for(Nanos::from_secs(5));
+    assert_eq!(world.card().mode, Mode::Parallel, "the other one has nothing to do");
+    assert_eq!(world.open(&[busy, other]), [true, false], "its gate shows when it has");
+    let handoffs = world.card().handoffs;
+    world.run_for(Nanos::from_secs(5));
+    assert_eq!(world.card().handoffs, handoffs);
+    world.gets_busy(other);
+    assert_eq!(world.card().mode, Mode::TimeSliced);
+    world.run_for(Nanos::from_secs(3));
+    assert!(world.card().handoffs > handoffs + 10);
+    world.goes_idle(other);
+    world.run_for(Nanos::from_secs(2));
+    assert_eq!(world.card().mode, Mode::Parallel);
+}
+
+#[test]
+fn an_idle_session_gets_its_gate_back_once_all_are_equal() {
+    let (mut world, [busy, other]) = unequal(Priority::Normal);
+    world.run_for(Nanos::from_secs(5));
+    assert_eq!(world.open(&[busy, other]), [true, false]);
+    let session = world.core.session_of(other).unwrap();
+    world.send(Event::Share { session, weight: 100, priority: Priority::Normal });
+    assert_eq!(world.open(&[busy, other]), [true, true]);
+}
+
+#[test]
+fn of_idle_sessions_with_unequal_weights_the_first_to_wake_runs_at_once() {
+    let (mut world, [busy, other]) = unequal(Priority::Normal);
+    world.goes_idle(busy);
+    world.run_for(Nanos::from_secs(5));
+    assert_eq!(world.open(&[busy, other]), [false, false]);
+    world.arrives(other);
+    assert_eq!(world.open(&[busy, other]), [false, true]);
+    assert_eq!(world.card().mode, Mode::Parallel);
+}
+
+#[test]
+fn a_session_of_a_higher_class_that_wakes_in_parallel_mode_goes_first() {
+    let (mut world, [busy, other]) = unequal(Priority::High);
+    world.run_for(Nanos::from_secs(5));
+    assert_eq!(world.card().mode, Mode::Parallel);
+    world.gets_busy(other);
+    world.run_for(ms(5));
+    assert_eq!(world.open(&[busy, other]), [false, true], "2 ms of drain");
 }
 
 #[test]

@@ -253,8 +253,8 @@ fn dead_processes_hold_nothing(core: &Core) -> Result<(), Broken> {
 
 fn gates_agree_with_the_lock(core: &Core, id: SessionId, session: &Session) -> Result<(), Broken> {
     let passages: Vec<Passage> = session.attached().map(|(_, client)| client.gate.passage()).collect();
-    let takes_turns = core.takes_turns(id);
-    let may_close = takes_turns || !session.may_run() || core.is_held_up(id);
+    let on_demand = session.runs_on_demand(core.on_demand);
+    let may_close = on_demand || !session.may_run() || core.is_held_up(id);
     let all = |allowed: fn(&Passage) -> bool| passages.iter().all(allowed);
     let agree = match &session.lock {
         Lock::Idle | Lock::Waiting(_) => {
@@ -262,7 +262,7 @@ fn gates_agree_with_the_lock(core: &Core, id: SessionId, session: &Session) -> R
             held_back && all(|passage| *passage == Passage::Shut)
         }
         Lock::Holding(_) if !session.may_run() => false,
-        Lock::Holding(_) if takes_turns => {
+        Lock::Holding(_) if on_demand => {
             all(|p| matches!(p, Passage::Open | Passage::Moving | Passage::Idle))
         }
         Lock::Holding(_) => all(|p| matches!(p, Passage::Open | Passage::Moving)),
