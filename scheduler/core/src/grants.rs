@@ -9,6 +9,7 @@ use crate::event::Notice;
 use crate::gpu::Card;
 use crate::gpu::queue::{self, Occupancies, Occupancy};
 use crate::gpu_set::GpuSet;
+use crate::memory::absent::Absent;
 use crate::session::client::Past;
 use crate::session::clock::Clock;
 use crate::session::drop::PendingDrop;
@@ -181,15 +182,15 @@ impl Core {
         tied
     }
 
-    /// Returns the waiting sessions that wait for no stuck or absent process, in order. The others reserve no
+    /// Returns the waiting sessions that wait for no absent memory and no awaited process, in order. The others reserve no
     /// cards and take no holder's turn, since their wait has no known end.
     pub(crate) fn admissible(&self, cards: GpuSet) -> impl Iterator<Item = SessionId> {
         self.in_line(cards).filter(|&id| self.is_admissible(id))
     }
 
-    /// Whether a waiting session waits for no stuck or absent process.
+    /// Whether a waiting session waits for no absent memory and no awaited process.
     pub(crate) fn is_admissible(&self, id: SessionId) -> bool {
-        !self.is_held_up(id) && !self.waits_for_the_lost(id)
+        !self.is_held_up(id) && !self.waits_for_absent_memory(id)
     }
 
     /// Whether an awaited process of the last daemon may run on any of a session's cards.
@@ -197,22 +198,22 @@ impl Core {
         self.recovery.holds_up(self.cards_of(id))
     }
 
-    /// Whether a session could not fit beside stuck holders and absent processes even if all other holders
-    /// released the lock.
-    pub(crate) fn waits_for_the_lost(&self, id: SessionId) -> bool {
-        let cards = self.turn_cards(id);
-        // Every waiter is checked often, and stuck or absent memory is rare.
-        if !self.is_anything_lost(cards) {
-            return false;
-        }
-        let left_over = self.occupancies_with_absent(cards, Card::stuck_occupancy);
-        !queue::fits(cards, |gpu| self.need(id, gpu), &left_over)
+    /// Whether a session could not fit beside absent memory even if all holders released the lock.
+    pub(crate) fn waits_for_absent_memory(&self, id: SessionId) -> bool {
+        let mut cards = self.cards.among(self.turn_cards(id));
+        // Every waiter is checked often, and absent memory is rare.
+        cards.any(|(gpu, card)| {
+            let absent = self.absent(gpu);
+            absent != Absent::NONE && !card.empty_occupancy().beside(absent).fits(self.need(id, gpu))
+        })
     }
 
-    /// Whether any of these cards has a stuck holder, or any awaited process may be passed.
-    pub(crate) fn is_anything_lost(&self, cards: GpuSet) -> bool {
-        let stuck = |(_, card): (GpuId, &Card)| card.census.stuck() > 0;
-        self.recovery.passable().next().is_some() || self.cards.among(cards).any(stuck)
+    /// Absent memory on a card.
+    pub(crate) fn absent(&self, gpu: GpuId) -> Absent {
+        match (self.config.stuck_policy, self.cards.get(gpu)) {
+            (StuckPolicy::RunOthers, Some(card)) => card.absent(self.recovery.overdue(gpu)),
+            _ => Absent::NONE,
+        }
     }
 
     /// Whether a session is stuck: it was asked for the lock, is late, and was reported.
@@ -223,28 +224,13 @@ impl Core {
 
     /// Returns the occupancy of a card by the sessions that take turns there.
     pub(crate) fn occupancy_on(&self, gpu: GpuId) -> Option<Occupancy> {
-        self.occupancies(gpu.into()).get(gpu).copied()
+        Some(self.cards.get(gpu)?.occupancy(self.absent(gpu)))
     }
 
     /// Returns the occupancy of each of `cards` by the sessions that take turns there.
     pub(crate) fn occupancies(&self, cards: GpuSet) -> Occupancies {
-        self.occupancies_with_absent(cards, Card::occupancy)
-    }
-
-    /// Returns the occupancy of each of `cards`, computed by `of`, with the memory of absent processes
-    /// added.
-    fn occupancies_with_absent(&self, cards: GpuSet, of: impl Fn(&Card, bool) -> Occupancy) -> Occupancies {
         let cards = self.cards.among(cards);
-        let pass = self.config.stuck_policy == StuckPolicy::RunOthers;
-        let mut taken: Occupancies = cards.map(|(gpu, card)| (gpu, of(card, pass))).collect();
-        for (gpu, bytes) in self.recovery.passable() {
-            // Where no memory moves, the memory of absent processes keeps no session out.
-            let moves = self.cards.get(gpu).is_some_and(Card::moves_memory);
-            if let Some(occupancy) = taken.get_mut(gpu).filter(|_| moves) {
-                occupancy.enter(bytes);
-            }
-        }
-        taken
+        cards.map(|(gpu, card)| (gpu, card.occupancy(self.absent(gpu)))).collect()
     }
 
     /// Grants a session its cards before its turn, as a loan that ends when the first waiter can begin.

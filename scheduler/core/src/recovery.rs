@@ -146,10 +146,10 @@ impl Recovery {
         away.filter_map(|client| client.cards.get(gpu)).copied().sum()
     }
 
-    /// Memory, by card, of missing processes beside which others may run.
-    pub(crate) fn passable(&self) -> impl Iterator<Item = (GpuId, Bytes)> {
+    /// Bytes on a card of overdue processes beside which others may run.
+    pub(crate) fn overdue(&self, gpu: GpuId) -> Bytes {
         let passable = self.awaited.values().filter(|client| client.is_passable(self.policy));
-        passable.flat_map(|client| client.cards.iter().map(|(gpu, &bytes)| (gpu, bytes)))
+        passable.filter_map(|client| client.cards.get(gpu)).copied().sum()
     }
 
     /// Whether the last daemon knew the process and it is neither back nor dead.

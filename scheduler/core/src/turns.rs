@@ -35,6 +35,7 @@ use crate::core::Core;
 use crate::few::ByGpu;
 use crate::gpu::Card;
 use crate::gpu_set::GpuSet;
+use crate::memory::absent::Absent;
 use crate::session::Session;
 use crate::session::lock::{Lock, Ticket, Turn};
 use crate::session::on_card::OnCard;
@@ -106,7 +107,7 @@ impl Core {
     /// floor would be too low where a gang, or a waiter for memory that does not come back, keeps it down.
     fn level(&mut self, id: SessionId, gpu: GpuId) -> Virtual {
         let floor = self.raise_floor(gpu);
-        let held_down = |card: &&Card| card.census.has_gangs() || self.is_anything_lost(gpu.into());
+        let held_down = |card: &&Card| card.census.has_gangs() || self.absent(gpu) != Absent::NONE;
         let card = self.cards.get(gpu).filter(held_down);
         let beside = card.and_then(|card| self.least_beside(id, gpu, card));
         beside.unwrap_or(floor).max(floor)

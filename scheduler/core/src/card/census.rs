@@ -53,8 +53,8 @@ pub(crate) struct Census {
     /// Sum of the working sets (movable bytes) of all sessions that hold the lock.
     held: Total,
     kept: Total,
-    /// Sum of the working sets of stuck sessions, which did not give the lock back in time.
-    lost: Total,
+    /// Sum of the working sets (movable bytes) of stuck sessions.
+    stuck_bytes: Total,
     /// Counter that grows whenever the card's lock holders or its queue change.
     line: u64,
 }
@@ -104,8 +104,8 @@ impl Census {
         self.held += new.part(new.holds());
         self.kept -= old.part(old.keeps());
         self.kept += new.part(new.keeps());
-        self.lost -= old.part(old.is_stuck());
-        self.lost += new.part(new.is_stuck());
+        self.stuck_bytes -= old.part(old.is_stuck());
+        self.stuck_bytes += new.part(new.is_stuck());
     }
 
     /// Reason why sessions must take turns although their working sets fit the card together. Idle sessions
@@ -190,8 +190,8 @@ impl Census {
         self.stuck as usize
     }
 
-    pub(crate) fn lost(&self) -> Bytes {
-        self.lost.get()
+    pub(crate) fn stuck_bytes(&self) -> Bytes {
+        self.stuck_bytes.get()
     }
 
     /// Whether two indexes are equal apart from their change counters.

@@ -15,6 +15,7 @@ use gpushare_proto::{Bytes, Nanos};
 
 use crate::average::Average;
 use crate::config::Config;
+use crate::memory::absent::Absent;
 use crate::session::share::Virtual;
 use budget::SwitchBudget;
 use census::Census;
@@ -172,39 +173,30 @@ impl Card {
         self.mode.mode() == Mode::Serialized
     }
 
-    /// Occupancy by the sessions that take turns. If `passable`, another session may run beside a stuck
-    /// holder; the memory of the stuck one stays occupied.
-    pub(crate) fn occupancy(&self, passable: bool) -> Occupancy {
-        let seated = self.census.seated(self.takes_turns());
-        self.occupancy_beside(self.passed(passable).0).taken(seated, self.census.held())
-    }
-
-    /// Occupancy of the card once all holders except stuck, passable ones have given the lock back.
-    pub(crate) fn stuck_occupancy(&self, passable: bool) -> Occupancy {
-        let (stuck, lost) = self.passed(passable);
-        self.occupancy_beside(stuck).taken(stuck, lost)
+    /// Occupancy of the card by the holders that take turns, beside `absent` memory.
+    pub(crate) fn occupancy(&self, absent: Absent) -> Occupancy {
+        let seated = self.census.seated(self.takes_turns()).saturating_sub(absent.holders);
+        self.empty_occupancy()
+            .beside(absent)
+            .taken(seated, self.census.held() - absent.held)
     }
 
     /// Occupancy of the card while no session holds it.
     pub(crate) fn empty_occupancy(&self) -> Occupancy {
-        self.occupancy_beside(0)
-    }
-
-    /// Number of stuck holders beside which others may run, and the sum of their working sets.
-    fn passed(&self, passable: bool) -> (usize, Bytes) {
-        match passable {
-            true => (self.census.stuck(), self.census.lost()),
-            false => (0, Bytes::ZERO),
-        }
-    }
-
-    fn occupancy_beside(&self, stuck: usize) -> Occupancy {
         match self.mode.mode() {
             Mode::Serialized => Occupancy::empty(usize::MAX, self.capacity()),
-            Mode::TimeSliced => Occupancy::empty(1 + stuck, self.capacity()),
+            Mode::TimeSliced => Occupancy::empty(1, self.capacity()),
             // Only sessions with a compute limit take turns here, and none of them needs memory to move.
-            Mode::Parallel => Occupancy::empty(1 + stuck, Bytes::MAX),
+            Mode::Parallel => Occupancy::empty(1, Bytes::MAX),
         }
+    }
+
+    /// Adds the stuck holders to the `away` bytes of overdue processes: the card's absent memory.
+    pub(crate) fn absent(&self, away: Bytes) -> Absent {
+        let held = self.census.stuck_bytes();
+        // Where no memory moves, the memory of overdue processes keeps no session out.
+        let away = if self.moves_memory() { away } else { Bytes::ZERO };
+        Absent { holders: self.census.stuck(), held, bytes: held + away }
     }
 
     /// Whether all holders that take turns may keep the lock together.

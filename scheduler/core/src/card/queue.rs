@@ -14,31 +14,36 @@
 //!             admitted   reserves 0, 1 ───┘ waits  admitted
 //! ```
 //!
-//! With the policy `run_others`, a waiter is skipped if it could not fit beside a stuck holder even after all
-//! other holders let go. Every other waiter that does not fit yet reserves its cards. Otherwise smaller
-//! sessions would pass it for as long as the stuck holder stays.
+//! A waiter that could not fit beside absent memory (memory/absent.rs) even after all holders let go is
+//! skipped. Every other waiter that does not fit yet reserves its cards. Otherwise smaller sessions would pass
+//! it for as long as the absent memory stays.
 
 use gpushare_proto::{Bytes, GpuId, SessionId};
 use smallvec::SmallVec;
 
+use crate::memory::absent::Absent;
 use crate::values::gpu_set::GpuSet;
 use crate::values::small_map::ByGpu;
 
 /// Occupancy of a card that takes turns: number of holders and their bytes, each with its largest value.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Occupancy {
-    /// Largest number of sessions that may hold the card together. Unbounded where memory moves; else one
-    /// beside stuck holders that may be passed.
+    /// Largest number of sessions that may hold the card together: unbounded where memory moves, else one.
     seats: usize,
     holders: usize,
     /// Largest sum of bytes that the sessions that hold the card may have.
     capacity: Bytes,
     held: Bytes,
+    absent: Absent,
 }
 
 impl Occupancy {
     pub(crate) const fn empty(seats: usize, capacity: Bytes) -> Self {
-        Self { seats, holders: 0, capacity, held: Bytes::ZERO }
+        Self { seats, holders: 0, capacity, held: Bytes::ZERO, absent: Absent::NONE }
+    }
+
+    pub(crate) const fn beside(self, absent: Absent) -> Self {
+        Self { absent, ..self }
     }
 
     pub(crate) const fn taken(self, holders: usize, held: Bytes) -> Self {
@@ -57,10 +62,11 @@ impl Occupancy {
         self.holders = self.holders.saturating_sub(1);
     }
 
-    /// Whether a session with `bytes` fits beside the card's holders. On a card without holders any session
-    /// fits.
+    /// Whether a session with `bytes` fits beside the card's holders and absent memory. On a card without
+    /// either any session fits.
     pub(crate) fn fits(&self, bytes: Bytes) -> bool {
-        self.holders == 0 || (self.holders < self.seats && self.held + bytes <= self.capacity)
+        let alone = self.holders == 0 && self.absent == Absent::NONE;
+        alone || (self.holders < self.seats && self.held + self.absent.bytes + bytes <= self.capacity)
     }
 }
 
@@ -235,7 +241,8 @@ mod tests {
 
     #[test]
     fn where_one_goes_beside_another_that_does_not_let_go_a_second_one_does_not() {
-        let mut taken = [(A, Occupancy::empty(2, Bytes(10)).taken(1, Bytes(4)))].into_iter().collect();
+        let absent = Absent { holders: 1, held: Bytes(4), bytes: Bytes(4) };
+        let mut taken = [(A, Occupancy::empty(1, Bytes(10)).beside(absent))].into_iter().collect();
         let admission = admit(&[needs(1, &[(A, 4)]), needs(2, &[(A, 1)])], &mut taken);
         assert_eq!(admission.admitted.as_slice(), [SessionId(1)]);
         assert_eq!(admission.wanted, A.into());

@@ -1,6 +1,7 @@
 //! Tests of the machine in virtual time: each test names one rule. `schedules.rs`, `crowds.rs` and
 //! `gangs_searched.rs` check the invariants over drawn or enumerated events.
 
+mod absent_memory;
 mod crowds;
 mod drawn;
 mod world;
@@ -13,7 +14,6 @@ mod gangs_searched;
 mod late_drops;
 mod leases;
 mod liveness;
-mod lost_memory;
 mod modes;
 mod observing;
 mod orphans;

@@ -67,7 +67,7 @@ impl Core {
             let reason = drop.stuck()?.to_owned();
             Some(WaitsFor::Stuck { session, reason })
         });
-        let alone = holders.is_empty() || self.waits_for_the_lost(id);
+        let alone = holders.is_empty() || self.waits_for_absent_memory(id);
         stuck.unwrap_or_else(|| match holders.is_empty() {
             _ if alone && !cards.is_empty() && away(cards) > 0 => WaitsFor::Return(away(cards)),
             true => WaitsFor::Turn,
