@@ -142,12 +142,18 @@ impl Recovery {
 
     /// Bytes that processes that are away use on a card.
     pub(crate) fn used(&self, gpu: GpuId) -> Bytes {
+        if self.over {
+            return Bytes::ZERO;
+        }
         let away = self.awaited.values().filter(|client| client.is_away());
         away.filter_map(|client| client.cards.get(gpu)).copied().sum()
     }
 
     /// Bytes on a card of overdue processes beside which others may run.
     pub(crate) fn overdue(&self, gpu: GpuId) -> Bytes {
+        if self.over {
+            return Bytes::ZERO;
+        }
         let passable = self.awaited.values().filter(|client| client.is_passable(self.policy));
         passable.filter_map(|client| client.cards.get(gpu)).copied().sum()
     }

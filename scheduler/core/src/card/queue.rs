@@ -93,23 +93,21 @@ pub(crate) fn admit(
     let mut reserved = GpuSet::default();
     let all: GpuSet = taken.keys().collect();
     for (session, cards) in waiters {
-        // All cards are reserved, so the rest of the line changes nothing.
-        if !reserved.is_empty() && all.is_within(reserved) {
-            break;
-        }
-        if cards.overlaps(reserved) {
-            reserved = reserved.with(cards);
-            continue;
-        }
-        let needs = |gpu| need(session, gpu);
-        let misfits = misfits(cards, needs, taken);
-        if misfits.is_empty() {
-            enter(cards, needs, taken);
-            admission.admitted.push(session);
-            continue;
+        if !cards.overlaps(reserved) {
+            let needs = |gpu| need(session, gpu);
+            let misfits = misfits(cards, needs, taken);
+            if misfits.is_empty() {
+                enter(cards, needs, taken);
+                admission.admitted.push(session);
+                continue;
+            }
+            admission.wanted = admission.wanted.with(misfits);
         }
         reserved = reserved.with(cards);
-        admission.wanted = admission.wanted.with(misfits);
+        // The rest of the line changes nothing.
+        if all.is_within(reserved) {
+            break;
+        }
     }
     admission
 }
