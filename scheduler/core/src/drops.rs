@@ -50,11 +50,15 @@ impl Core {
                 }
             }
         }
+        // Turns are backfilled only where gangs wait.
+        if self.cards.among(cards).any(|(_, card)| card.census.has_gangs()) {
+            self.end_backfill(self.tied_to(cards));
+        }
         self.notice(Notice::Dropped { session: id, epoch, gpus, drain });
     }
 
     /// Asks for the lock of holders that no longer fit together on a card. The session that grew stays first,
-    /// then the earliest grants, and borrowers last.
+    /// then the earliest grants, and backfilled turns last.
     pub(crate) fn fit_holders(&mut self) {
         for gpu in self.agenda.cards() {
             let Some(card) = self.cards.get(gpu).filter(|card| !card.holders_fit()) else {
@@ -68,7 +72,7 @@ impl Core {
                 .filter_map(|&id| match self.sessions.get(id)?.lock {
                     Lock::Holding(grant) => {
                         let grew = self.grown == Some(id);
-                        Some((grant.clock.is_lent(), !grew, grant.epoch, id))
+                        Some((grant.clock.is_limited(), !grew, grant.epoch, id))
                     }
                     _ => None,
                 })
@@ -82,8 +86,8 @@ impl Core {
         }
     }
 
-    /// Handles the end of a quantum: the holder keeps the card on loan, releases it for the first waiter, or
-    /// begins another quantum.
+    /// Handles the end of a quantum: the holder goes on while the first waiter cannot begin, releases the lock
+    /// for it, or begins another quantum.
     fn expire_quantum(&mut self, id: SessionId) {
         let wanted = self.turn_cards(id).and(self.wanted);
         wanted.into_iter().for_each(|gpu| self.raise_floors(gpu));
@@ -92,7 +96,7 @@ impl Core {
         }
         match self.makes_way(id) {
             Some(gpu) => self.make_way(id, gpu),
-            None => self.renew(id),
+            None => self.renew(id, None),
         }
     }
 
@@ -120,7 +124,7 @@ impl Core {
     }
 
     /// Ends quanta that are over, and advances drops (`session/drop.rs`). Returns whether to look again: a
-    /// holder became stuck, so that others may pass it, or others kept the card only because this one did.
+    /// holder became stuck, so that others may pass it.
     pub(crate) fn push_holders(&mut self) -> bool {
         let mut again = false;
         for at in 0..self.agenda.len() {
@@ -131,7 +135,6 @@ impl Core {
             match &session.lock {
                 Lock::Holding(grant) if grant.clock.is_over(self.now) && self.stands_in_the_way(session) => {
                     self.expire_quantum(id);
-                    again |= self.is_leaving(id) && self.frees_others(id);
                 }
                 Lock::Dropping(..) => {}
                 _ => continue,

@@ -20,10 +20,8 @@ use crate::session::lock::{Entry, Grant, Lock, Ticket};
 enum Occasion {
     /// The session takes no turns on its cards, so it need not wait.
     Parallel,
-    /// The session takes turns and its turn has come.
-    Turn,
-    /// The card is lent to the session until this time, when the first waiter can begin (lending.rs).
-    Loan(Nanos),
+    /// The session takes turns and its turn has come. A backfilled turn must end by the given time.
+    Turn(Option<Nanos>),
     /// The session held the lock when the last daemon ended, and goes on.
     Return,
 }
@@ -138,19 +136,19 @@ impl Core {
     }
 
     fn grant_turns_on(&mut self, tied: GpuSet) {
-        self.touch_lent(tied);
         loop {
-            // Floors rise by grants, and the order of gangs with them. Lent room is taken, so that other
-            // holders are in the way of the waiting sessions.
             let waiters = self.admissible(tied).map(|id| (id, self.turn_cards(id)));
             let need = |id, gpu| self.need(id, gpu);
-            let admission = queue::admit(waiters, need, &mut self.occupancies(tied));
+            let start = |id, misfits| self.start(id, misfits);
+            let ends_before = |id, limit| self.ends_before(id, limit);
+            let admission = queue::admit(waiters, need, start, ends_before, &mut self.occupancies(tied));
             self.set_wanted(tied, admission.wanted);
+            // Floors rise by grants, and the order of gangs with them.
             let again = tied.len() > 1 && !admission.admitted.is_empty();
-            for id in admission.admitted {
-                self.grant(id, Occasion::Turn);
+            for (id, limit) in admission.admitted {
+                self.grant(id, Occasion::Turn(limit));
             }
-            if !again && !self.lend_cards(tied) {
+            if !again {
                 break;
             }
         }
@@ -233,28 +231,18 @@ impl Core {
         cards.map(|(gpu, card)| (gpu, card.occupancy(self.absent(gpu)))).collect()
     }
 
-    /// Grants a session its cards before its turn, as a loan that ends when the first waiter can begin.
-    pub(crate) fn grant_loan(&mut self, id: SessionId, until: Nanos) {
-        self.grant(id, Occasion::Loan(until));
-        self.lent = self.lent.with(self.turn_cards(id));
-    }
-
     /// Gives the lock to a session that neither holds it nor was asked to release it.
     fn grant(&mut self, id: SessionId, occasion: Occasion) {
-        let turn = matches!(occasion, Occasion::Turn | Occasion::Loan(_));
-        let expected_move = match turn {
-            true => self.expected_move(id),
-            false => Nanos::ZERO,
-        };
+        let turn = matches!(occasion, Occasion::Turn(_));
         let gpus = self.turn_cards(id);
         let moves = turn && self.cards.among(gpus).any(|(_, card)| card.moves_memory());
         if turn {
             self.forgive(id);
         }
-        let mut clock = self.clock(id, expected_move);
-        if let Occasion::Loan(until) = occasion {
-            clock.lend(self.now, until.min(clock.turn_end()));
-        }
+        let clock = match occasion {
+            Occasion::Turn(limit) => self.turn_clock(id, limit),
+            Occasion::Parallel | Occasion::Return => self.clock(id, Nanos::ZERO),
+        };
         let entry = turn.then(|| self.entry(id));
         for gpu in gpus.into_iter().filter(|_| moves) {
             let alone = !self.is_anything_moving(gpu);

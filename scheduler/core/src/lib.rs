@@ -25,7 +25,7 @@ mod preempt;
 
 mod drops;
 
-mod lending;
+mod backfill;
 
 mod recovery;
 

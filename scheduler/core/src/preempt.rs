@@ -91,7 +91,7 @@ impl Core {
         lock.is_some_and(|lock| lock.dropping().is_some())
     }
 
-    fn end_quantum(&mut self, id: SessionId) {
+    pub(crate) fn end_quantum(&mut self, id: SessionId) {
         let now = self.now;
         if let Some(session) = self.sessions.get_mut(id)
             && let Lock::Holding(grant) = &mut session.lock

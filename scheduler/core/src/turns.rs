@@ -14,17 +14,15 @@
 //!
 //! A session on several cards (a gang) is ordered by the greatest of its distances from the floors. So its
 //! place is the same on each card. At the end of a quantum, a holder goes on only if the first waiter's
-//! virtual time exceeds the holder's by more than half a quantum. If the first waiter is a gang that also
-//! waits for another card, the card is lent. The borrower is the holder or a session behind the gang
-//! (lending.rs). A waiting gang keeps the floors of all its cards down, so that it becomes first at some
+//! virtual time exceeds the holder's by more than half a quantum. Where the first waiter is a gang that also
+//! waits for another card, others use the time until then (backfill.rs). A waiting gang keeps the floors of all its cards down, so that it becomes first at some
 //! time. Before its turn it gives up the lead that waiting for another card gave it. A new session begins at
 //! the least virtual time of the others.
 //!
 //! **Bound.** For a fixed set of sessions that always have work, session i waits at most Σ over j≠i of
 //! [(wⱼ/wᵢ)(qᵢ+sᵢ) + (3/2)qⱼ + sⱼ], plus the switch budget. Here q is the quantum, s the cost of a switch
 //! ([`Card::switch_cost`]) and w the effective weight. The three terms: j catches up with i, ends its present
-//! quantum, and may be renewed half a quantum early. A gang also waits for the drain of the borrowers of its
-//! cards, and for the rest of a borrower's turn that goes before it. A session that waits for memory of stuck
+//! quantum, and may be renewed half a quantum early. A gang also waits for the drain of backfilled turns. A session that waits for memory of stuck
 //! or absent processes (grants.rs) has no bound.
 
 use std::collections::BTreeSet;
@@ -254,23 +252,18 @@ impl Core {
         cards.into_iter().flatten().for_each(|on| on.behind = Virtual::default());
     }
 
-    /// Starts another quantum for a holder.
-    pub(crate) fn renew(&mut self, id: SessionId) {
-        let clock = self.clock(id, Nanos::ZERO);
+    /// Starts another quantum for a holder, which ends by the `limit` of a backfilled turn.
+    pub(crate) fn renew(&mut self, id: SessionId, limit: Option<Nanos>) {
+        let mut clock = self.clock(id, Nanos::ZERO);
+        clock.limit(limit);
         if let Some(session) = self.sessions.get_mut(id)
             && let Lock::Holding(grant) = &mut session.lock
         {
             grant.clock = clock;
         }
-        self.keeps_gangs(id);
-    }
-
-    /// Marks a holder's cards to be examined again if gangs wait there. Gangs wait longer for the holder than
-    /// expected, so their other cards can be lent.
-    pub(crate) fn keeps_gangs(&mut self, id: SessionId) {
+        // Gangs wait longer for this holder than expected, which leaves others more time on their other cards.
         for gpu in self.turn_cards(id) {
-            let ties = self.cards.get(gpu).is_some_and(|card| !card.census.gangs.is_empty());
-            if ties {
+            if self.cards.get(gpu).is_some_and(|card| !card.census.gangs.is_empty()) {
                 self.agenda.look_at(gpu);
                 self.reordered = true;
             }

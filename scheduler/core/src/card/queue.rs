@@ -5,8 +5,8 @@
 //! later waiter is admitted there. Where it does not fit, the quanta of holders are not renewed. These
 //! holders release the lock together once the waiter would fit on all its cards. The first waiter meets no
 //! reservation, so its cards drain and it is admitted. So there is no deadlock, and a stream of single-card
-//! sessions cannot starve a session with many cards. Cards that a waiter cannot use yet are lent meanwhile
-//! (lending.rs).
+//! sessions cannot starve a session with many cards. A later waiter is admitted on reserved cards if its turn
+//! ends before the waiter that reserved them could begin (backfill.rs).
 //!
 //! ```text
 //!   order     1:{gpu0}  2:{gpu0,gpu1}  3:{gpu1}  4:{gpu2}
@@ -18,7 +18,7 @@
 //! skipped. Every other waiter that does not fit yet reserves its cards. Otherwise smaller sessions would pass
 //! it for as long as the absent memory stays.
 
-use gpushare_proto::{Bytes, GpuId, SessionId};
+use gpushare_proto::{Bytes, GpuId, Nanos, SessionId};
 use smallvec::SmallVec;
 
 use crate::memory::absent::Absent;
@@ -76,36 +76,53 @@ pub(crate) type Occupancies = ByGpu<Occupancy>;
 /// Decision on the waiting sessions: those to admit, and the cards that must make room.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct Admission {
-    /// Sessions to grant the lock now, in order.
-    pub(crate) admitted: SmallVec<[SessionId; 4]>,
+    /// Sessions to grant the lock now, in order. A backfilled turn must end by the point in time beside it.
+    pub(crate) admitted: SmallVec<[(SessionId, Option<Nanos>); 4]>,
     /// Cards whose holders must make room for a waiting session when their quantum ends.
     pub(crate) wanted: GpuSet,
 }
 
+/// Number of waiters behind the first reservation that are examined for backfill. Most of a long line want the
+/// same cards.
+const DEPTH: usize = 16;
+
 /// Decides which waiting sessions are admitted. `waiters` come in the order of turns, each with its cards in
-/// `taken`; `need` gives the bytes that a session needs on a card.
+/// `taken`; `need` gives the bytes that a session needs on a card. `start` gives the earliest point in time at
+/// which a session has room on the cards where it does not fit. `ends_before` says whether a session's turn
+/// can end before a point in time.
 pub(crate) fn admit(
     waiters: impl IntoIterator<Item = (SessionId, GpuSet)>,
     need: impl Fn(SessionId, GpuId) -> Bytes,
+    start: impl Fn(SessionId, GpuSet) -> Nanos,
+    ends_before: impl Fn(SessionId, Nanos) -> bool,
     taken: &mut Occupancies,
 ) -> Admission {
     let mut admission = Admission::default();
-    let mut reserved = GpuSet::default();
+    // By card: earliest start of the waiters that reserve it.
+    let mut reserved: ByGpu<Nanos> = ByGpu::default();
     let all: GpuSet = taken.keys().collect();
+    let mut behind = 0;
     for (session, cards) in waiters {
-        if !cards.overlaps(reserved) {
-            let needs = |gpu| need(session, gpu);
-            let misfits = misfits(cards, needs, taken);
-            if misfits.is_empty() {
-                enter(cards, needs, taken);
-                admission.admitted.push(session);
-                continue;
-            }
+        let needs = |gpu| need(session, gpu);
+        let misfits = misfits(cards, needs, taken);
+        let limit = cards.into_iter().filter_map(|gpu| reserved.get(gpu)).min().copied();
+        if misfits.is_empty() && limit.is_none_or(|limit| ends_before(session, limit)) {
+            enter(cards, needs, taken);
+            admission.admitted.push((session, limit));
+            continue;
+        }
+        if limit.is_none() {
             admission.wanted = admission.wanted.with(misfits);
         }
-        reserved = reserved.with(cards);
-        // The rest of the line changes nothing.
-        if all.is_within(reserved) {
+        // Cards whose holders do not make room yet say nothing about the start.
+        let starts = start(session, misfits.and(admission.wanted)).max(limit.unwrap_or_default());
+        for gpu in cards {
+            let before = reserved.get(gpu).map_or(starts, |&before| before.min(starts));
+            reserved.insert(gpu, before);
+        }
+        behind += usize::from(all.is_within(reserved.keys().collect()));
+        // A waiter for one card leaves no time for others.
+        if behind > DEPTH || all.len() < 2 {
             break;
         }
     }
@@ -180,7 +197,17 @@ mod tests {
     }
 
     fn admit(waiters: &[Needs], taken: &mut Occupancies) -> Admission {
-        super::admit(cards(waiters), |id, gpu| need(waiters, id, gpu), taken)
+        admit_before(waiters, Nanos::ZERO, taken)
+    }
+
+    /// Admits waiters if each turn takes 10 ns and those that do not fit can begin at the time `start`.
+    fn admit_before(waiters: &[Needs], start: Nanos, taken: &mut Occupancies) -> Admission {
+        let need = |id, gpu| need(waiters, id, gpu);
+        super::admit(cards(waiters), need, |_, _| start, |_, limit| Nanos(10) <= limit, taken)
+    }
+
+    fn ids(admission: &Admission) -> Vec<SessionId> {
+        admission.admitted.iter().map(|&(id, _)| id).collect()
     }
 
     /// Cards of 10 bytes where `held` bytes are taken by one holder each.
@@ -196,21 +223,21 @@ mod tests {
     #[test]
     fn the_head_is_admitted_beside_the_holders_if_it_fits() {
         let admission = admit(&[needs(1, &[(A, 4)]), needs(2, &[(A, 4)])], &mut taken(&[(A, 4)]));
-        assert_eq!(admission.admitted.as_slice(), [SessionId(1)]);
+        assert_eq!(ids(&admission), [SessionId(1)]);
         assert_eq!(admission.wanted, A.into());
     }
 
     #[test]
     fn nobody_passes_a_head_that_does_not_fit() {
         let admission = admit(&[needs(1, &[(A, 8)]), needs(2, &[(A, 1)])], &mut taken(&[(A, 4)]));
-        assert_eq!(admission.admitted.as_slice(), []);
+        assert_eq!(ids(&admission), []);
     }
 
     #[test]
     fn where_one_goes_at_a_time_nobody_enters_beside_another_however_small() {
         let mut taken = [(A, Occupancy::empty(1, Bytes(10)))].into_iter().collect();
         let admission = admit(&[needs(1, &[(A, 1)]), needs(2, &[(A, 0)])], &mut taken);
-        assert_eq!(admission.admitted.as_slice(), [SessionId(1)]);
+        assert_eq!(ids(&admission), [SessionId(1)]);
         assert_eq!(admission.wanted, A.into());
     }
 
@@ -218,14 +245,14 @@ mod tests {
     fn a_session_larger_than_the_card_is_admitted_alone() {
         let waiters = [needs(1, &[(A, 20)]), needs(2, &[(A, 0)])];
         let admission = admit(&waiters, &mut taken(&[]));
-        assert_eq!(admission.admitted.as_slice(), [SessionId(1)]);
+        assert_eq!(ids(&admission), [SessionId(1)]);
     }
 
     #[test]
     fn a_gang_reserves_all_its_cards_and_hurries_only_those_where_it_does_not_fit() {
         let waiters = [needs(1, &[(A, 8), (B, 2)]), needs(2, &[(B, 2)])];
         let admission = admit(&waiters, &mut taken(&[(A, 4), (B, 4)]));
-        assert_eq!(admission.admitted.as_slice(), []);
+        assert_eq!(ids(&admission), []);
         assert_eq!(admission.wanted, A.into());
     }
 
@@ -233,8 +260,18 @@ mod tests {
     fn who_waits_behind_a_reserved_card_reserves_its_others_too() {
         let waiters = [needs(1, &[(A, 8)]), needs(2, &[(A, 1), (B, 8)]), needs(3, &[(B, 1)])];
         let admission = admit(&waiters, &mut taken(&[(A, 4)]));
-        assert_eq!(admission.admitted.as_slice(), [], "session 3 would keep card B from session 2 for ever");
+        assert_eq!(ids(&admission), [], "session 3 would keep card B from session 2 for ever");
         assert_eq!(admission.wanted, A.into(), "session 2 hurries nobody before it is its turn");
+    }
+
+    #[test]
+    fn a_turn_that_ends_before_a_gang_can_begin_is_backfilled() {
+        let waiters = [needs(1, &[(A, 4), (B, 8)]), needs(2, &[(A, 8)])];
+        for (start, admitted) in [(9, None), (10, Some((SessionId(2), Some(Nanos(10)))))] {
+            let admission = admit_before(&waiters, Nanos(start), &mut taken(&[(B, 4)]));
+            assert_eq!(admission.admitted.first().copied(), admitted);
+            assert_eq!(admission.wanted, B.into());
+        }
     }
 
     #[test]
@@ -242,7 +279,7 @@ mod tests {
         let absent = Absent { holders: 1, held: Bytes(4), bytes: Bytes(4) };
         let mut taken = [(A, Occupancy::empty(1, Bytes(10)).beside(absent))].into_iter().collect();
         let admission = admit(&[needs(1, &[(A, 4)]), needs(2, &[(A, 1)])], &mut taken);
-        assert_eq!(admission.admitted.as_slice(), [SessionId(1)]);
+        assert_eq!(ids(&admission), [SessionId(1)]);
         assert_eq!(admission.wanted, A.into());
     }
 

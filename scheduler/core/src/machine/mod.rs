@@ -64,8 +64,6 @@ pub struct Core {
     pub(crate) on_demand: GpuSet,
     /// Cards on which a waiting session needs holders to make room.
     pub(crate) wanted: GpuSet,
-    /// Cards with holders that may keep the lock beyond their quantum.
-    pub(crate) lent: GpuSet,
     pub(crate) sessions: Sessions,
     /// Memory on cards that dead processes left and the driver has not freed yet.
     pub(crate) orphans: BTreeMap<ClientId, Orphan>,
@@ -100,7 +98,6 @@ impl Core {
             in_turns: GpuSet::default(),
             on_demand: GpuSet::default(),
             wanted: GpuSet::default(),
-            lent: GpuSet::default(),
             sessions: Sessions::default(),
             orphans: BTreeMap::new(),
             recovery: Recovery::new(expected, now, &config),

@@ -84,11 +84,13 @@ impl Core {
     pub(crate) fn part_with(&mut self, client: ClientId) -> Option<(SessionId, ByGpu<Book>)> {
         self.recovery.gone(client);
         self.recalls.forget(client);
+        let cards = self.tied_to(self.cards_of(self.session_of(client)?));
         let (home, books) = self.close_books(client)?;
         if let Some(session) = self.sessions.get_mut(home)
             && session.attached().next().is_none()
         {
             session.shut();
+            self.end_backfill(cards);
         }
         self.recount(home);
         Some((home, books))

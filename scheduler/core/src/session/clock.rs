@@ -10,17 +10,8 @@ const PATIENCE: u64 = 4;
 pub(crate) struct Clock {
     quantum: Nanos,
     starts: Nanos,
-    loan: Option<Loan>,
-}
-
-/// Loan of a card to its holder beyond the quantum, until a point in time or until anything changes.
-#[derive(Clone, Copy, Debug)]
-struct Loan {
-    until: Nanos,
-    /// Point in time at which the end of the loan was last computed.
-    found: Nanos,
-    /// Whether the loan is relied on until its end. Set only where the rules are checked (invariants.rs).
-    relied_on: bool,
+    /// Point in time by which a backfilled turn ends.
+    limit: Option<Nanos>,
 }
 
 impl Clock {
@@ -30,7 +21,7 @@ impl Clock {
         Self {
             quantum,
             starts: now + Nanos(expected_move.0.saturating_mul(PATIENCE)),
-            loan: None,
+            limit: None,
         }
     }
 
@@ -39,42 +30,32 @@ impl Clock {
         self.starts = self.starts.min(now);
     }
 
-    /// Limits the length of the turn to `quantum`, and returns whether its end moved. A loan's end stays.
+    /// Limits the length of the turn to `quantum`, and returns whether its end moved.
     pub(crate) fn shorten(&mut self, quantum: Nanos) -> bool {
-        let shorter = quantum < self.quantum;
+        let end = self.end();
         self.quantum = self.quantum.min(quantum);
-        shorter && !self.is_lent()
+        self.end() < end
     }
 
-    /// Ends the quantum and any loan at the time `now`.
+    /// Ends the quantum at the time `now`.
     pub(crate) fn end_at(&mut self, now: Nanos) {
         self.starts = now - self.quantum;
         self.quantum = now - self.starts;
-        self.loan = None;
     }
 
-    /// Lends the card until the time `until` at most. A running loan with an earlier end keeps that end.
-    pub(crate) fn lend(&mut self, now: Nanos, until: Nanos) {
-        let before = self.loan.map(|loan| loan.until);
-        let until = before.filter(|&end| end > now && end <= until).unwrap_or(until);
-        let (found, relied_on) = (now, false);
-        self.loan = Some(Loan { until, found, relied_on });
+    /// Ends the turn at the time `limit` at the latest, if it is backfilled.
+    pub(crate) fn limit(&mut self, limit: Option<Nanos>) {
+        self.limit = limit;
     }
 
-    pub(crate) const fn is_lent(&self) -> bool {
-        self.loan.is_some()
+    /// Whether the turn is backfilled: it ends when a gang can begin.
+    pub(crate) const fn is_limited(&self) -> bool {
+        self.limit.is_some()
     }
 
-    /// Relies on a loan until its end, unless that end was computed just now.
-    pub(crate) fn rely_on(&mut self, now: Nanos) {
-        if let Some(loan) = &mut self.loan {
-            loan.relied_on = loan.found < now;
-        }
-    }
-
-    /// Whether the holder's quantum, or its loan, may be over at the time `now`.
+    /// Whether the holder's quantum is over at the time `now`.
     pub(crate) fn is_over(&self, now: Nanos) -> bool {
-        self.loan.is_some_and(|loan| !loan.relied_on) || now >= self.end()
+        now >= self.end()
     }
 
     /// Duration for which the holder has the card; `now` is the time of the grant.
@@ -82,18 +63,15 @@ impl Clock {
         self.quantum.min(self.end() - now)
     }
 
-    /// Earliest point in time at which the quantum or loan can end, as the memory may be in at any moment.
+    /// Earliest point in time at which the quantum can end, as the memory may be in at any moment.
     pub(crate) fn earliest_end(&self, now: Nanos) -> Nanos {
         self.end().min(now + self.quantum)
     }
 
+    /// Point in time at which the quantum is over.
     pub(crate) fn end(&self) -> Nanos {
-        self.loan.map_or(self.turn_end(), |loan| loan.until)
-    }
-
-    /// Point in time at which the quantum is over, whether the card is on loan or not.
-    pub(crate) fn turn_end(&self) -> Nanos {
-        self.starts + self.quantum
+        let end = self.starts + self.quantum;
+        self.limit.map_or(end, |limit| limit.min(end))
     }
 }
 

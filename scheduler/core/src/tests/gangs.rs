@@ -138,7 +138,7 @@ fn wakes_before_the_gang(world: &mut World, (session, client): (SessionId, Clien
 }
 
 #[test]
-fn a_card_that_a_gang_cannot_use_yet_is_lent_to_the_next_in_line() {
+fn a_card_that_a_gang_cannot_use_yet_is_backfilled() {
     let (mut world, [a, b, gang, next]) = one_behind_a_gang();
     world.run_for(ms(290));
     world.dies(a);
@@ -152,37 +152,21 @@ fn a_card_that_a_gang_cannot_use_yet_is_lent_to_the_next_in_line() {
 }
 
 #[test]
-fn what_was_lent_is_a_turn_like_any_for_those_who_wait_for_one_card() {
+fn a_backfilled_turn_ends_in_time_for_a_session_that_wakes_before_the_gang() {
     let (mut world, [a, b, gang, next], sleeper) = one_behind_a_gang_and_a_sleeper();
-    world.run_for(ms(700));
+    world.run_for(ms(300));
     world.dies(a);
     world.run_for(ms(30));
     assert!(world.passes(next));
     wakes_before_the_gang(&mut world, sleeper);
-    world.run_for(ms(900));
+    world.run_for(ms(600));
     assert_eq!(world.open(&[b, gang, next, sleeper.1]), [true, false, true, false]);
-    world.run_for(ms(200));
-    assert_eq!(world.open(&[b, next, sleeper.1]), [true, false, true]);
-}
-
-#[test]
-fn what_was_lent_ends_sooner_for_who_waits_for_one_card_where_turns_are_set_shorter() {
-    let (mut world, [a, _, _, next], sleeper) = one_behind_a_gang_and_a_sleeper();
-    world.run_for(ms(700));
-    world.dies(a);
-    world.run_for(ms(30));
-    wakes_before_the_gang(&mut world, sleeper);
-    world.run_for(ms(300));
-    assert_eq!(world.open(&[next, sleeper.1]), [true, false]);
-    world.set(Knob::Quantum(Some(ms(500))));
-    world.run_for(ms(100));
-    assert_eq!(world.open(&[next, sleeper.1]), [true, false]);
-    world.run_for(ms(130));
+    world.run_for(ms(150));
     assert_eq!(world.open(&[next, sleeper.1]), [false, true]);
 }
 
 #[test]
-fn of_holders_that_grow_apart_a_borrower_lets_go_though_it_was_the_one_that_grew() {
+fn of_holders_that_grow_apart_a_backfilled_one_lets_go_though_it_grew() {
     let mut world =
         World::new(Config { quantum: Some(Nanos::from_secs(1)), bandwidth_per_second: gib(100), ..plain() });
     world.second_card();
@@ -199,7 +183,7 @@ fn of_holders_that_grow_apart_a_borrower_lets_go_though_it_was_the_one_that_grew
 }
 
 #[test]
-fn a_card_that_was_lent_comes_back_when_the_gang_can_begin() {
+fn a_backfilled_turn_ends_as_soon_as_the_gang_can_begin() {
     let (mut world, [a, b, gang, next]) = one_behind_a_gang();
     world.run_for(ms(300));
     world.dies(a);
@@ -212,7 +196,7 @@ fn a_card_that_was_lent_comes_back_when_the_gang_can_begin() {
 }
 
 #[test]
-fn a_card_is_not_lent_for_less_than_pays_for_moving_in_and_out() {
+fn no_turn_is_backfilled_that_does_not_pay_for_its_moves() {
     let (mut world, [a, b, gang, next]) = one_behind_a_gang();
     world.run_for(ms(900));
     world.dies(a);
@@ -223,7 +207,7 @@ fn a_card_is_not_lent_for_less_than_pays_for_moving_in_and_out() {
 }
 
 #[test]
-fn a_card_is_lent_also_while_a_gang_waits_in_the_line_of_another() {
+fn a_card_is_backfilled_while_its_gang_waits_in_another_line() {
     let mut world =
         World::new(Config { quantum: Some(Nanos::from_secs(1)), bandwidth_per_second: gib(100), ..plain() });
     world.second_card();

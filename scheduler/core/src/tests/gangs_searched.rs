@@ -57,7 +57,7 @@ struct Search {
 impl Search {
     /// A session with 6 of 10 GiB on each of its cards, for each of `sessions`.
     fn new(sessions: &[&[GpuId]], comers: usize) -> Self {
-        // Switches are cheap beside turns, so that cards are lent while a gang waits.
+        // Switches are cheap beside turns, so that turns are backfilled while a gang waits.
         let mut world = World::new(Config {
             quantum: Some(QUANTUM),
             bandwidth_per_second: gib(400),

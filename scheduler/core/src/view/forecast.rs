@@ -67,7 +67,7 @@ impl Core {
         let mode = self.cards.get(gpu)?.mode.mode();
         let id = prospect.session;
         let mut then = self.clone();
-        then.start(now, gpu, prospect);
+        then.begin_prospect(now, gpu, prospect);
         let card = then.cards.get(gpu)?;
         let others = || card.census.members.iter().filter(|&&other| other != id);
         let sums =
@@ -104,7 +104,7 @@ impl Core {
     }
 
     /// Tells the decision machine that a program starts, uses its whole quota and has work.
-    fn start(&mut self, now: Nanos, gpu: GpuId, prospect: DryRunSession) {
+    fn begin_prospect(&mut self, now: Nanos, gpu: GpuId, prospect: DryRunSession) {
         let DryRunSession { session, limit, compute, weight, priority, oversubscribe } = prospect;
         let client = NEWCOMER;
         let had = self.sessions.get(session).map(|known| known.sums(gpu).used.get());
