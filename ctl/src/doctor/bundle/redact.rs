@@ -14,11 +14,13 @@
 //!
 //! Equal parts get equal numbers in the whole archive. The numbers follow the order of appearance and tell nothing.
 //!
-//! Each kind has one regular expression, whose first group is the part to replace. They run one after the other, with
-//! those that could contain another kind first.
+//! Values of secret keys go first, since they can contain any other kind. Each other kind has one regular
+//! expression, whose group is the part to replace. They run one after the other, with those that
+//! could contain another kind first.
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::ops::Range;
 use std::sync::LazyLock;
 
 use regex::{Captures, Regex};
@@ -35,13 +37,19 @@ const FIRST_PERSON: u32 = 1000;
 /// Pattern of keys whose values are secrets by their name.
 const SECRET_KEY: &str = r"[\w.-]*(?:token|secret|password|passwd|credential|apikey|api_key|private)[\w.-]*";
 
+/// Pattern of an IPv4 address.
+const IPV4: &str = r"\d{1,3}(?:\.\d{1,3}){3}";
+
 /// Regular expression for a key whose whole name reads like a secret's.
 static WHOLE_KEY: LazyLock<Regex> = LazyLock::new(|| expression(&format!("^{SECRET_KEY}$")));
+/// Regular expression for such a key and what stands between it and its value.
+static ASSIGNED_KEY: LazyLock<Regex> =
+    LazyLock::new(|| expression(&format!(r#"({SECRET_KEY})["'\\]*[ \t!]*[=:][=:>~ \t]*"#)));
 
 /// Private part of a text: the kind, and the text to be numbered if the pseudonym has a number.
 type Part = (&'static str, Option<String>);
 
-/// Regular expression whose last group is private text, and a function from a match to its private part.
+/// Regular expression whose group is private text, and a function from a match to its private part.
 #[derive(Clone, Debug)]
 struct Rule {
     pattern: Regex,
@@ -58,13 +66,6 @@ fn rules(names: Names) -> Vec<Rule> {
         if names.is_empty() { None } else { rule(&pattern(&names.join("|")), part) }
     };
     [
-        rule(&format!(r#"(?m)^[ \t]*["']?({SECRET_KEY})["']?[ \t]*[=:][ \t]*(\S.*)$"#), keyed),
-        rule(
-            &format!(
-                r#"({SECRET_KEY})["'\\]*[ \t]*[=:][ \t]*\\*(?:"([^"\n]+)|'([^'\n]+)|([^\s,;}}\])&"']+))"#
-            ),
-            keyed,
-        ),
         rule(r"(?m)^[ \t]*Serial Number[ \t]*:[ \t]*(\S.*)$", |_| Some(("serial", None))),
         rule(r"([\w.+-]+@[\w-]+(?:\.[\w-]+)+)", |found| numbered("mail", found)),
         // Control groups of pods have underscores in place of dashes.
@@ -78,14 +79,9 @@ fn rules(names: Names) -> Vec<Rule> {
         known(names.homes, |any| format!(r"({any})(?:[^\w.~+@-]|$)"), |found| numbered("home", found)),
         rule(r"/(?:home|Users)/([\w~+@-]+(?:\.[\w~+@-]+)*)", |found| numbered("user", found)),
         rule(&bordered("[0-9a-f]{2}(?:[:-][0-9a-f]{2}){5}"), |found| numbered("mac", found)),
-        rule(&bordered("[0-9a-f:]*:[0-9a-f:]*:[0-9a-f:]*(?:[0-9]+(?:[.][0-9]+){3})?"), |found| {
-            // `fe80::1:` in a sentence, `peer:fe80::1` in a list.
-            let text = &found[1];
-            let mut forms = [text, text.trim_end_matches(':'), text.trim_start_matches(':')].into_iter();
-            address(forms.find_map(|text| text.parse::<Ipv6Addr>().ok())?.into())
-        }),
+        rule(&bordered(&ipv6()), |found| address(found[1].parse::<Ipv6Addr>().ok()?.into())),
         // Four numbers at the end of `libx.so.12.1.3.1` are not an address.
-        rule(r"(?:^|[\W_&&[^.]])(\d{1,3}(?:\.\d{1,3}){3})(?:\.?[\W_&&[^.]]|\.?$)", |found| {
+        rule(&format!(r"(?:(?:^|[\W_])\.|^|[\W_&&[^.]])({IPV4})\.*(?:[\W_&&[^.]]|$)"), |found| {
             address(found[1].parse::<Ipv4Addr>().ok()?.into())
         }),
         // A host goes with the whole domain around the known part of its name.
@@ -99,12 +95,6 @@ fn rules(names: Names) -> Vec<Rule> {
     .into_iter()
     .flatten()
     .collect()
-}
-
-/// Returns the private value of a key that is named like a secret; none for a value that is replaced already.
-fn keyed(found: &Captures<'_>) -> Option<Part> {
-    let value = found.iter().flatten().last()?.as_str();
-    (is_secret_key(&found[1]) && !value.starts_with('[')).then_some(("secret", None))
 }
 
 fn numbered(kind: &'static str, found: &Captures<'_>) -> Option<Part> {
@@ -123,6 +113,13 @@ fn expression(pattern: &str) -> Regex {
 /// Returns a regular expression for `pattern` between characters other than letters and digits.
 fn bordered(pattern: &str) -> String {
     format!(r"(?:^|[\W_])({pattern})(?:[\W_]|$)")
+}
+
+/// Returns a pattern of IPv6 addresses, the longest forms first. It also matches some with too many groups.
+fn ipv6() -> String {
+    let groups = "[0-9a-f]{1,4}(?::[0-9a-f]{1,4}){0,7}";
+    let mapped = format!("(?:[0-9a-f]{{1,4}}:){{0,6}}{IPV4}");
+    format!("(?:{groups})?::(?:{mapped}|{groups})?|{mapped}|(?:[0-9a-f]{{1,4}}:){{7}}[0-9a-f]{{1,4}}")
 }
 
 /// User names, host names and home folders that this machine knows.
@@ -249,7 +246,15 @@ impl Redactor {
                 format!("[{kind}]")
             }
         };
-        rules.iter().fold(text.to_owned(), |text, Rule { pattern, part }| {
+        let mut without_values = String::with_capacity(text.len());
+        let mut copied = 0;
+        for value in secret_values(text) {
+            without_values += &text[copied..value.start];
+            without_values += &shown(("secret", None));
+            copied = value.end;
+        }
+        without_values += &text[copied..];
+        rules.iter().fold(without_values, |text, Rule { pattern, part }| {
             replace(&text, pattern, |found| part(found).map(&mut shown))
         })
     }
@@ -274,20 +279,71 @@ impl Redactor {
     }
 }
 
-/// Replaces the last group of each match of `pattern` by the text that `shown` returns, if any.
+/// Replaces the group of each match of `pattern` by the text that `shown` returns, if any.
 fn replace(text: &str, pattern: &Regex, mut shown: impl FnMut(&Captures<'_>) -> Option<String>) -> String {
     let mut replaced = String::with_capacity(text.len());
     let (mut copied, mut from) = (0, 0);
     while let Some(found) = pattern.captures_at(text, from) {
-        let Some(part) = found.iter().flatten().last() else { break };
-        from = part.end();
+        let Some(part) = found.get(1) else { break };
         if let Some(shown) = shown(&found) {
             replaced += &text[copied..part.start()];
             replaced += &shown;
-            copied = from;
+            (copied, from) = (part.end(), part.end());
+        } else {
+            // A private part can begin within a match that is none.
+            from = part.start() + part.as_str().chars().next().map_or(1, char::len_utf8);
         }
     }
     replaced + &text[copied..]
+}
+
+/// Returns the places of the values of secret keys, in order.
+fn secret_values(text: &str) -> Vec<Range<usize>> {
+    let mut values: Vec<Range<usize>> = Vec::new();
+    let mut from = 0;
+    while let Some(found) = ASSIGNED_KEY.captures_at(text, from) {
+        let (whole, key) = (found.get_match(), found.get(1).map_or(0..0, |key| key.range()));
+        // The value of a key that is not secret can contain a secret one.
+        from = whole.end();
+        if is_secret_key(&text[key.clone()]) {
+            let line = text[..key.start].rfind('\n').map_or(0, |end| end + 1);
+            let first = text[line..key.start]
+                .trim_matches([' ', '\t', '"', '\'', '#', '*', '-'])
+                .is_empty();
+            let value = value(&text[from..], first);
+            values.extend((!value.is_empty()).then_some(from + value.start..from + value.end));
+            from += value.end;
+        }
+    }
+    values
+}
+
+/// Returns the place of a secret value at the beginning of `text`. It is the rest of the line if its key is
+/// `first` on the line, if the value begins with a bracket, or if a quoted value has no end.
+fn value(text: &str, first: bool) -> Range<usize> {
+    let line = text.split('\n').next().unwrap_or("").trim_end();
+    let bare = line.trim_start_matches('\\');
+    let slashes = line.len() - bare.len();
+    match bare.chars().next() {
+        _ if first => 0..line.len(),
+        Some('[' | '{' | '(' | '<') => 0..line.len(),
+        Some(quote @ ('"' | '\'')) => {
+            // A quote within the value has more backslashes than the first one.
+            let value = &bare[1..];
+            let is_end = |at: &usize| {
+                let before = &value[..*at];
+                before.len() - before.trim_end_matches('\\').len() <= slashes
+            };
+            let end = value.match_indices(quote).map(|(at, _)| at).find(is_end).unwrap_or(value.len());
+            slashes + 1..slashes + 1 + value[..end].trim_end_matches('\\').len()
+        }
+        _ => {
+            let is_end = |c: char| c.is_whitespace() || matches!(c, ',' | ';' | '}' | ']' | ')' | '&');
+            0..line[..line.find(is_end).unwrap_or(line.len())]
+                .trim_end_matches(['"', '\'', '\\'])
+                .len()
+        }
+    }
 }
 
 fn is_secret_key(key: &str) -> bool {
@@ -298,6 +354,8 @@ fn is_secret_key(key: &str) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+
     use super::*;
 
     fn redactor() -> Redactor {
@@ -378,10 +436,39 @@ mod tests {
     }
 
     #[test]
+    fn values_of_secret_keys_are_found_in_any_notation() {
+        for (text, expected) in [
+            (r#"tokens = ["swordfish", "marlin"]"#, "tokens = [secret]"),
+            ("password = [hunter2]", "password = [secret]"),
+            ("token=[abc", "token=[secret]"),
+            (r#"{"tokens":["swordfish"]}"#, r#"{"tokens":[secret]"#),
+            (r#"token=="SWORDFISH""#, "token==[secret]"),
+            (r#"token=>"SWORDFISH""#, "token=>[secret]"),
+            (r#"if token != "SWORD FISH" {"#, r#"if token != "[secret]" {"#),
+            ("token_file:token=hunter2", "token_file:token=[secret]"),
+            ("token_file: /x, token=hunter2", "token_file: /x, token=[secret]"),
+            ("  - password: hunter 2\r\nx", "  - password: [secret]\r\nx"),
+            (r#"{"a":1,"token":"hun\"ter","n":1}"#, r#"{"a":1,"token":"[secret]","n":1}"#),
+            (r#""{\"token\":\"hun\\\"ter\",\"n\":1}""#, r#""{\"token\":\"[secret]\",\"n\":1}""#),
+            (r#"{"url":"/x?token=hunter2","n":1}"#, r#"{"url":"/x?token=[secret]","n":1}"#),
+            (r#"x token="hunter 2, 3"#, r#"x token="[secret]"#),
+        ] {
+            assert_eq!(shown(text), expected);
+        }
+    }
+
+    #[test]
     fn addresses_are_replaced_except_those_of_the_machine_to_itself() {
         assert_eq!(shown("10.1.2.3:9402, 10.1.2.3 and 10.1.2.4."), "[ip-1]:9402, [ip-1] and [ip-2].");
         assert_eq!(shown("fe80::1 2001:db8::7, ::1"), "[ip-1] [ip-2], ::1");
         assert_eq!(shown("127.0.0.1:9402 0.0.0.0"), "127.0.0.1:9402 0.0.0.0");
+        assert_eq!(shown("::ffff:10.1.2.3 64:ff9b::10.1.2.3"), "[ip-1] [ip-2]");
+        assert_eq!(
+            shown(".10.1.2.3 ...10.1.2.3... libx.so.10.1.2.3"),
+            ".[ip-1] ...[ip-1]... libx.so.10.1.2.3"
+        );
+        assert_eq!(shown(":2001:db8::7: [2001:db8::7]:443"), ":[ip-1]: [[ip-1]]:443");
+        assert_eq!(shown("1:2:3:4:5:6:7:8:443 9:1:2:3:4:5:6:7::8"), "[ip-1]:443 9:1:[ip-2]");
         assert_eq!(shown("02:42:ac:11:00:02"), "[mac-1]");
         assert_eq!(shown("alice@example.com"), "[mail-1]");
     }
@@ -454,9 +541,9 @@ mod tests {
     }
 
     #[test]
-    fn any_text_is_survived() {
+    fn any_mixture_is_survived() {
         let pieces =
-            "a,=,:,/,@,.,-,_, ,home,é,İ,GPU-,token,\",node7,alice,10.1.2.3,::,1f0e2d3c-4b5a-6978,\n,\\";
+            "a,=,:,/,@,.,-,_, ,home,é,İ,٣,GPU-,token,\",[,node7,alice,10.1.2.3,::,1f0e2d3c-4b5a-6978,\n,\\";
         let pieces: Vec<&str> = pieces.split(',').collect();
         let mut redactor = redactor();
         for (one, two) in pieces.iter().flat_map(|one| pieces.iter().map(move |two| (one, two))) {
@@ -466,6 +553,44 @@ mod tests {
         for text in ["", "\n\n", "..cluster.example.com", "token=", "token=\"é", "password : ü", "a=/home/"]
         {
             redactor.text(text);
+        }
+    }
+
+    /// Pieces of a line that leave the notation of what follows them as it is.
+    const PIECES: &str = r#"[ ,;(){}\[\]|#%<>a-z.:=0-9"'\\-]{0,12}"#;
+
+    proptest! {
+        #[test]
+        fn no_planted_secret_survives(
+            lines in prop::collection::vec((PIECES, 0..8_usize, 0..5_usize, 0..9_usize, PIECES), 1..4),
+        ) {
+            let keys = ["token", "API_TOKEN", "tokens", "db.password", "client-secret", "apikey", "Private_key",
+                "token_file: token"];
+            let gaps = ["=", ": ", " = ", "==", "=>"];
+            let values = ["SWORD", "[SWORD", "\"SWORD FISH\"", "'SWORD, FISH'", "\"SWORD",
+                "[\"SWORD\", \"FISH\"]", "{a = \"SWORD\"}", "(SWORD)", "\"\\\"SWORD\\\"FISH\""];
+            let mut text = String::new();
+            for (before, key, gap, value, after) in lines {
+                text += &format!("{before} {}{}{} {after}\n", keys[key], gaps[gap], values[value]);
+            }
+            let redacted = shown(&text);
+            prop_assert!(!redacted.contains("SWORD") && !redacted.contains("FISH"), "{text}\n{redacted}");
+        }
+
+        #[test]
+        fn no_planted_part_survives(
+            lines in prop::collection::vec((r"[ ,;(){}\[\]|#%<>'\\]{1,3}", 0..9_usize, PIECES), 1..8),
+        ) {
+            let parts = ["alice", "node7", "10.1.2.3", "::ffff:10.1.2.3", "2001:db8::7", ".10.1.2.3", "02:42:ac:11:00:02",
+                "1f0e2d3c-4b5a-6978-8796-a5b4c3d2e1f0", "/data/people/alice"];
+            let mut text = String::new();
+            for (around, part, after) in lines {
+                text += &format!("{around}{}{around}{after}\n", parts[part]);
+            }
+            let redacted = shown(&text);
+            for part in parts {
+                prop_assert!(!redacted.contains(part), "{text}\n{redacted}");
+            }
         }
     }
 }
