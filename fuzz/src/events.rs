@@ -276,8 +276,9 @@ fn event(tape: &mut Tape<'_>, gates: &[GateWord]) -> Event {
         15..17 => Event::Wait { client, word: tape.word(gates) },
         17 => Event::Entered { client, word: tape.word(gates), moved: tape.bytes(), took: tape.time() },
         18 => Event::Released { client, word: tape.word(gates), drain: tape.time() },
-        19 => match tape.below(3) {
+        19 => match tape.below(4) {
             0 => Event::ExpectedGone { client },
+            1 => Event::Lead { session: tape.session(), gpu, lead_ns: tape.bytes().0.cast_signed() },
             _ => Event::ExpectedUses { client, gpu, bytes: tape.bytes() },
         },
         20 => match tape.below(4) {

@@ -127,6 +127,17 @@ impl Recovery {
         !self.over && (self.early || cards.into_iter().any(bars))
     }
 
+    /// Whether processes of the last daemon are about to return to a card and are not overdue.
+    pub(crate) fn returns_to(&self, gpu: GpuId) -> bool {
+        let in_time = |client: &Awaited| match client.is {
+            Whereabouts::Away => true,
+            Whereabouts::Overdue => false,
+            Whereabouts::Back { until } => until <= self.overdue_at + ANNOUNCEMENT,
+        };
+        let returns = |client: &Awaited| in_time(client) && client.may_use(gpu);
+        !self.over && (self.early || self.awaited.values().any(returns))
+    }
+
     /// Number of processes of the last daemon that are neither back nor dead.
     pub(crate) fn awaited(&self) -> u32 {
         count(self.awaited.values().filter(|client| client.is_away()))

@@ -19,6 +19,10 @@
 //! time. Before its turn it gives up the lead that waiting for another card gave it. A new session begins at
 //! the least virtual time of the others.
 //!
+//! After a restart, a session begins where it was: at the distance from the floor that the last daemon
+//! recorded. While processes of the last daemon are about to return to a card, its floor stays, so that the
+//! distances do not depend on the order of their return.
+//!
 //! **Bound.** For a fixed set of sessions that always have work, session i waits at most Σ over j≠i of
 //! [(wⱼ/wᵢ)(qᵢ+sᵢ) + (3/2)qⱼ + sⱼ], plus the switch budget. Here q is the quantum, s the cost of a switch
 //! ([`Card::switch_cost`]) and w the effective weight. The three terms: j catches up with i, ends its present
@@ -66,27 +70,63 @@ impl Core {
         (turn.regular, self.lag(id), turn.class, turn.ticket, id)
     }
 
-    /// Raises the floor of a card: the least virtual time of its holding and waiting sessions.
+    /// Raises the floor of a card and returns it. The floor stays while processes of the last daemon are
+    /// about to return.
     pub(crate) fn raise_floor(&mut self, gpu: GpuId) -> Virtual {
-        let Some(card) = self.cards.get(gpu) else {
-            return Virtual::default();
-        };
-        let pays = card.census.first_payers().filter_map(|id| {
-            let session = self.sessions.get(id)?;
-            Some(self.had(session, card, session.cards.get(gpu)?))
-        });
-        let least = card.census.least_waiting().into_iter().chain(pays).min();
-        let floor = card.floor.max(least.unwrap_or_default());
-        if let Some(card) = self.cards.get_mut(gpu) {
+        let floor = self.floor(self.now, gpu);
+        if let Some(card) = self.cards.get_mut(gpu)
+            && !self.returning.contains(gpu)
+        {
             card.floor = floor;
         }
         floor
     }
 
+    /// Least virtual time of the holding and waiting sessions of a card, at least the last such value.
+    fn floor(&self, now: Nanos, gpu: GpuId) -> Virtual {
+        let Some(card) = self.cards.get(gpu) else {
+            return Virtual::default();
+        };
+        let pays = card.census.first_payers().filter_map(|id| {
+            let session = self.sessions.get(id)?;
+            let on = session.cards.get(gpu)?;
+            Some(on.standing().plus(owed(now, session, card, on)))
+        });
+        let least = card.census.least_waiting().into_iter().chain(pays).min();
+        least.map_or(card.floor, |least| card.floor.max(least))
+    }
+
     /// Virtual time of a session on a card, including the charge of its present turn.
     fn had(&self, session: &Session, card: &Card, on: &OnCard) -> Virtual {
-        let owed = on.entered.map_or(Nanos::ZERO, |entered| card.charge.owed(self.now, entered));
-        on.standing().plus(session.share.virtual_time(owed))
+        on.standing().plus(owed(self.now, session, card, on))
+    }
+
+    /// Returns how far a session's virtual time is beyond the floor of each card, for the next daemon. The
+    /// unit is nanoseconds of a session of weight 100 and normal priority.
+    ///
+    /// A card on which the session takes no turns is left out. A session that sleeps behind the floor counts
+    /// as level with it: the floor passes it again.
+    #[must_use]
+    pub fn leads(&self, now: Nanos, id: SessionId) -> Vec<(GpuId, i64)> {
+        let Some(session) = self.sessions.get(id) else {
+            return Vec::new();
+        };
+        let now = now.max(self.now);
+        let lead = |(gpu, card): (GpuId, &Card)| {
+            let returning = self.returning.contains(gpu);
+            let (had, counts) = match session.cards.get(gpu) {
+                Some(on) => (on.had?.plus(owed(now, session, card, on)), on.listed.shares()),
+                None => (*session.resumes_at.get(gpu)?, returning),
+            };
+            let floor = match returning {
+                true => card.floor,
+                false if session.is_limited() || self.in_turns.contains(gpu) => self.floor(now, gpu),
+                false => return None,
+            };
+            let lead = had.lead(floor);
+            Some((gpu, if counts { lead } else { lead.max(0) }))
+        };
+        self.cards.iter().filter_map(lead).collect()
     }
 
     /// Greatest distance of a session's virtual time from the floors of its cards with turns.
@@ -152,17 +192,14 @@ impl Core {
     /// Raises the virtual time of a session that joins the waiters and holders of a card. Its lead over the
     /// others is at most its credit; a new session starts level.
     pub(crate) fn lift(&mut self, id: SessionId, gpu: GpuId) {
-        let Some(share) = self.sessions.get(id).map(|session| session.share) else {
-            return;
-        };
-        let level = self.level(id, gpu);
         let had = self.sessions.get(id).and_then(|session| Some(session.cards.get(gpu)?.had));
+        let returning = self.cards.get(gpu).filter(|_| self.returning.contains(gpu));
+        let level = match returning.filter(|_| had != Some(None)) {
+            Some(card) => card.floor,
+            None => self.level(id, gpu),
+        };
         let lifted = match had {
-            Some(Some(had)) if had < level => {
-                let quantum = self.quantum(id, self.expected_move(id));
-                let credit = share.virtual_time(part(quantum, self.config.credit));
-                had.max(level.minus(credit))
-            }
+            Some(Some(had)) if had < level => had.max(level.minus(self.credit(id))),
             Some(None) => level,
             _ => return,
         };
@@ -171,14 +208,24 @@ impl Core {
         }
     }
 
-    /// Sets the virtual time of all sessions on a card to the card's floor, when turns begin there.
+    /// Largest virtual time by which a session may be behind a card's floor.
+    fn credit(&self, id: SessionId) -> Virtual {
+        let share = self.sessions.get(id).map(|session| session.share).unwrap_or_default();
+        let quantum = self.quantum(id, self.expected_move(id));
+        share.virtual_time(part(quantum, self.config.credit))
+    }
+
+    /// Sets the virtual time of all sessions on a card to the card's floor, when turns begin there. While
+    /// processes of the last daemon are about to return, turns go on instead, and all keep their distances.
     pub(crate) fn start_level(&mut self, gpu: GpuId) {
         let Some(card) = self.cards.get(gpu) else { return };
         let (floor, members) = (card.floor, card.census.members.clone());
         for id in members {
             self.charge_so_far(id);
-            if let Some(on) = self.sessions.get_mut(id).and_then(|session| session.cards.get_mut(gpu)) {
-                (on.had, on.behind) = (Some(floor), Virtual::default());
+            if let Some(on) = self.sessions.get_mut(id).and_then(|session| session.cards.get_mut(gpu))
+                && !self.returning.contains(gpu)
+            {
+                (on.had, on.behind) = (Some(floor), None);
             }
             self.recount(id);
         }
@@ -229,7 +276,7 @@ impl Core {
         let standing = first.and_then(|first| Some(first.cards.get(gpu)?.standing()));
         let holder = self.sessions.get_mut(id).and_then(|holder| holder.cards.get_mut(gpu));
         if let (Some(standing), Some(on)) = (standing, holder) {
-            on.behind = standing;
+            on.behind = Some(standing);
         }
         self.begin_drop(id);
     }
@@ -249,7 +296,7 @@ impl Core {
     /// Clears the queue positions behind other waiters that a session got when it last released the lock.
     pub(crate) fn stand_up(&mut self, id: SessionId) {
         let cards = self.sessions.get_mut(id).map(|session| session.cards.values_mut());
-        cards.into_iter().flatten().for_each(|on| on.behind = Virtual::default());
+        cards.into_iter().flatten().for_each(|on| on.behind = None);
     }
 
     /// Starts another quantum for a holder, which ends by the `limit` of a backfilled turn.
@@ -269,6 +316,12 @@ impl Core {
             }
         }
     }
+}
+
+/// Virtual time that a session gains by the charge of its present turn on a card.
+fn owed(now: Nanos, session: &Session, card: &Card, on: &OnCard) -> Virtual {
+    let owed = on.entered.map_or(Nanos::ZERO, |entered| card.charge.owed(now, entered));
+    session.share.virtual_time(owed)
 }
 
 /// Virtual time that a session of this share gains in `real` time, as a signed number.

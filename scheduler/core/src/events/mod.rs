@@ -299,6 +299,16 @@ pub enum Event {
         /// Identifier of the process that the event is about.
         client: ClientId,
     },
+    /// The last daemon recorded how far a session was beyond a card's floor ([`crate::Core::leads`]). The
+    /// event comes before the session is back on the card.
+    Lead {
+        /// Identifier of the session that the event is about.
+        session: SessionId,
+        /// Identifier of the card that the event is about.
+        gpu: GpuId,
+        /// Distance in nanoseconds of a session of weight 100 and normal priority; negative behind the floor.
+        lead_ns: i64,
+    },
 }
 
 impl Event {
@@ -311,6 +321,7 @@ impl Event {
             | Self::Standing { .. }
             | Self::Share { .. }
             | Self::Compute { .. }
+            | Self::Lead { .. }
             | Self::SessionClosed { .. }
             | Self::ExpectedGone { .. }
             | Self::ExpectedUses { .. }
@@ -349,6 +360,7 @@ impl Event {
             | Self::Standing { session, .. }
             | Self::Share { session, .. }
             | Self::Compute { session, .. }
+            | Self::Lead { session, .. }
             | Self::SessionClosed { session } => Some(session),
             _ => None,
         }

@@ -65,7 +65,10 @@ impl Core {
         let (Some(session), Some(card)) = (self.sessions.get_mut(id), self.cards.get_mut(gpu)) else {
             return;
         };
-        let on = session.cards.get_or_insert_with(gpu, OnCard::default);
+        let had = || session.resumes_at.get(gpu).copied();
+        let on = session
+            .cards
+            .get_or_insert_with(gpu, || OnCard { had: had(), ..OnCard::default() });
         on.sums.replace(before, after);
         on.peak = on.peak.max(on.sums.used.get());
         match on.is_attached() {

@@ -70,6 +70,8 @@ pub struct Core {
     pub(crate) recovery: Recovery,
     /// Cards on which grants wait for processes that the last daemon knew.
     pub(crate) barred: GpuSet,
+    /// Cards to which processes of the last daemon are about to return.
+    pub(crate) returning: GpuSet,
     pub(crate) recalls: Recalls,
     /// Session whose memory grew by the current event. Other sessions make room for it, unless its growth
     /// ended parallel mode.
@@ -102,6 +104,7 @@ impl Core {
             orphans: BTreeMap::new(),
             recovery: Recovery::new(expected, now, &config),
             barred: GpuSet::default(),
+            returning: GpuSet::default(),
             recalls: Recalls::default(),
             grown: None,
             reordered: false,
@@ -187,6 +190,7 @@ impl Core {
                 self.share(session, Share::new(weight, priority, self.config.trickle));
             }
             Event::Compute { session, gpu, limit } => self.compute(session, gpu, limit),
+            Event::Lead { session, gpu, lead_ns } => self.lead(session, gpu, lead_ns),
             Event::SessionClosed { session } => self.session_closed(session),
             Event::ClientJoined { client, session, holding } => self.client_joined(client, session, holding),
             Event::ClientGone { client } => self.client_gone(client),

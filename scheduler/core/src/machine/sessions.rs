@@ -51,6 +51,13 @@ impl Core {
         }
     }
 
+    /// Notes the distance from a card's floor at which a session begins when it is back on the card.
+    pub(super) fn lead(&mut self, id: SessionId, gpu: GpuId, lead_ns: i64) {
+        if let (Some(session), Some(card)) = (self.sessions.get_mut(id), self.cards.get(gpu)) {
+            session.resumes_at.insert(gpu, card.floor.beyond(lead_ns));
+        }
+    }
+
     pub(super) fn session_closed(&mut self, id: SessionId) {
         if let Some(session) = self.sessions.get_mut(id) {
             session.closed = true;

@@ -103,10 +103,12 @@ impl Core {
             return;
         }
         let (overdue, ended) = self.recovery.advance(self.now);
-        let barred = self.cards.keys();
-        let barred: GpuSet = barred.filter(|&gpu| self.recovery.holds_up(gpu.into())).collect();
-        if barred != self.barred || !overdue.is_empty() || ended.is_some() {
-            self.barred = barred;
+        let cards = || self.cards.keys();
+        let barred: GpuSet = cards().filter(|&gpu| self.recovery.holds_up(gpu.into())).collect();
+        let returning: GpuSet = cards().filter(|&gpu| self.recovery.returns_to(gpu)).collect();
+        let changed = (barred, returning) != (self.barred, self.returning);
+        if changed || !overdue.is_empty() || ended.is_some() {
+            (self.barred, self.returning) = (barred, returning);
             self.touch_all();
         }
         for client in overdue {

@@ -30,7 +30,7 @@ use compute_limit::ComputeLimits;
 use gate::Passage;
 use lock::{Grant, Lock};
 use on_card::{OnCard, Presence, Stance};
-use share::Share;
+use share::{Share, Virtual};
 use usage::Usage;
 
 /// State of one session, the unit of scheduling.
@@ -52,6 +52,8 @@ pub(crate) struct Session {
     pub(crate) usage: Usage,
     /// State of the session on each card that any of its processes ever announced.
     pub(crate) cards: ByGpu<OnCard>,
+    /// Virtual times at which the session begins on cards that it used under the last daemon.
+    pub(crate) resumes_at: ByGpu<Virtual>,
     /// Cards that a process of the session uses now.
     pub(crate) uses: GpuSet,
     /// Whether memory figures that the session's processes were told may have changed.
@@ -78,6 +80,7 @@ impl Session {
             lock: Lock::Idle,
             usage: Usage::default(),
             cards: ByGpu::default(),
+            resumes_at: ByGpu::default(),
             uses: GpuSet::default(),
             figures_moved: false,
             hears_place: false,

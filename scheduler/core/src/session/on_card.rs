@@ -18,7 +18,7 @@ pub(crate) struct OnCard {
     pub(crate) had: Option<Virtual>,
     /// Virtual time of the waiting session to which this one last gave the lock. Until its next turn this
     /// session is queued behind that value.
-    pub(crate) behind: Virtual,
+    pub(crate) behind: Option<Virtual>,
     /// Duration that the session was charged for turns on the card so far.
     pub(crate) charged: Nanos,
     /// Reading of the card's charge clock when the session began to pay; `None` while it does not pay.
@@ -35,7 +35,7 @@ impl OnCard {
 
     /// Virtual time that decides the session's place in the queue.
     pub(crate) fn standing(&self) -> Virtual {
-        self.had.unwrap_or_default().max(self.behind)
+        self.had.max(self.behind).unwrap_or_default()
     }
 
     /// Charged time minus the clock's reading at the start of the charge. While the session pays, this value

@@ -16,7 +16,7 @@ use gpushare_proto::{Nanos, Percent};
 const DEFAULT_WEIGHT: u32 = 100;
 /// Number of parts into which virtual time divides a nanosecond. It exceeds the largest weight (10,000) × the
 /// largest step (9,999), so that no effective weight rounds a charge to zero.
-const FINE: u128 = 100_000_000;
+const FINE: i128 = 100_000_000;
 
 /// Class and weight of a session, which decide its share of the time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -78,20 +78,21 @@ impl Share {
 
     /// Virtual time that a session of this share gains in the `charged` time.
     pub(crate) fn virtual_time(self, charged: Nanos) -> Virtual {
-        let fine = u128::from(charged.0) * FINE * u128::from(self.down);
-        Virtual(fine / (u128::from(self.weight) * u128::from(self.up)))
+        let fine = i128::from(charged.0) * FINE * i128::from(self.down);
+        Virtual(fine / (i128::from(self.weight) * i128::from(self.up)))
     }
 
     /// Charged time that gives the virtual time `time` at this share.
     pub(crate) fn real_time(self, time: Virtual) -> i128 {
-        let weighted = time.0.saturating_mul(u128::from(self.weight) * u128::from(self.up));
-        i128::try_from(weighted / (FINE * u128::from(self.down))).unwrap_or(i128::MAX)
+        let weighted = time.0.saturating_mul(i128::from(self.weight) * i128::from(self.up));
+        weighted.div_euclid(FINE * i128::from(self.down))
     }
 }
 
-/// Virtual time: charged time ÷ effective weight. The session with the least goes first.
+/// Virtual time: charged time ÷ effective weight. The session with the least goes first. It is negative for a
+/// session that was behind a card's floor when the last daemon ended.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct Virtual(u128);
+pub(crate) struct Virtual(i128);
 
 impl Virtual {
     pub(crate) fn plus(self, other: Self) -> Self {
@@ -104,8 +105,19 @@ impl Virtual {
 
     /// Distance of this virtual time beyond `floor`, negative below it.
     pub(crate) fn lag(self, floor: Self) -> i128 {
-        let wide = |part: u128| i128::try_from(part).unwrap_or(i128::MAX);
-        wide(self.0.saturating_sub(floor.0)) - wide(floor.0.saturating_sub(self.0))
+        self.0.saturating_sub(floor.0)
+    }
+
+    /// Returns the virtual time that is `lead` nanoseconds of a usual session (weight 100, normal priority)
+    /// beyond this one.
+    pub(crate) fn beyond(self, lead: i64) -> Self {
+        Self(self.0.saturating_add(i128::from(lead) * FINE / i128::from(DEFAULT_WEIGHT)))
+    }
+
+    /// Distance of this virtual time beyond `floor`, in nanoseconds of a usual session.
+    pub(crate) fn lead(self, floor: Self) -> i64 {
+        let lead = Share::default().real_time(self.minus(floor));
+        i64::try_from(lead).unwrap_or(i64::MAX)
     }
 }
 

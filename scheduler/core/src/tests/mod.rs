@@ -12,6 +12,7 @@ mod forecasts;
 mod gangs;
 mod gangs_searched;
 mod late_drops;
+mod leads;
 mod leases;
 mod liveness;
 mod modes;

@@ -48,6 +48,7 @@ pub(super) enum Step {
     Return(u64, bool, u64),
     ExpectedGone(u64),
     ExpectedUses(u64, GpuId, u64),
+    Lead(Option<usize>, GpuId, i64),
     Set(Option<GpuId>, Knob),
     Forge(Forgery),
 }
@@ -142,6 +143,8 @@ fn step() -> impl Strategy<Value = Step> {
         2 => (0_u64..3, any::<bool>(), 0_u64..8).prop_map(|(who, holding, gibs)| Step::Return(who, holding, gibs)),
         1 => (0_u64..3).prop_map(Step::ExpectedGone),
         2 => (0_u64..3, gpu(), 0_u64..12).prop_map(|(who, gpu, gibs)| Step::ExpectedUses(who, gpu, gibs)),
+        2 => (prop::option::of(0_usize..4), gpu(), prop_oneof![-1_000_000_000..1_000_000_000_000_i64, any::<i64>()])
+            .prop_map(|(who, gpu, lead_ns)| Step::Lead(who, gpu, lead_ns)),
         2 => (prop::option::of(gpu()), knob()).prop_map(|(gpu, knob)| Step::Set(gpu, knob)),
         4 => forgery().prop_map(Step::Forge),
     ]
@@ -198,6 +201,11 @@ pub(super) fn play(world: &mut World, step: Step) {
             world.send(Event::ClientJoined { client, session, holding });
             world.send(Event::Attached { client, gpu: GPU, used: gib(gibs) });
         }
+        Step::Lead(_, gpu, lead_ns) => {
+            let session = SessionId(RETURNING);
+            world.send(Event::SessionOpened { session, limit: None, oversubscribe: false });
+            world.send(Event::Lead { session, gpu, lead_ns });
+        }
         Step::ExpectedUses(who, gpu, gibs) => {
             world.send(Event::ExpectedUses { client: ClientId(RETURNING + who), gpu, bytes: gib(gibs) });
         }
@@ -226,6 +234,7 @@ fn session_event(world: &World, step: &Step) -> Option<Event> {
         Step::Quota(which, gpu, limit) => Event::Quota { session: nth(which)?, gpu, limit: limit.map(gib) },
         Step::Stand(which, standing) => Event::Standing { session: nth(which)?, standing },
         Step::Share(which, weight, priority) => Event::Share { session: nth(which)?, weight, priority },
+        Step::Lead(Some(which), gpu, lead_ns) => Event::Lead { session: nth(which)?, gpu, lead_ns },
         Step::Compute(which, gpu, limit) => {
             Event::Compute { session: nth(which)?, gpu, limit: limit.map(Percent) }
         }
