@@ -19,7 +19,7 @@ use crate::input::{Input, Watched};
 use crate::lock::LockError;
 use crate::nvml;
 use crate::record::Reel;
-use crate::registry::{Book, ClientEntry, Origin, SessionEntry};
+use crate::registry::{Book, CardLead, ClientEntry, Origin, SessionEntry};
 use crate::sessions::Clocks;
 
 impl Engine {
@@ -66,6 +66,7 @@ impl Engine {
         for (entry, pidfd) in living {
             await_client(&mut engine, entry, pidfd);
         }
+        restore_leads(&mut engine);
         for entry in dead {
             engine.sessions.join(entry.session);
             leave::add_dead_of_last_daemon(&mut engine, entry);
@@ -134,6 +135,19 @@ fn await_client(engine: &mut Engine, entry: ClientEntry, pidfd: OwnedFd) {
     for (gpu, bytes) in known.into_iter().flatten() {
         engine.feed(Event::ExpectedUses { client, gpu, bytes });
     }
+}
+
+/// Reports each session's virtual time on the cards that are known by now to the decision machine.
+fn restore_leads(engine: &mut Engine) {
+    let leads = engine.sessions.iter().flat_map(|(session, state)| {
+        let cards = &engine.cards;
+        let known = move |CardLead { card, lead_ns }: &CardLead| {
+            Some(Event::Lead { session, gpu: cards.by_uuid(*card)?, lead_ns: *lead_ns })
+        };
+        state.leads.iter().filter_map(known)
+    });
+    let leads: Vec<Event> = leads.collect();
+    engine.feed_all(leads);
 }
 
 pub(super) fn clocks() -> Clocks {

@@ -1,4 +1,6 @@
 //! Usage of sessions: counted every second while there are clients, and stored in sums by hour.
+//!
+//! Virtual time is read at the same time.
 
 use std::collections::BTreeMap;
 
@@ -11,16 +13,20 @@ use gpushare_sys::clock;
 use crate::connections::ConnectionId;
 use crate::engine::Engine;
 use crate::operation::failure;
-use crate::registry::{Figures, Hour, Spent, view};
+use crate::registry::{CardLead, Figures, Hour, Spent, view};
 use crate::sessions::Session;
 
 pub(crate) fn count_all(engine: &mut Engine, now: Nanos) {
     let hour = Hour::now();
     let ids: Vec<SessionId> = engine.sessions.iter().map(|(id, _)| id).collect();
     for id in ids {
+        let leads = engine.machine.leads(now, id).into_iter();
+        let on_card = |(gpu, lead_ns)| Some(CardLead { card: engine.cards.get(gpu)?.info.uuid, lead_ns });
+        let leads = leads.filter_map(on_card).collect();
         if let Some((figures, allocated)) = figures(engine, now, id)
             && let Some(session) = engine.sessions.get_mut(id)
         {
+            session.leads = leads;
             let news = session.count(figures, allocated, hour);
             engine.persistence.add_usage(hour, id, &session.name, news);
         }

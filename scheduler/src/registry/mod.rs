@@ -60,9 +60,20 @@ pub(crate) struct SessionEntry {
     pub(crate) expires_unix: Option<u64>,
     /// Totals of the session's usage under all daemons.
     pub(crate) totals: Figures,
+    /// Distances of the session's virtual time from the floors of cards, at most a second old. There are none
+    /// if no card takes turns, or if an older daemon wrote the entry.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub(crate) leads: Vec<CardLead>,
     /// Processes that entered the session with its token.
     #[serde(default, rename = "entrants")]
     pub(crate) joined: Vec<JoinedProcess>,
+}
+
+/// Distance of a session's virtual time from the floor of a card, by [`gpushare_core::Core::leads`].
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct CardLead {
+    pub(crate) card: GpuUuid,
+    pub(crate) lead_ns: i64,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -117,7 +128,10 @@ impl Book {
         let (next_session, next_client) = (self.next_session, self.next_client);
         self.sessions.retain(|entry| matches!(entry.origin, Origin::Created { .. }));
         let mut sessions = self.sessions;
-        sessions.iter_mut().for_each(|entry| entry.joined.clear());
+        for entry in &mut sessions {
+            entry.joined.clear();
+            entry.leads.clear();
+        }
         Self { sessions, ..Self::new(next_session, next_client) }
     }
 }

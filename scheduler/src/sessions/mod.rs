@@ -213,6 +213,7 @@ impl Sessions {
                 revoked: entry.revoked,
                 expires: entry.expires_unix.map(|end| clocks.monotonic(end)),
                 before: entry.totals,
+                leads: entry.leads,
                 ..Session::new(entry.name, entry.terms, entry.origin, entry.oversubscribe, entry.card)
             },
         );
@@ -242,6 +243,7 @@ impl Sessions {
                 revoked: session.revoked,
                 expires_unix: session.expires.map(|end| clocks.unix(end)),
                 totals: session.before.plus(session.used),
+                leads: session.leads.clone(),
                 joined: Vec::new(),
             })
             .collect()

@@ -5,7 +5,7 @@ use gpushare_proto::admin::SessionState;
 use gpushare_proto::session::{Binding, SessionPhase, Terms};
 use gpushare_proto::{Bytes, GpuUuid, Nanos};
 
-use crate::registry::{Figures, Hour, Origin};
+use crate::registry::{CardLead, Figures, Hour, Origin};
 use crate::secret::TokenHash;
 
 #[derive(Debug)]
@@ -30,6 +30,8 @@ pub(crate) struct Session {
     pub(crate) used: Figures,
     /// Hour in which the session last had memory, and the counted peak of its memory in that hour.
     pub(crate) peak: (Hour, Bytes),
+    /// Distances of the session's virtual time from the floors of cards, at the last count.
+    pub(crate) leads: Vec<CardLead>,
 }
 
 impl Session {
@@ -55,6 +57,7 @@ impl Session {
             before: Figures::default(),
             used: Figures::default(),
             peak: (Hour(0), Bytes::ZERO),
+            leads: Vec::new(),
         }
     }
 

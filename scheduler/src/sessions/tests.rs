@@ -1,6 +1,8 @@
+use gpushare_proto::GpuUuid;
 use gpushare_proto::session::{SessionPhase, Terms};
 
 use super::*;
+use crate::registry::CardLead;
 
 const TOKEN: Token = Token([9; 32]);
 const REGISTRAR: ProcessId = ProcessId { pid: 5, start: 50 };
@@ -139,15 +141,17 @@ fn a_session_lives_as_long_as_its_registrar_or_a_client() {
 }
 
 #[test]
-fn a_session_keeps_its_number_over_a_restart() {
+fn a_session_keeps_its_number_and_virtual_time_over_a_restart() {
     let (mut old, session) = with_one();
     old.join(session);
+    old.get_mut(session).unwrap().leads = vec![CardLead { card: GpuUuid::gpu([3; 16]), lead_ns: 7 }];
     let mut new = Sessions::new(old.next);
     for entry in old.entries(CLOCKS) {
         new.restore(entry, false, CLOCKS);
     }
     assert_eq!(new.by_token(&TOKEN, false), Some(session));
     assert_eq!(new.entries(CLOCKS), old.entries(CLOCKS));
+    assert_eq!(new.get(session).unwrap().leads[0].lead_ns, 7);
     assert_eq!(new.next, 5);
     assert!(new.take_if_over(session).is_some());
 }

@@ -6,8 +6,8 @@ use std::process::Command;
 use std::thread;
 
 use anyhow::Context as _;
-use gpushare_proto::Bytes;
-use gpushare_proto::names;
+use gpushare_proto::admin::{LockView, Status};
+use gpushare_proto::{Bytes, Nanos, names};
 use gpushare_tests::{Daemon, Program, Sharing, Training, World};
 
 const CARD: Bytes = Bytes::mib(64);
@@ -28,7 +28,7 @@ fn a_daemon_that_is_killed_under_load_and_restarted_loses_nothing() -> anyhow::R
     let after = daemon.until("both are back and take turns", |status| {
         status.daemon.recovering == 0 && status.gpus.first().is_some_and(|gpu| gpu.handoffs >= 2)
     })?;
-    let names = |status: &gpushare_proto::admin::Status| -> Vec<_> {
+    let names = |status: &Status| -> Vec<_> {
         status
             .sessions
             .iter()
@@ -41,6 +41,40 @@ fn a_daemon_that_is_killed_under_load_and_restarted_loses_nothing() -> anyhow::R
         assert_eq!(program.report()?.corrupted, 0);
     }
     Ok(())
+}
+
+#[test]
+fn a_session_that_had_more_than_its_share_waits_after_a_restart() -> anyhow::Result<()> {
+    let (world, mut daemon) = World::of(CARD)?.with_daemon(&["--quantum", "200ms"])?;
+    let start = |name: &str, weight: &str| {
+        let sharing = Sharing::session(name).and(&["--weight", weight]);
+        Training::start(&world, &sharing, name, Bytes::mib(40), &["--steps", "1000000", "--compute", "5ms"])
+    };
+    // One turn of the first is worth minutes of the second.
+    let mut light = start("light", "1")?;
+    daemon.until("the first has the card", |status| {
+        status.gpus.first().is_some_and(|gpu| gpu.allocated_bytes == Bytes::mib(40))
+    })?;
+    let mut heavy = start("heavy", "1000")?;
+    let held = |status: &Status, name: &str| {
+        let session = status.sessions.iter().find(|session| session.name == name);
+        session.map_or(Nanos::ZERO, |session| session.held_ns)
+    };
+    let before = daemon.until("the first has had a turn and waits", |status| {
+        let light = status.sessions.iter().find(|session| session.name == "light");
+        let waits = light.is_some_and(|light| matches!(light.lock, LockView::Waiting { .. }));
+        waits && held(status, "light") >= Nanos::from_millis(100)
+    })?;
+    // The answer comes when the usage and with it the virtual time is on the disk.
+    daemon.ctl(&["usage"])?;
+    daemon.kill()?;
+    daemon.restart()?;
+    let after = daemon.until("the second had several quanta", |status| {
+        status.daemon.recovering == 0 && held(status, "heavy") >= held(&before, "heavy") + Nanos::from_secs(2)
+    })?;
+    assert_eq!(held(&after, "light"), held(&before, "light"));
+    light.kill()?;
+    heavy.kill()
 }
 
 #[test]

@@ -2,11 +2,12 @@ use std::fs::{self, File};
 use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
 
+use gpushare_proto::GpuUuid;
 use gpushare_proto::session::{Binding, Terms};
 
 use super::*;
 use crate::identity::{ImplicitKey, ProcessId, Scope};
-use crate::registry::Origin;
+use crate::registry::{CardLead, Origin};
 
 fn entry(number: u64) -> SessionEntry {
     SessionEntry {
@@ -20,6 +21,7 @@ fn entry(number: u64) -> SessionEntry {
         revoked: false,
         expires_unix: None,
         totals: Figures { held: Nanos(5), ..Figures::default() },
+        leads: vec![CardLead { card: GpuUuid::gpu([3; 16]), lead_ns: -5 }],
         joined: vec![],
     }
 }
@@ -80,6 +82,20 @@ fn the_next_daemon_reads_the_latest_book() {
 }
 
 #[test]
+fn a_session_of_an_older_store_has_no_virtual_time() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut old = book(2);
+    old.sessions[0].leads.clear();
+    // An entry without virtual time has the bytes that an older daemon wrote.
+    let row = serde_json::to_string(&old.sessions[0]).unwrap();
+    assert!(!row.contains("leads"), "{row}");
+    let (mut store, _) = open(folder.path());
+    store.write(&old, Usage::new()).unwrap();
+    drop(store);
+    assert_eq!(open(folder.path()).1, old);
+}
+
+#[test]
 fn a_book_with_impossible_numbers_is_set_aside() {
     let folder = tempfile::tempdir().unwrap();
     let impossible = [
@@ -122,7 +138,8 @@ fn after_a_reboot_persistent_sessions_and_usage_remain() {
     drop(store);
     let (store, read) = open(folder.path());
     assert_eq!((read.next_session, read.next_client), (3, 4));
-    assert_eq!((read.sessions, read.clients), (vec![old.sessions[1].clone()], vec![]));
+    let kept = SessionEntry { leads: vec![], ..old.sessions[1].clone() };
+    assert_eq!((read.sessions, read.clients), (vec![kept], vec![]));
     assert_eq!(store.usage(Hour::now()).unwrap()[0].held_ns, Nanos(9));
 }
 
