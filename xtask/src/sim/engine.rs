@@ -139,7 +139,6 @@ impl<'a, P: Policy> Run<'a, P> {
                 Reply::Wants => policy.wants(now, who),
                 Reply::Entered(moved, took) => policy.entered(now, who, moved, took),
                 Reply::LetGo(drain) => policy.let_go(now, who, drain),
-                Reply::WentIdle => policy.went_idle(now, who),
                 Reply::Leaves => policy.leaves(now, who),
             }
         }
@@ -400,7 +399,7 @@ impl<'a, P: Policy> Run<'a, P> {
         if player.wanted && player.phase.is_none() && player.gate == Gate::Open {
             player.gate = Gate::Shut;
             player.grace.note_release(self.now);
-            self.replies.push_back((who, Reply::WentIdle));
+            self.replies.push_back((who, Reply::LetGo(Nanos::ZERO)));
         }
     }
 

@@ -23,7 +23,6 @@ pub(super) enum Reply {
     Wants,
     Entered(Bytes, Nanos),
     LetGo(Nanos),
-    WentIdle,
     Leaves,
 }
 

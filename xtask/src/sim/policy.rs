@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   arrives ─▶ wants ─▶ … Pass ─▶ (memory comes in) entered ─▶ … Shut ─▶ (work in flight ends) let_go ─▶ wants ─▶ …
-//!                                                         └───▶ nothing to do for the grace: went_idle
+//!                                                         └───▶ nothing to do for the grace: let_go
 //! ```
 
 pub(super) mod fifo;
@@ -40,10 +40,8 @@ pub(super) trait Policy {
     fn wants(&mut self, now: Nanos, who: Who);
     /// So much of its memory came in within `took`, and it runs.
     fn entered(&mut self, now: Nanos, who: Who, moved: Bytes, took: Nanos);
-    /// The session released the lock as it was told, after `drain`.
+    /// The session released the lock: after `drain` as it was told, or since it was idle.
     fn let_go(&mut self, now: Nanos, who: Who, drain: Nanos);
-    /// The session was idle and released the lock.
-    fn went_idle(&mut self, now: Nanos, who: Who);
     /// The session has ended.
     fn leaves(&mut self, now: Nanos, who: Who);
     /// When to call [`Self::wake`] at the latest.

@@ -207,11 +207,6 @@ impl Policy for Fifo {
         self.settle(now);
     }
 
-    fn went_idle(&mut self, now: Nanos, who: Who) {
-        self.free(who);
-        self.settle(now);
-    }
-
     fn leaves(&mut self, now: Nanos, who: Who) {
         self.free(who);
         self.queue.retain(|waiting| *waiting != who);

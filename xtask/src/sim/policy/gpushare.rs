@@ -122,13 +122,7 @@ impl Policy for Gpushare {
     }
 
     fn let_go(&mut self, now: Nanos, who: Who, drain: Nanos) {
-        let (client, word) = (ClientId(number(who)), self.gates[who]);
-        self.tell(now, Event::Released { client, word, drain });
-    }
-
-    fn went_idle(&mut self, now: Nanos, who: Who) {
         let (client, word) = (ClientId(number(who)), self.set_gate(who, GateState::Closed));
-        let drain = Nanos::ZERO;
         self.tell(now, Event::Released { client, word, drain });
     }
 

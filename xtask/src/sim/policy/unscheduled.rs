@@ -32,8 +32,6 @@ impl Policy for Unscheduled {
 
     fn let_go(&mut self, _: Nanos, _: Who, _: Nanos) {}
 
-    fn went_idle(&mut self, _: Nanos, _: Who) {}
-
     fn leaves(&mut self, _: Nanos, _: Who) {}
 
     fn deadline(&self) -> Option<Nanos> {
