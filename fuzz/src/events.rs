@@ -7,7 +7,7 @@
 use std::collections::BTreeSet;
 
 use gpushare_core::config::{StuckPolicy, Tuning};
-use gpushare_core::invariants::Invariants;
+use gpushare_core::harness::Harness;
 use gpushare_core::{Config, Core, Effect, Event, Standing};
 use gpushare_proto::admin::{Knob, Mode, Setting};
 use gpushare_proto::session::Priority;
@@ -159,47 +159,45 @@ pub fn play(input: &[u8]) -> Played {
     let mut tape = Tape(input);
     let config = tape.config();
     let expected: BTreeSet<ClientId> = (0..tape.below(3)).map(|id| ClientId(u64::from(id))).collect();
-    let mut now = Nanos::from_secs(1000);
+    let start = Nanos::from_secs(1000);
     let mut stage = Stage {
-        core: Core::new(config, 7, expected, now),
-        invariants: Invariants::default(),
+        harness: Harness::new(Core::new(config, 7, expected, start), start),
         gates: Vec::new(),
         played: Played::default(),
     };
     // Without a card and a session nothing would ever happen.
     for gpu in 0..2 {
         let total = Bytes::gib(8);
-        stage.tell(now, Event::GpuFound { gpu: GpuId(gpu), total });
+        stage.tell(Event::GpuFound { gpu: GpuId(gpu), total });
     }
     for session in 0..2 {
-        stage.tell(
-            now,
-            Event::SessionOpened { session: SessionId(session), limit: None, oversubscribe: false },
-        );
+        let session = SessionId(session);
+        stage.tell(Event::SessionOpened { session, limit: None, oversubscribe: false });
     }
     while !tape.0.is_empty() {
-        now = match tape.below(32) {
+        let now = stage.harness.now;
+        let next = match tape.below(32) {
             0 => now - tape.time(),
-            1..8 => stage.core.next_deadline().unwrap_or(now).max(now),
+            1..8 => stage.harness.core.next_deadline().unwrap_or(now).max(now),
             _ => now + tape.time(),
         };
         // Time in nanoseconds does not run out while a machine runs.
-        now = now.min(Nanos(u64::MAX / 2));
+        stage.harness.now = next.min(Nanos(u64::MAX / 2));
         let event = event(&mut tape, &stage.gates);
-        let mut asked = stage.tell(now, event);
+        let mut asked = stage.tell(event);
         while let Some((client, gpu, bytes)) = asked.pop() {
             let bytes = match tape.below(3) {
                 0 => bytes,
                 1 => Bytes::ZERO,
                 _ => tape.bytes(),
             };
-            asked.extend(stage.tell(now, Event::Recalled { client, gpu, bytes }));
+            asked.extend(stage.tell(Event::Recalled { client, gpu, bytes }));
         }
     }
     for client in 0..6 {
-        stage.tell(now, Event::ClientGone { client: ClientId(client) });
+        stage.tell(Event::ClientGone { client: ClientId(client) });
     }
-    let end = stage.core.snapshot(now);
+    let end = stage.harness.core.snapshot(stage.harness.now);
     for gpu in end.gpus {
         assert_eq!(
             (gpu.allocated_bytes, gpu.holders, gpu.queue),
@@ -211,8 +209,7 @@ pub fn play(input: &[u8]) -> Played {
 }
 
 struct Stage {
-    core: Core,
-    invariants: Invariants,
+    harness: Harness,
     /// The latest words that were given out.
     gates: Vec<GateWord>,
     played: Played,
@@ -220,10 +217,10 @@ struct Stage {
 
 impl Stage {
     /// Bytes that the core recalls now.
-    fn tell(&mut self, now: Nanos, event: Event) -> Vec<(ClientId, GpuId, Bytes)> {
+    fn tell(&mut self, event: Event) -> Vec<(ClientId, GpuId, Bytes)> {
         const REMEMBERED: usize = 8;
-        self.core.handle(now, event);
-        let effects: Vec<Effect> = std::iter::from_fn(|| self.core.poll_effect()).collect();
+        let (effects, rules) = self.harness.step(event);
+        rules.unwrap_or_else(|broken| panic!("after {event:?}: {broken}"));
         self.played.events += 1;
         self.played.effects += effects.len() as u64;
         let words = effects.iter().filter_map(|effect| match effect {
@@ -233,10 +230,7 @@ impl Stage {
         self.gates.extend(words);
         let old = self.gates.len().saturating_sub(REMEMBERED);
         self.gates.drain(..old);
-        if let Err(broken) = self.invariants.after(&self.core, event, &effects) {
-            panic!("after {event:?}: {broken}");
-        }
-        let _ = self.core.snapshot(now);
+        let _ = self.harness.core.snapshot(self.harness.now);
         let recalls = effects.iter().filter_map(|effect| match *effect {
             Effect::Recall { client, gpu, bytes } => Some((client, gpu, bytes)),
             _ => None,

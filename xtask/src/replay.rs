@@ -20,8 +20,9 @@ use std::process::ExitCode;
 
 use clap::Args;
 use gpushare_core::Effect;
-use gpushare_core::log::Handled;
-use gpushare_core::replay::{Replay, Step};
+use gpushare_core::harness::Harness;
+use gpushare_core::invariants::Broken;
+use gpushare_core::log::{Fingerprint, Handled};
 use gpushare_proto::Nanos;
 use serde::Serialize;
 
@@ -129,7 +130,7 @@ fn is_hang_up(error: &anyhow::Error) -> bool {
 /// Tells every decision until the end or the first broken rule.
 fn replay(recording: &mut Recording, json: bool, out: &mut impl Write) -> anyhow::Result<Report> {
     let header = recording.header().clone();
-    let mut machine = Replay::new(&header);
+    let mut machine = Harness::new(header.machine(), header.started);
     let mut report = Report {
         version: header.version.clone(),
         events: 0,
@@ -150,9 +151,10 @@ fn replay(recording: &mut Recording, json: bool, out: &mut impl Write) -> anyhow
             }
         };
         report.events += 1;
+        let before = std::mem::replace(&mut machine.now, handled.now);
         // A machine that panics has broken its first rule, and its line is what one looks for.
-        let step = catch_unwind(AssertUnwindSafe(|| machine.step(&handled)));
-        let Ok(Step { effects, diverged, broken }) = step else {
+        let step = catch_unwind(AssertUnwindSafe(|| machine.step(handled.event)));
+        let Ok((effects, rules)) = step else {
             tell(out, json, header.started, line, &handled, &[])?;
             report.broken = Some(Break {
                 line,
@@ -163,10 +165,14 @@ fn replay(recording: &mut Recording, json: bool, out: &mut impl Write) -> anyhow
         };
         tell(out, json, header.started, line, &handled, &effects)?;
         report.effects += effects.len() as u64;
-        if diverged {
+        if handled.effects.is_some_and(|recorded| recorded != Fingerprint::of(&effects)) {
             report.diverged_at_line.get_or_insert(line);
         }
-        if let Some(broken) = broken {
+        let back = (handled.now < before).then(|| Broken {
+            rule: "time does not run backwards",
+            found: format!("{} ns after {} ns", handled.now.0, before.0),
+        });
+        if let Some(broken) = back.or(rules.err()) {
             report.broken = Some(Break { line, rule: broken.rule.to_owned(), found: broken.found });
             return Ok(report);
         }

@@ -33,6 +33,8 @@ mod average;
 
 mod view;
 
+pub mod harness;
+
 #[cfg(test)]
 mod tests;
 
@@ -45,7 +47,7 @@ pub use session::gate::FIRST_WORD;
 pub use values::gpu_set::GpuSet;
 pub use view::figures::MemoryFigures;
 pub use view::snapshot::Snapshot;
-pub use view::{forecast, invariants, log, replay, snapshot, waiting};
+pub use view::{forecast, invariants, log, snapshot, waiting};
 
 // Names of files that are still to move.
 use card as gpu;

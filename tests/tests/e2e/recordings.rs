@@ -3,8 +3,8 @@
 use std::fs;
 
 use anyhow::Context as _;
-use gpushare_core::log::{Chain, Handled, Header, Line, Link};
-use gpushare_core::replay::Replay;
+use gpushare_core::harness::Harness;
+use gpushare_core::log::{Chain, Fingerprint, Handled, Header, Line, Link};
 use gpushare_core::{Effect, Event, Notice};
 use gpushare_proto::Bytes;
 use gpushare_tests::{Daemon, Program, Sharing, Training, World, patience};
@@ -113,13 +113,15 @@ pub(crate) fn events_of(world: &World, name: &str) -> anyhow::Result<(Header, Ve
 
 /// All effects of a replay that does what the daemon did and breaks no rule.
 pub(crate) fn replay(header: &Header, events: &[Handled]) -> Vec<Effect> {
-    let mut replay = Replay::new(header);
-    let mut effects = Vec::new();
+    let mut machine = Harness::new(header.machine(), header.started);
+    let mut all = Vec::new();
     for handled in events {
-        let step = replay.step(handled);
-        assert!(handled.effects.is_some() && !step.diverged, "{handled:?}: {:?}", step.effects);
-        assert_eq!(step.broken, None, "{handled:?}");
-        effects.extend(step.effects);
+        assert!(machine.now <= handled.now, "{handled:?}");
+        machine.now = handled.now;
+        let (effects, rules) = machine.step(handled.event);
+        assert_eq!(handled.effects, Some(Fingerprint::of(&effects)), "{handled:?}: {effects:?}");
+        assert_eq!(rules, Ok(()), "{handled:?}");
+        all.extend(effects);
     }
-    effects
+    all
 }

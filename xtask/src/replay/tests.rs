@@ -34,14 +34,14 @@ fn recorded() -> Vec<Line> {
         let word = GateWord(0);
         events.push(Event::Wait { client, word });
     }
-    let mut machine = Replay::new(&header());
+    let mut machine = Harness::new(header().machine(), header().started);
     let mut lines = vec![Line::Header(Box::new(header()))];
     for (n, event) in events.into_iter().enumerate() {
-        let mut handled = Handled { now: Nanos::from_secs(2 + n as u64), event, effects: None };
-        let step = machine.step(&handled);
-        assert_eq!(step.broken, None);
-        handled.effects = Some(Fingerprint::of(&step.effects));
-        lines.push(Line::Handled(handled));
+        machine.now = Nanos::from_secs(2 + n as u64);
+        let (effects, rules) = machine.step(event);
+        assert_eq!(rules, Ok(()));
+        let effects = Some(Fingerprint::of(&effects));
+        lines.push(Line::Handled(Handled { now: machine.now, event, effects }));
     }
     lines.push(Line::End { reason: "the daemon ended".to_owned() });
     lines

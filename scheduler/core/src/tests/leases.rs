@@ -208,10 +208,8 @@ fn an_answer_to_a_recall_is_believed_up_to_what_was_asked() {
     let (session, [a, b]) = small_session(&mut world);
     assert!(world.allocate(a, GPU, Bytes::mib(512)));
     let reserve = Event::Reserve { client: b, gpu: GPU, request: RequestId(1), bytes: MIB };
-    world.core.handle(world.now, reserve);
-    world
-        .core
-        .handle(world.now, Event::Recalled { client: a, gpu: GPU, bytes: gib(1) });
+    world.tell(reserve);
+    world.tell(Event::Recalled { client: a, gpu: GPU, bytes: gib(1) });
     assert_eq!(world.view(session).gpus[0].leased_bytes, Bytes::mib(512), "one of 512 MiB changed hands");
 }
 
@@ -222,8 +220,8 @@ fn nothing_is_expected_of_the_dead() {
         let (_, clients) = small_session::<2>(&mut world);
         assert!(world.allocate(clients[0], GPU, Bytes::mib(512)));
         let reserve = Event::Reserve { client: clients[1], gpu: GPU, request: RequestId(1), bytes: MIB };
-        world.core.handle(world.now, reserve);
-        world.core.handle(world.now, Event::ClientGone { client: clients[dies] });
+        world.tell(reserve);
+        world.tell(Event::ClientGone { client: clients[dies] });
         invariants::check(&world.core).unwrap();
     }
 }
@@ -234,9 +232,9 @@ fn a_request_is_decided_even_if_the_answer_to_a_recall_never_comes() {
     let (_, [a, b]) = small_session(&mut world);
     assert!(world.allocate(a, GPU, Bytes::mib(512)));
     let reserve = Event::Reserve { client: b, gpu: GPU, request: RequestId(1), bytes: MIB };
-    world.core.handle(world.now, reserve);
+    world.tell(reserve);
     assert_eq!(world.core.next_deadline(), Some(world.now));
-    world.core.handle(world.now, Event::Tick);
+    world.tell(Event::Tick);
     let effects = std::iter::from_fn(|| world.core.poll_effect());
     assert!(effects.into_iter().any(|effect| matches!(effect, Effect::Refuse { .. })));
 }

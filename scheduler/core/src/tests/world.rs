@@ -10,14 +10,15 @@
 //! [`Habits`]. After every event the invariants are checked.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::{Deref, DerefMut};
 
 use gpushare_proto::admin::{Knob, Setting};
 use gpushare_proto::page::MemoryRefusal;
 use gpushare_proto::{Bytes, ClientId, GateState, GateWord, GpuId, Nanos, RequestId, SessionId};
 
-use crate::view::invariants::Invariants;
+use crate::harness::Harness;
 use crate::view::snapshot::{GpuSnapshot, SessionSnapshot};
-use crate::{Config, Core, Effect, Event, FIRST_WORD, Notice};
+use crate::{Config, Core, Effect, Event, Notice};
 
 pub(super) const GPU: GpuId = GpuId(0);
 pub(super) const OTHER_GPU: GpuId = GpuId(1);
@@ -58,16 +59,21 @@ pub(super) struct Habits {
     pub(super) answers: bool,
 }
 
+/// Memory of a process on a card.
+#[derive(Clone, Copy, Debug, Default)]
+struct Memory {
+    free: Bytes,
+    used: Bytes,
+    /// Used bytes that never move.
+    fixed: Bytes,
+    /// Fixed bytes that the machine was told of.
+    told: Bytes,
+}
+
 #[derive(Clone, Debug)]
 struct Process {
-    gate: GateWord,
     flags: u32,
-    free: BTreeMap<GpuId, Bytes>,
-    used: BTreeMap<GpuId, Bytes>,
-    /// Used bytes that never move.
-    fixed: BTreeMap<GpuId, Bytes>,
-    /// Fixed bytes that the machine was told of.
-    told: BTreeMap<GpuId, Bytes>,
+    memory: BTreeMap<GpuId, Memory>,
     /// Whether the open request is for bytes that never move.
     asks_fixed: bool,
     habits: Habits,
@@ -75,21 +81,43 @@ struct Process {
     in_flight: bool,
 }
 
+impl Process {
+    fn on(&self, gpu: GpuId) -> Memory {
+        self.memory.get(&gpu).copied().unwrap_or_default()
+    }
+
+    fn used(&self) -> Bytes {
+        self.memory.values().map(|memory| memory.used).sum()
+    }
+}
+
 #[derive(Clone)]
 pub(super) struct World {
-    pub(super) core: Core,
-    pub(super) now: Nanos,
+    harness: Harness,
     /// Effects since the last [`Self::take`].
     seen: Vec<Effect>,
     processes: BTreeMap<ClientId, Process>,
     agenda: BTreeMap<(Nanos, u64), Event>,
     scheduled: u64,
-    invariants: Invariants,
     next_id: u64,
     /// Events that the machine was told, with their times.
     pub(super) history: Vec<(Nanos, Event)>,
     /// Whether all events so far were true.
     pub(super) honest: bool,
+}
+
+impl Deref for World {
+    type Target = Harness;
+
+    fn deref(&self) -> &Harness {
+        &self.harness
+    }
+}
+
+impl DerefMut for World {
+    fn deref_mut(&mut self) -> &mut Harness {
+        &mut self.harness
+    }
 }
 
 impl World {
@@ -104,13 +132,11 @@ impl World {
     pub(super) fn after_restart(config: Config, expected: impl IntoIterator<Item = u64>) -> Self {
         let expected: BTreeSet<ClientId> = expected.into_iter().map(ClientId).collect();
         let mut world = Self {
-            core: Core::new(config, Self::GENERATION, expected, Self::START),
-            now: Self::START,
+            harness: Harness::new(Core::new(config, Self::GENERATION, expected, Self::START), Self::START),
             seen: Vec::new(),
             processes: BTreeMap::new(),
             agenda: BTreeMap::new(),
             scheduled: 0,
-            invariants: Invariants::default(),
             next_id: 0,
             history: Vec::new(),
             honest: true,
@@ -121,11 +147,8 @@ impl World {
 
     pub(super) fn send(&mut self, event: Event) {
         self.history.push((self.now, event));
-        self.core.handle(self.now, event);
-        let effects: Vec<Effect> = std::iter::from_fn(|| self.core.poll_effect()).collect();
-        if let Err(broken) = self.invariants.after(&self.core, event, &effects) {
-            panic!("{broken}, after {event:?}");
-        }
+        let (effects, rules) = self.harness.step(event);
+        rules.unwrap_or_else(|broken| panic!("{broken}, after {event:?}"));
         let mut recalled = Vec::new();
         for effect in &effects {
             recalled.extend(self.carry_out(effect));
@@ -147,8 +170,8 @@ impl World {
                     continue;
                 };
                 for (gpu, book) in client.books.iter() {
-                    let of = |map: &BTreeMap<GpuId, Bytes>| map.get(&gpu).copied().unwrap_or_default();
-                    let most = of(&process.free) + of(&process.used) - of(&process.fixed);
+                    let memory = process.on(gpu);
+                    let most = memory.free + memory.used - memory.fixed;
                     assert!(
                         most <= book.managed(),
                         "{id} may have {most} managed, after {event:?}: {book:?}"
@@ -165,20 +188,19 @@ impl World {
             Effect::Flags { client, flags } => self.processes.get_mut(&client)?.flags = flags,
             Effect::Lease { client, gpu, bytes, extra, .. } => {
                 let process = self.processes.get_mut(&client)?;
-                *process.used.entry(gpu).or_default() += bytes;
-                *process.free.entry(gpu).or_default() += extra;
+                let memory = process.memory.entry(gpu).or_default();
+                memory.used += bytes;
+                memory.free += extra;
                 if process.asks_fixed {
-                    *process.fixed.entry(gpu).or_default() += bytes;
-                    *process.told.entry(gpu).or_default() += bytes;
+                    memory.fixed += bytes;
+                    memory.told += bytes;
                 }
             }
-            Effect::Extend { client, gpu, bytes } => {
-                *self.processes.get_mut(&client)?.free.entry(gpu).or_default() += bytes;
-            }
+            Effect::Extend { client, gpu, bytes } => self.memory(client, gpu)?.free += bytes,
             Effect::Recall { client, gpu, bytes } => {
-                let free = self.processes.get_mut(&client)?.free.entry(gpu).or_default();
-                let bytes = bytes.min(*free);
-                *free -= bytes;
+                let memory = self.memory(client, gpu)?;
+                let bytes = bytes.min(memory.free);
+                memory.free -= bytes;
                 return Some(Event::Recalled { client, gpu, bytes });
             }
             Effect::Notice(Notice::Granted { session, .. }) if self.honest => self.turn_is_safe(session),
@@ -215,7 +237,6 @@ impl World {
         let Some(process) = self.processes.get_mut(&client) else {
             return;
         };
-        process.gate = word;
         process.in_flight |= word.state() != GateState::Closed;
         let habits = process.habits;
         if !habits.answers {
@@ -230,7 +251,7 @@ impl World {
                 }
             }
             GateState::Moving => {
-                let moved = process.used.values().copied().sum();
+                let moved = process.used();
                 let took = habits.moves;
                 self.plan(took, Event::Entered { client, word, moved, took });
             }
@@ -251,9 +272,9 @@ impl World {
         else {
             return;
         };
-        if self.processes.get(&client).is_some_and(|process| process.gate == word) {
+        if self.processes.contains_key(&client) && self.gate(client) == word {
             match event {
-                Event::Entered { .. } => self.set_gate(client, word.with(GateState::Open)),
+                Event::Entered { .. } => _ = self.set_gate(client, GateState::Open),
                 Event::Released { .. } => self.ends_work(client),
                 _ => {}
             }
@@ -282,12 +303,6 @@ impl World {
     fn ends_work(&mut self, client: ClientId) {
         if let Some(process) = self.processes.get_mut(&client) {
             process.in_flight = false;
-        }
-    }
-
-    fn set_gate(&mut self, client: ClientId, word: GateWord) {
-        if let Some(process) = self.processes.get_mut(&client) {
-            process.gate = word;
         }
     }
 
@@ -329,15 +344,12 @@ impl World {
 
     /// Adds a process like [`Self::join`], without telling the machine.
     pub(super) fn join_as(&mut self, client: ClientId) {
+        self.new_page(client);
         self.processes.insert(
             client,
             Process {
-                gate: FIRST_WORD,
                 flags: 0,
-                free: BTreeMap::new(),
-                used: BTreeMap::new(),
-                fixed: BTreeMap::new(),
-                told: BTreeMap::new(),
+                memory: BTreeMap::new(),
                 asks_fixed: false,
                 in_flight: false,
                 habits: Habits { drain: ms(2), moves: ms(20), busy: false, answers: true },
@@ -389,45 +401,45 @@ impl World {
 
     /// Allocates bytes, and returns whether they were granted, from the page or by the machine.
     pub(super) fn allocate(&mut self, client: ClientId, gpu: GpuId, bytes: Bytes) -> bool {
-        let process = self.process(client);
-        let free = process.free.entry(gpu).or_default();
-        if *free >= bytes {
-            *free -= bytes;
-            *process.used.entry(gpu).or_default() += bytes;
-            self.look(client, gpu);
+        if self.take_free(client, gpu, bytes) {
             return true;
         }
-        self.look(client, gpu);
         let before = self.used(client, gpu);
         self.next_id += 1;
         self.send(Event::Reserve { client, gpu, request: RequestId(self.next_id), bytes });
         self.used(client, gpu) == before + bytes
     }
 
+    /// Takes bytes out of the page, if it has so many, and lets the shell look at it.
+    fn take_free(&mut self, client: ClientId, gpu: GpuId, bytes: Bytes) -> bool {
+        let memory = self.memory(client, gpu).unwrap();
+        let fits = memory.free >= bytes;
+        if fits {
+            memory.free -= bytes;
+            memory.used += bytes;
+        }
+        self.look(client, gpu);
+        fits
+    }
+
     pub(super) fn free(&mut self, client: ClientId, gpu: GpuId, bytes: Bytes) {
-        let process = self.process(client);
-        *process.used.entry(gpu).or_default() -= bytes;
-        *process.free.entry(gpu).or_default() += bytes;
+        let memory = self.memory(client, gpu).unwrap();
+        memory.used -= bytes;
+        memory.free += bytes;
     }
 
     /// Allocates bytes that never move, and returns whether they were granted.
     pub(super) fn allocate_fixed(&mut self, client: ClientId, gpu: GpuId, bytes: Bytes) -> bool {
-        let process = self.process(client);
-        let free = process.free.entry(gpu).or_default();
-        if *free >= bytes {
-            *free -= bytes;
-            *process.used.entry(gpu).or_default() += bytes;
-            *process.fixed.entry(gpu).or_default() += bytes;
-            self.look(client, gpu);
+        let memory = self.memory(client, gpu).unwrap();
+        let fixed = memory.fixed;
+        if memory.free >= bytes {
+            memory.fixed += bytes;
+        } else if std::mem::replace(&mut memory.told, fixed) != fixed {
+            self.send(Event::Fixed { client, gpu, bytes: fixed });
+        }
+        if self.take_free(client, gpu, bytes) {
             return true;
         }
-        let fixed = self.fixed(client, gpu);
-        let process = self.process(client);
-        if process.told.insert(gpu, fixed) != Some(fixed) {
-            let bytes = fixed;
-            self.send(Event::Fixed { client, gpu, bytes });
-        }
-        self.look(client, gpu);
         self.process(client).asks_fixed = true;
         self.next_id += 1;
         self.send(Event::ReserveFixed { client, gpu, request: RequestId(self.next_id), bytes });
@@ -437,14 +449,12 @@ impl World {
 
     /// Frees fixed bytes. Those that the machine counts as fixed go back to it, the others into the page.
     pub(super) fn free_fixed(&mut self, client: ClientId, gpu: GpuId, bytes: Bytes) {
-        let process = self.process(client);
-        let fixed = process.fixed.entry(gpu).or_default();
-        *fixed -= bytes;
-        *process.used.entry(gpu).or_default() -= bytes;
-        let told = process.told.entry(gpu).or_default();
-        let back = *told - *fixed;
-        *told -= back;
-        *process.free.entry(gpu).or_default() += bytes - back;
+        let memory = self.memory(client, gpu).unwrap();
+        memory.fixed -= bytes;
+        memory.used -= bytes;
+        let back = memory.told - memory.fixed;
+        memory.told -= back;
+        memory.free += bytes - back;
         self.look(client, gpu);
         if !back.is_zero() {
             let bytes = back;
@@ -462,18 +472,20 @@ impl World {
         self.processes.get_mut(&client).unwrap()
     }
 
+    fn memory(&mut self, client: ClientId, gpu: GpuId) -> Option<&mut Memory> {
+        Some(self.processes.get_mut(&client)?.memory.entry(gpu).or_default())
+    }
+
     pub(super) fn habits(&mut self, client: ClientId) -> &mut Habits {
         &mut self.process(client).habits
     }
 
     /// Refusals of memory since the last call.
     pub(super) fn refusals(&mut self) -> Vec<MemoryRefusal> {
-        let effects = self.take().into_iter();
-        effects
-            .filter_map(
-                |effect| if let Effect::Refuse { refusal, .. } = effect { Some(refusal) } else { None },
-            )
-            .collect()
+        self.pick(|effect| match effect {
+            Effect::Refuse { refusal, .. } => Some(refusal),
+            _ => None,
+        })
     }
 
     /// Lets a thread arrive at the gate, now and whenever it closes.
@@ -493,24 +505,19 @@ impl World {
     /// Lets a process prove that it is idle and give the lock back.
     pub(super) fn goes_idle(&mut self, client: ClientId) {
         self.habits(client).busy = false;
-        let open = self.gate(client);
-        self.set_gate(client, open.with(GateState::Closed));
-        self.ends_work(client);
-        let drain = Nanos::ZERO;
-        self.send(Event::Released { client, word: open, drain });
+        self.lets_go(client, Nanos::ZERO);
     }
 
     /// Lets the memory of a process be in after `took`.
     pub(super) fn enters(&mut self, client: ClientId, took: Nanos) {
-        let word = self.gate(client);
-        let moved = self.processes[&client].used.values().copied().sum();
-        self.set_gate(client, word.with(GateState::Open));
+        let word = self.set_gate(client, GateState::Open);
+        let moved = self.processes[&client].used();
         self.send(Event::Entered { client, word, moved, took });
     }
 
     /// Lets a process release its gate now, with a claimed drain.
     pub(super) fn lets_go(&mut self, client: ClientId, drain: Nanos) {
-        let word = self.gate(client);
+        let word = self.set_gate(client, GateState::Closed);
         self.ends_work(client);
         self.send(Event::Released { client, word, drain });
     }
@@ -520,26 +527,17 @@ impl World {
         let Some(process) = self.processes.get(&client) else {
             return;
         };
-        let gpus: Vec<GpuId> = process.free.keys().copied().collect();
-        gpus.into_iter().for_each(|gpu| self.look(client, gpu));
-        let Some(process) = self.processes.get_mut(&client) else {
-            return;
-        };
-        process.gate = FIRST_WORD;
+        let (waiting, memory) = (process.habits.busy, process.memory.clone());
+        memory.keys().for_each(|&gpu| self.look(client, gpu));
+        self.new_page(client);
+        let process = self.process(client);
         process.flags = 0;
-        process.free.clear();
-        process.told.clear();
-        let (used, fixed) = (process.used.clone(), process.fixed.clone());
-        let waiting = process.habits.busy;
+        process.memory.values_mut().for_each(|memory| memory.free = Bytes::ZERO);
         self.send(Event::ClientReturned { client, waiting });
-        for (gpu, bytes) in used {
-            self.send(Event::StillUses { client, gpu, bytes });
-        }
-        for (gpu, bytes) in fixed {
-            if let Some(process) = self.processes.get_mut(&client) {
-                process.told.insert(gpu, bytes);
-            }
-            self.send(Event::Fixed { client, gpu, bytes });
+        for (gpu, Memory { used, fixed, .. }) in memory {
+            self.send(Event::StillUses { client, gpu, bytes: used });
+            self.memory(client, gpu).unwrap().told = fixed;
+            self.send(Event::Fixed { client, gpu, bytes: fixed });
         }
     }
 
@@ -578,10 +576,6 @@ impl World {
             .collect()
     }
 
-    pub(super) fn gate(&self, client: ClientId) -> GateWord {
-        self.processes[&client].gate
-    }
-
     pub(super) fn passes(&self, client: ClientId) -> bool {
         self.gate(client).state() == GateState::Open
     }
@@ -601,16 +595,15 @@ impl World {
     }
 
     pub(super) fn used(&self, client: ClientId, gpu: GpuId) -> Bytes {
-        self.processes[&client].used.get(&gpu).copied().unwrap_or_default()
+        self.processes[&client].on(gpu).used
     }
 
     pub(super) fn fixed(&self, client: ClientId, gpu: GpuId) -> Bytes {
-        let fixed = &self.processes[&client].fixed;
-        fixed.get(&gpu).copied().unwrap_or_default()
+        self.processes[&client].on(gpu).fixed
     }
 
     pub(super) fn free_lease(&self, client: ClientId, gpu: GpuId) -> Bytes {
-        self.processes[&client].free.get(&gpu).copied().unwrap_or_default()
+        self.processes[&client].on(gpu).free
     }
 
     pub(super) fn card(&self) -> GpuSnapshot {
@@ -627,22 +620,19 @@ impl World {
         std::mem::take(&mut self.seen)
     }
 
+    fn pick<T>(&mut self, part: impl Fn(Effect) -> Option<T>) -> Vec<T> {
+        self.take().into_iter().filter_map(part).collect()
+    }
+
     pub(super) fn notices(&mut self) -> Vec<Notice> {
-        let effects = self.take().into_iter();
-        effects
-            .filter_map(|effect| if let Effect::Notice(notice) = effect { Some(notice) } else { None })
-            .collect()
+        self.pick(|effect| if let Effect::Notice(notice) = effect { Some(notice) } else { None })
     }
 
     /// Sessions that were granted a turn since the last call, in order.
     pub(super) fn turns(&mut self) -> Vec<SessionId> {
-        let notices = self.notices().into_iter();
-        notices
-            .filter_map(
-                |notice| {
-                    if let Notice::Granted { session, .. } = notice { Some(session) } else { None }
-                },
-            )
-            .collect()
+        self.pick(|effect| match effect {
+            Effect::Notice(Notice::Granted { session, .. }) => Some(session),
+            _ => None,
+        })
     }
 }

@@ -10,4 +10,3 @@ pub mod waiting;
 
 pub mod invariants;
 pub mod log;
-pub mod replay;

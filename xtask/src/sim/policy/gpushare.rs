@@ -4,20 +4,20 @@
 
 use std::collections::{BTreeSet, VecDeque};
 
-use gpushare_core::{Config, Core, Effect, Event, FIRST_WORD, Notice};
+use gpushare_core::harness::Harness;
+use gpushare_core::{Config, Core, Effect, Event, Notice};
 use gpushare_proto::page::FLAG_WANTED;
-use gpushare_proto::{Bytes, ClientId, GateState, GateWord, GpuId, Nanos, SessionId};
+use gpushare_proto::{Bytes, ClientId, GateState, GpuId, Nanos, SessionId};
 
 use super::{Policy, Who, Word};
 use crate::sim::tenant::Tenant;
 use crate::sim::trace::Machine;
 
-/// The core, and the gates of all processes.
+/// The core, and the words that it has for the sessions.
 #[derive(Debug)]
 pub(crate) struct Gpushare {
-    core: Core,
+    harness: Harness,
     capacity: Bytes,
-    gates: Vec<GateWord>,
     wanted: Vec<bool>,
     words: VecDeque<Word>,
     quanta: Vec<Nanos>,
@@ -28,13 +28,16 @@ fn number(who: Who) -> u64 {
     who as u64 + 1
 }
 
+fn client(who: Who) -> ClientId {
+    ClientId(number(who))
+}
+
 impl Gpushare {
     /// On the cards of `machine`, for so many sessions.
     pub(crate) fn new(config: Config, machine: &Machine, sessions: usize) -> Self {
         let mut scheduler = Self {
-            core: Core::new(config, 1, BTreeSet::new(), Nanos::ZERO),
+            harness: Harness::new(Core::new(config, 1, BTreeSet::new(), Nanos::ZERO), Nanos::ZERO),
             capacity: machine.capacity,
-            gates: vec![FIRST_WORD; sessions],
             wanted: vec![false; sessions],
             words: VecDeque::new(),
             quanta: Vec::new(),
@@ -47,43 +50,29 @@ impl Gpushare {
     }
 
     fn tell(&mut self, now: Nanos, event: Event) {
-        self.core.handle(now, event);
-        while let Some(effect) = self.core.poll_effect() {
-            self.carry_out(now, &effect);
-        }
-    }
-
-    fn carry_out(&mut self, now: Nanos, effect: &Effect) {
-        match *effect {
-            Effect::Gate { client, word, .. } => {
-                let who = who(client);
-                self.gates[who] = word;
-                self.words.push_back(match word.state() {
-                    GateState::Closed => Word::Shut { who },
-                    state => Word::Pass { who, moves: state == GateState::Moving },
-                });
-            }
-            Effect::Flags { client, flags } => {
-                let (who, wanted) = (who(client), flags & FLAG_WANTED != 0);
-                if self.wanted[who] != wanted {
-                    self.wanted[who] = wanted;
-                    self.words.push_back(Word::Wanted { who, wanted });
+        self.harness.now = now;
+        self.harness.tell(event);
+        // Leases are exact here, so nothing lies unused.
+        while let Some(effect) = self.harness.poll_effect(Bytes::ZERO) {
+            match effect {
+                Effect::Gate { client, word, .. } => {
+                    let who = who(client);
+                    self.words.push_back(match word.state() {
+                        GateState::Closed => Word::Shut { who },
+                        state => Word::Pass { who, moves: state == GateState::Moving },
+                    });
                 }
+                Effect::Flags { client, flags } => {
+                    let (who, wanted) = (who(client), flags & FLAG_WANTED != 0);
+                    if self.wanted[who] != wanted {
+                        self.wanted[who] = wanted;
+                        self.words.push_back(Word::Wanted { who, wanted });
+                    }
+                }
+                Effect::Notice(Notice::Granted { quantum, .. }) => self.quanta.push(quantum),
+                _ => {}
             }
-            // Leases are exact here, so nothing lies unused.
-            Effect::Recall { client, gpu, .. } => {
-                let bytes = Bytes::ZERO;
-                self.core.handle(now, Event::Recalled { client, gpu, bytes });
-            }
-            Effect::Notice(Notice::Granted { quantum, .. }) => self.quanta.push(quantum),
-            _ => {}
         }
-    }
-
-    fn set_gate(&mut self, who: Who, state: GateState) -> GateWord {
-        let word = self.gates[who];
-        self.gates[who] = word.with(state);
-        word
     }
 }
 
@@ -108,32 +97,33 @@ impl Policy for Gpushare {
     }
 
     fn wants(&mut self, now: Nanos, who: Who) {
-        let (client, word) = (ClientId(number(who)), self.gates[who]);
+        let client = client(who);
+        let word = self.harness.gate(client);
         self.tell(now, Event::Wait { client, word });
     }
 
     fn entered(&mut self, now: Nanos, who: Who, moved: Bytes, took: Nanos) {
-        let client = ClientId(number(who));
-        if self.gates[who].state() == GateState::Moving {
-            let word = self.set_gate(who, GateState::Open);
-            let entered = Event::Entered { client, word, moved, took };
-            self.tell(now, entered);
+        let client = client(who);
+        if self.harness.gate(client).state() == GateState::Moving {
+            let word = self.harness.set_gate(client, GateState::Open);
+            self.tell(now, Event::Entered { client, word, moved, took });
         }
     }
 
     fn let_go(&mut self, now: Nanos, who: Who, drain: Nanos) {
-        let (client, word) = (ClientId(number(who)), self.set_gate(who, GateState::Closed));
+        let client = client(who);
+        let word = self.harness.set_gate(client, GateState::Closed);
         self.tell(now, Event::Released { client, word, drain });
     }
 
     fn leaves(&mut self, now: Nanos, who: Who) {
-        let (client, session) = (ClientId(number(who)), SessionId(number(who)));
+        let (client, session) = (client(who), SessionId(number(who)));
         self.tell(now, Event::ClientGone { client });
         self.tell(now, Event::SessionClosed { session });
     }
 
     fn deadline(&self) -> Option<Nanos> {
-        self.core.next_deadline()
+        self.harness.core.next_deadline()
     }
 
     fn wake(&mut self, now: Nanos) {
