@@ -97,6 +97,14 @@ impl Daemon {
     }
 }
 
+impl World {
+    /// Starts a daemon in this world with these flags.
+    pub fn with_daemon(self, flags: &[&str]) -> anyhow::Result<(Self, Daemon)> {
+        let daemon = Daemon::start(&self, flags)?;
+        Ok((self, daemon))
+    }
+}
+
 fn launch(world: &World, flags: &[String], launcher: &[&str]) -> anyhow::Result<Process> {
     let mut command = match launcher.split_first() {
         None => world.part(Part::Scheduler),

@@ -27,7 +27,6 @@ use tempfile::TempDir;
 
 use crate::artifacts::{Artifacts, Part};
 use crate::card::Card;
-use crate::daemon::Daemon;
 
 /// Whether a world exists in this process.
 static TAKEN: Mutex<bool> = Mutex::new(false);
@@ -158,12 +157,6 @@ impl World {
     /// A world on the real card of this machine.
     pub fn on_this_machine(artifacts: &Artifacts) -> anyhow::Result<Self> {
         Ok(Self(Arc::new(Parts::new(artifacts)?)))
-    }
-
-    /// This world and a daemon in it, started with these flags.
-    pub fn with_daemon(self, flags: &[&str]) -> anyhow::Result<(Self, Daemon)> {
-        let daemon = Daemon::start(&self, flags)?;
-        Ok((self, daemon))
     }
 
     /// Where everything of this world is.

@@ -8,15 +8,11 @@ pub mod constants;
 pub mod ids;
 pub mod wire;
 // What lies on the card.
-mod access;
 #[allow(unsafe_code, reason = "maps memory that other processes share")]
 pub mod bytes;
 mod memory;
-mod physical;
 mod pool;
-mod pooled;
 mod residency;
-mod usage;
 // What it computes.
 pub mod kernel;
 pub mod ptx;

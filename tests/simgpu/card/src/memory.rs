@@ -3,19 +3,24 @@
 //! Addresses are those of the client, which reserves them before it asks. What a kernel reaches is made resident
 //! on its GPU first; what that takes is the answer, so that the engines only ever add durations.
 
+mod access;
+mod physical;
+mod pooled;
+mod usage;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 use std::time::Duration;
 
-use crate::access::Access;
 use crate::bytes::SharedBytes;
 use crate::constants::{Constants, PAGE};
 use crate::ids::{ClientId, ContextId, GpuIndex, PoolId, StreamId};
-use crate::physical::{Handles, Physical};
 use crate::pool::Pool;
 use crate::residency::{Evicted, PageId, Residency};
 use crate::stats::Counters;
 use crate::wire::{Failure, Kind};
+use access::Access;
+use physical::{Handles, Physical};
 
 /// Work touched an address that is not memory of its process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -12,10 +12,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::OwnedFd;
 use std::rc::Rc;
 
-use crate::access::Access;
+use super::access::Access;
+use super::{Allocation, Backing, Memory};
 use crate::bytes::SharedBytes;
 use crate::ids::{ClientId, ContextId, GpuIndex, HandleId};
-use crate::memory::{Allocation, Backing, Memory};
 use crate::wire::{Failure, Kind, Place};
 
 /// A piece of physical memory.

@@ -3,10 +3,10 @@
 
 use std::rc::Rc;
 
-use crate::access::Access;
+use super::access::Access;
+use super::{Allocation, Backing, Memory};
 use crate::bytes::SharedBytes;
 use crate::ids::{ClientId, ContextId, GpuIndex, PoolId, StreamId};
-use crate::memory::{Allocation, Backing, Memory};
 use crate::pool::Pool;
 use crate::wire::{Failure, Kind, Op, PoolUse};
 

@@ -2,8 +2,8 @@
 
 use std::collections::BTreeMap;
 
+use super::{Allocation, Backing, Memory};
 use crate::ids::{ClientId, GpuIndex};
-use crate::memory::{Allocation, Backing, Memory};
 use crate::wire::Kind;
 
 impl Memory {

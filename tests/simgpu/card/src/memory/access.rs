@@ -11,9 +11,9 @@
 
 use std::collections::BTreeSet;
 
+use super::{Backing, IllegalAddress, Memory};
 use crate::constants::Rate;
 use crate::ids::{ClientId, GpuIndex};
-use crate::memory::{Backing, IllegalAddress, Memory};
 use crate::wire::Kind;
 
 /// On which GPUs kernels reach an allocation.
