@@ -12,11 +12,13 @@
 //!
 //! A driver without some function still opens; only the call fails, by name.
 
+pub mod layouts;
+
 use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
 
 use crate::error::CudaError;
-use crate::memory::{AccessDescription, AllocationNode, HandleProperties, PoolProperties, Solid};
 use crate::resolve::{Resolve, Symbols};
+use layouts::{AccessDescription, AllocationNode, HandleProperties, PoolProperties, Solid};
 
 /// A `CUdevice`.
 pub type DeviceOrdinal = c_int;

@@ -8,6 +8,7 @@ use clap::ValueEnum;
 use gpushare_proto::Bytes;
 use serde::Serialize;
 
+use crate::driver::layouts::{AccessDescription, AllocationNode, HandleProperties, PoolProperties, Solid};
 use crate::driver::{DevicePtr, Handle};
 use crate::error::CudaError;
 use crate::gpu::{DEFAULT_STREAM, Gpu};
@@ -73,90 +74,6 @@ pub struct PointerFacts {
     pub range_start: DevicePtr,
     /// Length of its range.
     pub range_bytes: u64,
-}
-
-/// `CUmemPoolProps`: pinned memory of a device.
-#[repr(C)]
-#[derive(Clone, Copy, Debug)]
-pub struct PoolProperties {
-    kind: c_uint,
-    handle_types: c_uint,
-    location: [c_int; 2],
-    rest: [u64; 9],
-}
-
-impl PoolProperties {
-    fn new(device: c_int) -> Self {
-        Self { kind: 1, handle_types: 0, location: [1, device], rest: [0; 9] }
-    }
-}
-
-/// `CUDA_MEM_ALLOC_NODE_PARAMS`.
-#[repr(C)]
-#[derive(Clone, Copy, Debug)]
-pub struct AllocationNode {
-    pool: PoolProperties,
-    access: *const c_void,
-    access_count: usize,
-    bytes: usize,
-    address: DevicePtr,
-}
-
-impl AllocationNode {
-    fn new(device: c_int, bytes: usize) -> Self {
-        Self {
-            pool: PoolProperties::new(device),
-            access: std::ptr::null(),
-            access_count: 0,
-            bytes,
-            address: 0,
-        }
-    }
-}
-
-/// `CUmemAllocationProp`: pinned memory of a device.
-#[repr(C)]
-#[derive(Clone, Copy, Debug)]
-pub struct HandleProperties {
-    kind: c_uint,
-    handle_types: c_uint,
-    location: [c_int; 2],
-    rest: [u64; 2],
-}
-
-/// `CUmemAccessDesc`: a device may read and write.
-#[repr(C)]
-#[derive(Clone, Copy, Debug)]
-pub struct AccessDescription {
-    location: [c_int; 2],
-    flags: c_uint,
-}
-
-/// `CUDA_ARRAY3D_DESCRIPTOR`.
-#[repr(C)]
-#[derive(Clone, Copy, Debug)]
-pub struct Solid {
-    width: usize,
-    height: usize,
-    depth: usize,
-    format: c_int,
-    channels: c_uint,
-    flags: c_uint,
-}
-
-impl Solid {
-    /// Rows of 16 KiB.
-    fn new(bytes: usize) -> Self {
-        const FLOAT: c_int = 0x20;
-        Self {
-            width: 1024,
-            height: bytes.div_ceil(16 << 10),
-            depth: 0,
-            format: FLOAT,
-            channels: 4,
-            flags: 0,
-        }
-    }
 }
 
 const ATTACH_GLOBAL: c_uint = 1;
