@@ -13,12 +13,19 @@ use crate::promise::{Bound, Check, Effort};
 /// Folders of what is installed.
 const PRODUCT: [&str; 5] = ["proto/", "sys/", "scheduler/", "interposer/", "ctl/"];
 
+/// Crate whose calls and objects still import each other.
+const SIMULATED_DRIVER: &str = "tests/simgpu/cuda";
+
 pub(super) const CHECK: Check = Check {
     name: "code",
     effort: Effort::Counted,
     bounds: &[
         Bound::at_most("Rust files that rustfmt would change", 0.0, "files"),
-        Bound::at_most("circles of imports wider than one folder, in the product", 0.0, "circles"),
+        Bound::at_most(
+            "circles of imports wider than one folder, without the simulated driver",
+            0.0,
+            "circles",
+        ),
         Bound::at_most("lines of the product", 45_000.0, "lines"),
         Bound::at_most("lines of all Rust", 108_000.0, "lines"),
     ],
@@ -32,8 +39,8 @@ pub(super) const CHECK: Check = Check {
                 product += without_tests(&text);
             }
         }
-        let values =
-            [unformatted(&files)?, imports::count(|member| is_product(&format!("{member}/")))?, product, all];
+        let circles = imports::count(|member| member != SIMULATED_DRIVER)?;
+        let values = [unformatted(&files)?, circles, product, all];
         Ok(values.map(|count| count as f64).to_vec())
     },
 };
