@@ -1,7 +1,7 @@
 //! Runs the daemon: takes its folders, reads the registry, takes the cards, listens, serves and cleans up. It
 //! ends on a signal, or when it has been idle for the configured time.
 
-use std::os::unix::net::UnixListener as StdUnixListener;
+use std::os::fd::OwnedFd;
 use std::panic::resume_unwind;
 use std::sync::Arc;
 use std::time::Duration;
@@ -42,7 +42,7 @@ const FOLDER_WATCH: Duration = Duration::from_secs(2);
 pub(crate) fn run(
     settings: Settings,
     reader: Reader,
-    passed: Vec<StdUnixListener>,
+    passed: Vec<(String, OwnedFd)>,
     ready: Option<u32>,
 ) -> anyhow::Result<()> {
     raise_descriptor_limit();
@@ -61,7 +61,7 @@ pub(crate) fn run(
 async fn serve(
     settings: Settings,
     reader: Reader,
-    passed: Vec<StdUnixListener>,
+    passed: Vec<(String, OwnedFd)>,
     ready: Option<u32>,
 ) -> anyhow::Result<()> {
     let mut folder = Folder::take(&settings.runtime, settings.owner)?;

@@ -1,19 +1,18 @@
 //! Program of the gpushare daemon: parses flags, starts the log, returns the exit code.
 
-use std::os::unix::net::UnixListener;
+use std::os::fd::OwnedFd;
 use std::process::ExitCode;
 use std::{fmt, io};
 
 use clap::Parser;
 use gpushare_proto::names;
-use listenfd::ListenFd;
+use gpushare_sys::passed;
 use tracing::field::Field;
 use tracing_subscriber::EnvFilter;
 use tracing_subscriber::fmt::format::{Writer, debug_fn};
 
 use crate::args::{Args, LogFormat};
 use crate::config::{Environment, Reader};
-use crate::errors::failed;
 use crate::exit::code;
 use crate::{daemon, operation};
 
@@ -23,21 +22,18 @@ pub fn main() -> ExitCode {
         Ok(args) => args,
         Err(usage) => return end(&usage),
     };
-    match passed_sockets().and_then(|passed| run(&args, passed)) {
+    // Before any thread starts, since this changes the environment.
+    let passed = passed::take().map_err(|cause| {
+        let message = format!("cannot take over the passed sockets: {cause}; see docs/systemd.md");
+        anyhow::Error::new(cause).context(message)
+    });
+    match passed.and_then(|passed| run(&args, passed)) {
         Ok(()) => ExitCode::SUCCESS,
         Err(stop) => {
             eprintln!("gpushare-scheduler: {stop}");
             code(&stop)
         }
     }
-}
-
-/// Takes over the sockets that systemd passed. Must run before any thread, as it changes the environment.
-fn passed_sockets() -> anyhow::Result<Vec<UnixListener>> {
-    let mut passed = ListenFd::from_env();
-    let sockets = (0..passed.len()).filter_map(|number| passed.take_unix_listener(number).transpose());
-    let sockets = sockets.collect::<io::Result<_>>();
-    sockets.map_err(failed("take over the sockets that it was started with"))
 }
 
 /// Prints the requested help, or an error in the flags as one sentence.
@@ -53,7 +49,7 @@ fn end(usage: &clap::Error) -> ExitCode {
     ExitCode::from(2)
 }
 
-fn run(args: &Args, passed: Vec<UnixListener>) -> anyhow::Result<()> {
+fn run(args: &Args, passed: Vec<(String, OwnedFd)>) -> anyhow::Result<()> {
     let reader = Reader::new(args.clone(), Environment::of_this_process());
     let settings = reader.read(|settings| settings)?;
     start_log(settings.log_format);

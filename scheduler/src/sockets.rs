@@ -22,7 +22,7 @@ use std::path::{Path, PathBuf};
 use gpushare_proto::names::RuntimeDir;
 use gpushare_sys::folder::{FolderError, is_at};
 use gpushare_sys::{folder, peer};
-use rustix::net::sockopt;
+use rustix::net::{SocketType, sockopt};
 use tracing::warn;
 
 use crate::config::Owner;
@@ -56,8 +56,8 @@ pub(crate) enum SocketError {
     )]
     TooLong { path: PathBuf, length: usize },
     /// Socket passed by systemd that cannot be one of the daemon's two.
-    #[error("passed socket number {number} {what}; see docs/systemd.md")]
-    Passed { number: usize, what: String },
+    #[error("passed socket {name} {what}; see docs/systemd.md")]
+    Passed { name: String, what: String },
     /// Runtime folder that another daemon serves.
     #[error("a gpushare daemon{} already serves {}; use it, or stop it first", holder(*pid), path.display())]
     Busy { pid: Option<u32>, path: PathBuf },
@@ -99,13 +99,20 @@ impl Folder {
     }
 
     /// Takes over sockets that systemd passed to the daemon. Their paths tell which socket is which.
-    pub(crate) fn adopt(&mut self, passed: Vec<UnixListener>) -> Result<(), SocketError> {
-        for (number, listener) in passed.into_iter().enumerate() {
-            let refuse = |what: String| SocketError::Passed { number, what };
-            let listens = sockopt::socket_acceptconn(&listener).is_ok_and(|listens| listens);
+    pub(crate) fn adopt(&mut self, passed: Vec<(String, OwnedFd)>) -> Result<(), SocketError> {
+        for (number, (name, socket)) in passed.into_iter().enumerate() {
+            let name = match name.as_str() {
+                // systemd calls a socket without a name so.
+                "" | "unknown" => format!("number {number}"),
+                name => format!("`{name}`"),
+            };
+            let refuse = |what: String| SocketError::Passed { name: name.clone(), what };
+            let listens = sockopt::socket_acceptconn(&socket) == Ok(true)
+                && sockopt::socket_type(&socket) == Ok(SocketType::STREAM);
+            let listener = UnixListener::from(socket);
             let address = listener.local_addr().ok().filter(|_| listens);
             let Some(path) = address.as_ref().and_then(|address| address.as_pathname()) else {
-                return Err(refuse("is not a listening socket with a path".to_owned()));
+                return Err(refuse("is not a listening stream socket with a path".to_owned()));
             };
             let ours = [self.runtime.tenant_socket(), self.runtime.admin_socket()];
             let Some(which) = ours.iter().position(|own| is_same(own, path)) else {
@@ -361,6 +368,10 @@ mod tests {
         assert!(!runtime.root().exists());
     }
 
+    fn passed(socket: impl Into<OwnedFd>) -> Vec<(String, OwnedFd)> {
+        vec![("mine".to_owned(), socket.into())]
+    }
+
     #[test]
     fn a_passed_socket_is_served_and_stays() {
         let root = tempfile::tempdir().unwrap();
@@ -369,7 +380,7 @@ mod tests {
         let systemds = UnixListener::bind(runtime.admin_socket()).unwrap();
         fs::set_permissions(runtime.admin_socket(), Permissions::from_mode(0o600)).unwrap();
         let _queued = UnixStream::connect(runtime.admin_socket()).unwrap();
-        folder.adopt(vec![systemds.try_clone().unwrap()]).unwrap();
+        folder.adopt(passed(systemds.try_clone().unwrap())).unwrap();
         let sockets = folder.listen().unwrap();
         sockets.admin.accept().unwrap();
         folder.leave(false, false);
@@ -384,24 +395,34 @@ mod tests {
         let runtime = runtime(&root);
         let mut folder = Folder::take(&runtime, Owner::User).unwrap();
         let refused =
-            |folder: &mut Folder, socket: UnixListener| folder.adopt(vec![socket]).unwrap_err().to_string();
+            |folder: &mut Folder, socket: OwnedFd| folder.adopt(passed(socket)).unwrap_err().to_string();
 
+        let file = File::open(root.path()).unwrap();
+        let said = "passed socket `mine` is not a listening stream socket with a path; see docs/systemd.md";
+        assert_eq!(refused(&mut folder, file.into()), said);
         let (connected, _other) = UnixStream::pair().unwrap();
-        let said = refused(&mut folder, OwnedFd::from(connected).into());
-        assert!(said.contains("number 0 is not a listening socket"), "{said}");
+        assert_eq!(refused(&mut folder, connected.into()), said);
+        let unnamed = vec![("unknown".to_owned(), UnixStream::pair().unwrap().0.into())];
+        assert!(
+            folder
+                .adopt(unnamed)
+                .unwrap_err()
+                .to_string()
+                .starts_with("passed socket number 0 is not")
+        );
 
         let elsewhere = UnixListener::bind(root.path().join("elsewhere")).unwrap();
-        let said = refused(&mut folder, elsewhere);
+        let said = refused(&mut folder, elsewhere.into());
         assert!(said.contains("elsewhere, and this daemon's are") && said.contains("admin.sock"), "{said}");
 
         let open = UnixListener::bind(runtime.admin_socket()).unwrap();
         fs::set_permissions(runtime.admin_socket(), Permissions::from_mode(0o666)).unwrap();
-        let said = refused(&mut folder, open.try_clone().unwrap());
+        let said = refused(&mut folder, open.try_clone().unwrap().into());
         assert!(said.contains("mode 666; give it SocketMode=0600"), "{said}");
 
         fs::set_permissions(runtime.admin_socket(), Permissions::from_mode(0o600)).unwrap();
-        folder.adopt(vec![open.try_clone().unwrap()]).unwrap();
-        assert!(refused(&mut folder, open).contains("is a second one at"));
+        folder.adopt(passed(open.try_clone().unwrap())).unwrap();
+        assert!(refused(&mut folder, open.into()).contains("is a second one at"));
     }
 
     #[test]

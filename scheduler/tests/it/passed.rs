@@ -1,6 +1,7 @@
 //! Sockets passed by a service manager: each daemon takes them over from the last one.
 
 use std::os::unix::net::UnixStream;
+use std::process::Command;
 use std::thread;
 
 use gpushare_proto::tenant::{Hello, Role, TenantReply, TenantRequest};
@@ -49,4 +50,23 @@ fn a_daemon_that_ends_leaves_the_sockets_that_were_passed() {
     let daemon = folders.start_on(&bound);
     assert_eq!(daemon.status().daemon.pid, daemon.pid());
     drop(waiting);
+}
+
+#[test]
+fn a_passed_descriptor_that_is_no_socket_is_named() {
+    const PASS: &str = r#"exec 3</dev/null; export LISTEN_PID=$$ LISTEN_FDNAMES=tenant:admin; exec "$@""#;
+    let folders = Folders::new();
+    let fail = |count: &str| {
+        let mut daemon = Command::new("sh");
+        daemon.args(["-c", PASS, "sh", env!("CARGO_BIN_EXE_gpushare-scheduler"), "--runtime-dir"]);
+        let ended = daemon.arg(folders.runtime().root()).env("LISTEN_FDS", count).output().unwrap();
+        (ended.status.code(), String::from_utf8(ended.stderr).unwrap())
+    };
+    let (code, said) = fail("1");
+    assert_eq!(code, Some(1), "{said}");
+    let named = "passed socket `tenant` is not a listening stream socket with a path; see docs/systemd.md";
+    assert!(said.contains(named), "{said}");
+    let (code, said) = fail("1000");
+    assert_eq!(code, Some(1), "{said}");
+    assert!(said.contains("cannot take over the passed sockets: descriptor "), "{said}");
 }
