@@ -103,7 +103,7 @@ scheduling! {
     parallel_below: Percent = "optional";
     parallel_after: Nanos = "optional";
     credit: Percent = "optional";
-    trickle: Percent = "optional";
+    trickle: Percent = "trickle";
     budget_max: Nanos = "optional";
     limit_window: Nanos = "optional";
     limit_carry_over: Percent = "optional";
@@ -188,6 +188,10 @@ macro_rules! checked {
 checked! {
     quantum: Nanos = |quantum| check(Knob::Quantum(Some(quantum)));
     epsilon: Percent = |share| check(Knob::Epsilon(share));
+    trickle: Percent = |share| match (1..=5_000).contains(&share.0) {
+        true => Ok(()),
+        false => Err(format!("trickle is a share of time from 0.01% to 50%, not {share}")),
+    };
     target: Nanos = |target| check(Knob::WindowTarget(target));
     capacity: Bytes = |bytes| check(Knob::Capacity(Some(bytes)));
     managed_limit: Bytes = |bytes| check(Knob::ManagedLimit(bytes));

@@ -409,6 +409,9 @@ mod tests {
             ("[gpus.0]\nquantum = '10us'", "line 2: a quantum of 10µs is too short for any work"),
             ("[gpus.0]\n\ncapacity = '1KiB'", "line 3: capacity: 1KiB leaves nothing to share"),
             ("[scheduling]\ntrickle = '101%'", "line 2: trickle: `101%` is not a share"),
+            ("[scheduling]\ntrickle = '0%'", "line 2: trickle is a share of time from 0.01% to 50%, not 0%"),
+            ("[scheduling]\ntrickle = '50.01%'", "from 0.01% to 50%, not 50.01%"),
+            ("[scheduling]\ntrickle = '100%'", "from 0.01% to 50%, not 100%"),
             (
                 "\nscheduling.quantum_min = '1min'",
                 "line 2: scheduling.quantum_min: quantum_min (60s) is longer than quantum_max (30s)",
@@ -417,6 +420,13 @@ mod tests {
             let error = settings(&[], file).unwrap_err().to_string();
             assert!(error.contains(expected), "{error}");
             assert!(error.contains("config.toml") && !error.contains('\n'), "{error}");
+        }
+    }
+
+    #[test]
+    fn the_ends_of_the_range_of_trickle_are_allowed() {
+        for (file, share) in [("scheduling.trickle = '0.01%'", 1), ("scheduling.trickle = '50%'", 5_000)] {
+            assert_eq!(settings(&[], file).unwrap().core.trickle, Percent(share));
         }
     }
 
