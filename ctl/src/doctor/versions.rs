@@ -123,4 +123,26 @@ mod tests {
     fn what_is_no_elf_file_is_an_error() {
         assert!(read(Path::new("/dev/null")).is_err());
     }
+
+    #[test]
+    fn a_cut_or_foreign_library_has_no_exports() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        let exports = |bytes: &[u8]| {
+            std::fs::write(file.path(), bytes).unwrap();
+            driver_exports(file.path())
+        };
+        assert!(exports(b"").is_err());
+        assert!(exports(b"#!/bin/sh\n").is_err());
+        // A header that promises sections beyond the end, and one of a 32-bit library.
+        let mut header = [0xff; 64];
+        header[..7].copy_from_slice(b"\x7fELF\x02\x01\x01");
+        assert!(exports(&header).is_err());
+        header[4] = 1;
+        assert!(exports(&header).is_err());
+        let program = std::fs::read("/proc/self/exe").unwrap();
+        assert_eq!(exports(&program).unwrap(), [""; 0]);
+        for end in (0..program.len().min(1 << 20)).step_by(4099) {
+            assert!(exports(&program[..end]).is_err(), "{end}");
+        }
+    }
 }

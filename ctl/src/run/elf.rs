@@ -101,12 +101,51 @@ mod tests {
         assert_eq!(elf.machine.to_string(), "32-bit machine 20");
     }
 
+    /// Returns an ELF program of this class and byte order. Its one segment has type `segment` and contains the
+    /// path at the end.
+    fn program(class: u8, order: u8, segment: u16) -> Vec<u8> {
+        let (word, header, entry, fields) = match class {
+            1 => (4, 52, 32, [28, 42, 44, 4, 16]),
+            _ => (8, 64, 56, [32, 54, 56, 8, 32]),
+        };
+        let mut bytes = vec![0; usize::from(header + entry)];
+        bytes[..7].copy_from_slice(&[0x7f, b'E', b'L', b'F', class, order, 1]);
+        let mut put = |at: u16, value: u16, size: u16| {
+            let (low, high) = if order == 2 { (at + size - 1, at + size - 2) } else { (at, at + 1) };
+            [bytes[usize::from(low)], bytes[usize::from(high)]] = value.to_le_bytes();
+        };
+        let [table, entry_size, entries, offset, length] = fields;
+        put(table, header, word);
+        put(entry_size, entry, 2);
+        put(entries, 1, 2);
+        put(header, segment, 4);
+        put(header + offset, header + entry, word);
+        put(header + length, 9, word);
+        bytes.extend(b"/ld.so.1\0");
+        bytes
+    }
+
+    #[test]
+    fn a_program_names_its_loader_in_any_class_and_byte_order() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        let interpreter = |bytes: Vec<u8>| {
+            fs::write(file.path(), bytes).unwrap();
+            Elf::of(file.path()).unwrap().unwrap().interpreter
+        };
+        for (class, order) in [(1, 1), (1, 2), (2, 1), (2, 2)] {
+            let loader = interpreter(program(class, order, 3));
+            assert_eq!(loader, Some("/ld.so.1".into()), "{class} {order}");
+            assert_eq!(interpreter(program(class, order, 1)), None, "a static program, {class} {order}");
+        }
+    }
+
     #[test]
     fn a_cut_or_foreign_file_is_not_understood() {
         let file = tempfile::NamedTempFile::new().unwrap();
-        let own = fs::read("/proc/self/exe").unwrap();
-        for length in [0, 3, 16, 63, 64, 100] {
-            fs::write(file.path(), &own[..length]).unwrap();
+        let whole = program(2, 1, 3);
+        assert_eq!(whole.len(), 129);
+        for length in 0..whole.len() {
+            fs::write(file.path(), &whole[..length]).unwrap();
             assert_eq!(Elf::of(file.path()).unwrap(), None, "{length}");
         }
         fs::write(file.path(), "#!/bin/sh\n# a script").unwrap();

@@ -78,7 +78,19 @@ mod tests {
         assert!(!limit.allows(&root_in("/"), 9));
         let with_own_namespace = limit_of_daemon_in(Some("/"));
         assert!(with_own_namespace.allows(&root_in("/init"), 1000));
-        assert!(!with_own_namespace.allows(&root_in("/../9c3b/init/x"), 9));
+        for outside in [
+            "/../9c3b",
+            "/../9c3b/docker/x",
+            "/../9c3b/init/x",
+            "/../../podb/2/init",
+            "/../../../user.slice/user-0.slice/session-1.scope",
+            "/../..",
+            "/../../docker-2.scope/init",
+            "/../../kubepods-podb.slice/crio-2.scope/x-pod/y",
+            "/../../../kubepods-burstable.slice/kubepods-burstable-podb.slice/2/x",
+        ] {
+            assert!(!with_own_namespace.allows(&root_in(outside), 9), "{outside}");
+        }
     }
 
     #[test]

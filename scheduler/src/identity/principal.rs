@@ -83,6 +83,8 @@ mod tests {
         assert_eq!(root_in(docker), root_in(&format!("{docker}/init")));
         assert_ne!(root_in(docker), root_in("/docker/other"));
         assert_eq!(root_in(docker).to_string(), format!("user 0 in container {docker}"));
+        let beside = root_in("/../9c3b/init/x");
+        assert_eq!(beside.to_string(), "user 0 in container /../9c3b");
         let old_hierarchies = ["/system.slice/containerd.service", "/docker/1f2e", "/docker/1f2e"];
         assert_eq!(Principal::in_groups(0, old_hierarchies), root_in("/docker/1f2e"));
     }

@@ -234,6 +234,8 @@ mod tests {
         fs::write(&path, "ab".repeat(32)).unwrap();
         fs::set_permissions(&path, fs::Permissions::from_mode(0o644)).unwrap();
         let [outcome] = &token(&facts)[..] else { panic!() };
+        let finding = "is open to others (mode 644): every reader can join your session";
+        assert_eq!(outcome.finding, finding);
         assert_eq!(
             (outcome.severity, outcome.hint.clone()),
             (Error, Some(format!("run `chmod 600 {}`", path.display())))
