@@ -65,15 +65,17 @@ impl Bound {
         Self { name, op: Op::Near(tolerance), promised, unit }
     }
 
-    /// Judges a measured value, rounded to thousandths: what is printed is what is judged.
+    /// Judges the exact measured value. It is printed in thousandths, unless that looks like another verdict.
     pub(crate) fn judge(self, measured: f64) -> Promise {
-        let measured = (measured * 1e3).round() / 1e3;
         // A comparison with NaN is false, so NaN never holds.
-        let holds = match self.op {
+        let holds = |measured: f64| match self.op {
             Op::AtMost => measured <= self.promised,
             Op::AtLeast => measured >= self.promised,
             Op::Near(tolerance) => (measured - self.promised).abs() <= tolerance,
         };
+        let rounded = (measured * 1e3).round() / 1e3;
+        let (holds, looks) = (holds(measured), holds(rounded));
+        let measured = if looks == holds { rounded } else { measured };
         Promise {
             name: self.name.to_owned(),
             op: self.op,
@@ -267,6 +269,9 @@ mod tests {
     fn a_promise_holds_up_to_its_bound_and_not_beyond() {
         let (most, least) = (Bound::at_most("a", 1.15, "×"), Bound::at_least("a", 3.0, "×"));
         assert!(holds(most, 1.15) && !holds(most, 1.151));
+        assert!(!holds(most, 1.1504) && !holds(least, 2.9996));
+        assert_eq!(most.judge(1.1504).value(), "1.1504 ×");
+        assert_eq!(most.judge(1.1496).value(), "1.15 ×");
         assert!(holds(least, 3.0) && !holds(least, 2.999));
         let near = Bound::near("a", 25.0, 2.0, "%");
         assert!(holds(near, 27.0) && holds(near, 23.0));
