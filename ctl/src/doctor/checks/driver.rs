@@ -117,7 +117,7 @@ fn died<F>(asked: &Asked<F>, library: &str) -> Outcome {
         }
         End::Unstarted(cause) => Outcome::error(
             format!("{library} was not asked: no process can be started ({cause})"),
-            "check the limit on processes (`ulimit -u`) and at free memory",
+            "check the limit on processes (`ulimit -u`) and the free memory",
         ),
         End::Finished => Outcome::error(format!("{library} gave no answer"), "reinstall NVIDIA's driver"),
     }
