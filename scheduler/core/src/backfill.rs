@@ -18,7 +18,7 @@
 use gpushare_proto::{GpuId, Nanos, SessionId};
 
 use crate::card::{quantum, queue};
-use crate::machine::Core;
+use crate::machine::{Core, View};
 use crate::session::clock::Clock;
 use crate::values::gpu_set::GpuSet;
 
@@ -26,7 +26,7 @@ use crate::values::gpu_set::GpuSet;
 /// half is of use.
 const WORTH: u64 = 4;
 
-impl Core {
+impl View {
     /// Earliest point in time at which a waiter that does not fit on the cards `misfits` can begin; the
     /// present if it waits for one card only.
     pub(crate) fn start(&self, id: SessionId, misfits: GpuSet) -> Nanos {
@@ -61,15 +61,6 @@ impl Core {
         waits.reduce(|least, wait| least.zip(wait).map(|(a, b)| a.min(b)))?
     }
 
-    /// Lets a holder whose quantum is over go on until `until`, for at most another quantum. It releases the
-    /// lock instead if a session that precedes it would be granted its cards.
-    pub(crate) fn go_on(&mut self, id: SessionId, until: Nanos) {
-        match self.yields_behind(id, until) {
-            true => self.begin_drop(id),
-            false => self.renew(id, Some(until)),
-        }
-    }
-
     /// Whether another session would be granted a holder's cards until `until`, and precedes the holder in the
     /// order of turns.
     fn yields_behind(&self, id: SessionId, until: Nanos) -> bool {
@@ -85,18 +76,6 @@ impl Core {
             let mut contested = wants.and(cards).into_iter();
             fits && self.ends_before(other, until) && contested.any(|gpu| self.yields_to(id, other, gpu))
         })
-    }
-
-    /// Ends the backfilled turns on some cards, after a session released the lock there or stopped waiting.
-    /// Those whose cards are still of no use to the gang go on.
-    pub(crate) fn end_backfill(&mut self, cards: GpuSet) {
-        let holders = self.cards.among(cards).flat_map(|(_, card)| &card.census.holders);
-        let limited = |id: &SessionId| {
-            let grant = self.sessions.get(*id).and_then(|session| session.lock.holding());
-            grant.is_some_and(|grant| grant.clock.is_limited())
-        };
-        let backfilled: Vec<SessionId> = holders.copied().filter(limited).collect();
-        backfilled.into_iter().for_each(|id| self.end_quantum(id));
     }
 
     /// Returns `cards` with all cards that waiting gangs tie to any of them.
@@ -137,5 +116,28 @@ impl Core {
             _ if self.makes_way(id).is_some() => self.now,
             _ => self.now + self.quantum(id, Nanos::ZERO),
         }
+    }
+}
+
+impl Core {
+    /// Lets a holder whose quantum is over go on until `until`, for at most another quantum. It releases the
+    /// lock instead if a session that precedes it would be granted its cards.
+    pub(crate) fn go_on(&mut self, id: SessionId, until: Nanos) {
+        match self.view.yields_behind(id, until) {
+            true => self.begin_drop(id),
+            false => self.renew(id, Some(until)),
+        }
+    }
+
+    /// Ends the backfilled turns on some cards, after a session released the lock there or stopped waiting.
+    /// Those whose cards are still of no use to the gang go on.
+    pub(crate) fn end_backfill(&mut self, cards: GpuSet) {
+        let holders = self.view.cards.among(cards).flat_map(|(_, card)| &card.census.holders);
+        let limited = |id: &SessionId| {
+            let grant = self.view.sessions.get(*id).and_then(|session| session.lock.holding());
+            grant.is_some_and(|grant| grant.clock.is_limited())
+        };
+        let backfilled: Vec<SessionId> = holders.copied().filter(limited).collect();
+        backfilled.into_iter().for_each(|id| self.end_quantum(id));
     }
 }

@@ -3,12 +3,24 @@
 
 use gpushare_proto::{GpuId, Nanos, SessionId};
 
-use crate::core::Core;
 use crate::event::{Effect, Notice};
 use crate::gpu::Card;
 use crate::gpu::queue;
+use crate::machine::{Core, View};
 use crate::session::drop::{PendingDrop, Step};
 use crate::session::lock::Lock;
+
+impl View {
+    /// Whether a waiting session needs holders to make room on a card.
+    pub(crate) fn is_wanted(&self, gpu: GpuId) -> bool {
+        self.wanted.contains(gpu)
+    }
+
+    pub(crate) fn expected_drain(&self, id: SessionId) -> Nanos {
+        let cards = self.cards.among(self.cards_of(id)).map(|(_, card)| card);
+        cards.map(Card::usual_drain).max().unwrap_or_default()
+    }
+}
 
 impl Core {
     /// Releases the locks of all sessions on the agenda that have drained. Returns whether there were any.
@@ -16,8 +28,8 @@ impl Core {
         let mut any = false;
         for at in 0..self.agenda.len() {
             let id = self.agenda.session(at);
-            let session = self.sessions.get(id);
-            if session.is_some_and(|session| session.has_let_go(self.on_demand)) {
+            let session = self.view.sessions.get(id);
+            if session.is_some_and(|session| session.has_let_go(self.view.on_demand)) {
                 self.free(id);
                 any = true;
             }
@@ -27,7 +39,7 @@ impl Core {
 
     /// Releases the lock of a session that has drained, and records the duration of its drain.
     fn free(&mut self, id: SessionId) {
-        let Some(session) = self.sessions.get_mut(id) else {
+        let Some(session) = self.view.sessions.get_mut(id) else {
             return;
         };
         let Some((epoch, is_turn)) = session.lock.grant().map(|grant| (grant.epoch, grant.is_turn)) else {
@@ -35,24 +47,24 @@ impl Core {
         };
         let drop = session.lock.dropping();
         let drain = drop.map(PendingDrop::drain);
-        let vacated = drop.map_or(self.now, PendingDrop::since);
+        let vacated = drop.map_or(self.view.now, PendingDrop::since);
         session.shut();
-        session.left = Some((self.now, drain.is_some()));
-        let (cards, gpus) = (session.uses, session.turn_cards(self.in_turns));
+        session.left = Some((self.view.now, drain.is_some()));
+        let (cards, gpus) = (session.uses, session.turn_cards(self.view.in_turns));
         self.recount(id);
         for gpu in cards {
-            if let Some(card) = self.cards.get_mut(gpu) {
+            if let Some(card) = self.view.cards.get_mut(gpu) {
                 card.vacated = card.vacated.max(vacated);
                 if let Some(drain) = drain {
                     // A holder without a turn may still be bringing its memory in, which makes its drain
                     // long.
-                    card.drained(drain, is_turn || drain <= self.config.drain_target);
+                    card.drained(drain, is_turn || drain <= self.view.config.drain_target);
                 }
             }
         }
         // Turns are backfilled only where gangs wait.
-        if self.cards.among(cards).any(|(_, card)| card.census.has_gangs()) {
-            self.end_backfill(self.tied_to(cards));
+        if self.view.cards.among(cards).any(|(_, card)| card.census.has_gangs()) {
+            self.end_backfill(self.view.tied_to(cards));
         }
         self.notice(Notice::Dropped { session: id, epoch, gpus, drain });
     }
@@ -61,15 +73,15 @@ impl Core {
     /// then the earliest grants, and backfilled turns last.
     pub(crate) fn fit_holders(&mut self) {
         for gpu in self.agenda.cards() {
-            let Some(card) = self.cards.get(gpu).filter(|card| !card.holders_fit()) else {
+            let Some(card) = self.view.cards.get(gpu).filter(|card| !card.holders_fit()) else {
                 continue;
             };
             let mut holders: Vec<_> = card
                 .census
                 .holders
                 .iter()
-                .filter(|id| self.turn_cards(**id).contains(gpu))
-                .filter_map(|&id| match self.sessions.get(id)?.lock {
+                .filter(|id| self.view.turn_cards(**id).contains(gpu))
+                .filter_map(|&id| match self.view.sessions.get(id)?.lock {
                     Lock::Holding(grant) => {
                         let grew = self.grown == Some(id);
                         Some((grant.clock.is_limited(), !grew, grant.epoch, id))
@@ -79,8 +91,8 @@ impl Core {
                 .collect();
             holders.sort_unstable();
             let mut taken = [(gpu, card.empty_occupancy())].into_iter().collect();
-            let holders = holders.into_iter().map(|(.., id)| (id, self.turn_cards(id)));
-            for id in queue::surplus(holders, |id, gpu| self.need(id, gpu), &mut taken) {
+            let holders = holders.into_iter().map(|(.., id)| (id, self.view.turn_cards(id)));
+            for id in queue::surplus(holders, |id, gpu| self.view.need(id, gpu), &mut taken) {
                 self.begin_drop(id);
             }
         }
@@ -89,38 +101,28 @@ impl Core {
     /// Handles the end of a quantum: the holder goes on while the first waiter cannot begin, releases the lock
     /// for it, or begins another quantum.
     fn expire_quantum(&mut self, id: SessionId) {
-        let wanted = self.turn_cards(id).and(self.wanted);
+        let wanted = self.view.turn_cards(id).and(self.view.wanted);
         wanted.into_iter().for_each(|gpu| self.raise_floors(gpu));
-        if let Some(until) = self.useless_until(id) {
+        if let Some(until) = self.view.useless_until(id) {
             return self.go_on(id, until);
         }
-        match self.makes_way(id) {
+        match self.view.makes_way(id) {
             Some(gpu) => self.make_way(id, gpu),
             None => self.renew(id, None),
         }
     }
 
-    /// Whether a waiting session needs holders to make room on a card.
-    pub(crate) fn is_wanted(&self, gpu: GpuId) -> bool {
-        self.wanted.contains(gpu)
-    }
-
     /// Starts a drop: asks a session for its lock by closing its gates.
     pub(crate) fn begin_drop(&mut self, id: SessionId) {
-        let expected_drain = self.expected_drain(id);
-        let Some(session) = self.sessions.get_mut(id) else {
+        let expected_drain = self.view.expected_drain(id);
+        let Some(session) = self.view.sessions.get_mut(id) else {
             return;
         };
         if let Lock::Holding(grant) = session.lock {
-            let drop = PendingDrop::new(self.now, expected_drain, &self.config);
+            let drop = PendingDrop::new(self.view.now, expected_drain, &self.view.config);
             session.close(grant.epoch, &mut self.effects);
             self.set_lock(id, Lock::Dropping(grant, drop));
         }
-    }
-
-    pub(crate) fn expected_drain(&self, id: SessionId) -> Nanos {
-        let cards = self.cards.among(self.cards_of(id)).map(|(_, card)| card);
-        cards.map(Card::usual_drain).max().unwrap_or_default()
     }
 
     /// Ends quanta that are over, and advances drops (`session/drop.rs`). Returns whether to look again: a
@@ -129,11 +131,13 @@ impl Core {
         let mut again = false;
         for at in 0..self.agenda.len() {
             let id = self.agenda.session(at);
-            let Some(session) = self.sessions.get(id) else {
+            let Some(session) = self.view.sessions.get(id) else {
                 continue;
             };
             match &session.lock {
-                Lock::Holding(grant) if grant.clock.is_over(self.now) && self.stands_in_the_way(session) => {
+                Lock::Holding(grant)
+                    if grant.clock.is_over(self.view.now) && self.view.stands_in_the_way(session) =>
+                {
                     self.expire_quantum(id);
                 }
                 Lock::Dropping(..) => {}
@@ -146,7 +150,7 @@ impl Core {
 
     /// Advances a session's drop, and returns whether the session became stuck.
     fn advance_drop(&mut self, id: SessionId) -> bool {
-        let Some(session) = self.sessions.get_mut(id) else {
+        let Some(session) = self.view.sessions.get_mut(id) else {
             return false;
         };
         let sleeper = session.has_sleeper();
@@ -154,7 +158,7 @@ impl Core {
             return false;
         };
         let mut stuck = false;
-        for step in drop.advance(self.now, sleeper, &self.config) {
+        for step in drop.advance(self.view.now, sleeper, &self.view.config) {
             stuck |= matches!(step, Step::Report(_));
             self.push_drop(id, step);
         }
@@ -163,7 +167,7 @@ impl Core {
     }
 
     fn push_drop(&mut self, id: SessionId, step: Step) {
-        let Some(session) = self.sessions.get_mut(id) else {
+        let Some(session) = self.view.sessions.get_mut(id) else {
             return;
         };
         let Lock::Dropping(grant, drop) = &session.lock else {
@@ -175,8 +179,8 @@ impl Core {
             Step::Reopen => {
                 session.open(epoch, false, &mut self.effects);
                 self.notice(Notice::DropReopened { session: id, tries });
-                for gpu in self.cards_of(id) {
-                    if let Some(card) = self.cards.get_mut(gpu) {
+                for gpu in self.view.cards_of(id) {
+                    if let Some(card) = self.view.cards.get_mut(gpu) {
                         card.aborted_drops += 1;
                     }
                 }

@@ -4,11 +4,11 @@
 use gpushare_proto::{ClientId, GpuId, Nanos, SessionId};
 
 use crate::config::StuckPolicy;
-use crate::core::Core;
 use crate::event::Notice;
 use crate::gpu::Card;
 use crate::gpu::queue::{self, Occupancies, Occupancy};
 use crate::gpu_set::GpuSet;
+use crate::machine::{Core, View};
 use crate::memory::absent::Absent;
 use crate::session::client::Past;
 use crate::session::clock::Clock;
@@ -26,143 +26,13 @@ enum Occasion {
     Return,
 }
 
-impl Core {
-    /// Resumes a session from before a restart as soon as one of its processes announces a card. A recorded
-    /// holder runs on under a new grant. A process that only claims the lock must drain first.
-    pub(crate) fn resume_returned(&mut self, id: SessionId) {
-        let Some(session) = self.sessions.get_mut(id) else {
-            return;
-        };
-        let (mut held, mut claimants) = (false, Vec::new());
-        for (client, process) in session.clients.iter_mut() {
-            if !process.is_attached() {
-                continue;
-            }
-            match std::mem::take(&mut process.past) {
-                Past::Nothing => {}
-                Past::Held => held = true,
-                Past::Claims => claimants.push(client),
-            }
-        }
-        if !held && claimants.is_empty() {
-            return;
-        }
-        match &session.lock {
-            Lock::Idle | Lock::Waiting(_) if held => self.grant(id, Occasion::Return),
-            Lock::Idle | Lock::Waiting(_) => self.let_end(id, &claimants),
-            Lock::Dropping(grant, drop) => {
-                let epoch = grant.epoch;
-                match drop.is_reopened() {
-                    true => session.open(epoch, false, &mut self.effects),
-                    false => session.close_those(&claimants, epoch, &mut self.effects),
-                }
-            }
-            // The gates of returned processes open with the others'.
-            Lock::Holding(_) => {}
-        }
-    }
-
-    /// Gives the lock to a session until the work of the processes that claim it has ended.
-    fn let_end(&mut self, id: SessionId, claimants: &[ClientId]) {
-        let clock = self.clock(id, Nanos::ZERO);
-        let drop = PendingDrop::new(self.now, self.expected_drain(id), &self.config);
-        self.last_epoch.counter += 1;
-        let epoch = self.last_epoch;
-        let entry = None;
-        self.set_lock(id, Lock::Dropping(Grant { epoch, clock, is_turn: false, entry }, drop));
-        if let Some(session) = self.sessions.get_mut(id) {
-            session.close_those(claimants, epoch, &mut self.effects);
-        }
-    }
-
-    /// Updates the lock of one session. Without turns, the session gets the lock and any drop ends. With
-    /// turns, the session queues while a thread sleeps at a gate, and releases the lock while it may not run.
-    pub(crate) fn queue_or_run(&mut self, id: SessionId) {
-        let Some(session) = self.sessions.get(id) else {
-            return;
-        };
-        let takes_turns = session.uses.is_empty() || session.takes_turns(self.in_turns);
-        if session.may_run() && !takes_turns && !self.recovery.holds_up(session.uses) {
-            let idles = session.lock.grant().is_none() && !session.has_sleeper();
-            if !idles || !session.runs_on_demand(self.on_demand) {
-                return self.run_beside(id);
-            }
-        }
-        match session.lock {
-            Lock::Idle if session.has_sleeper() => {
-                self.last_ticket += 1;
-                if self.is_rested(id) {
-                    self.wakers.push(id);
-                }
-                self.set_lock(id, Lock::Waiting(Ticket(self.last_ticket)));
-            }
-            Lock::Waiting(_) if !session.has_sleeper() => self.set_lock(id, Lock::Idle),
-            Lock::Holding(_) if !session.may_run() || session.is_throttled() => self.begin_drop(id),
-            _ => {}
-        }
-    }
-
-    /// Gives the lock to a session that takes no turns, or ends a drop of its lock.
-    fn run_beside(&mut self, id: SessionId) {
-        match self.sessions.get(id).map(|session| &session.lock) {
-            Some(Lock::Idle | Lock::Waiting(_)) => self.grant(id, Occasion::Parallel),
-            Some(&Lock::Dropping(grant, _)) => {
-                self.set_lock(id, Lock::Holding(grant));
-                if let Some(session) = self.sessions.get_mut(id) {
-                    session.open(grant.epoch, false, &mut self.effects);
-                }
-            }
-            _ => {}
-        }
-    }
-
+impl View {
     /// Whether a session released the lock unasked, or at least a quantum ago. Only then may its return end
     /// another session's turn early.
     fn is_rested(&self, id: SessionId) -> bool {
         match self.sessions.get(id).and_then(|session| session.left) {
             Some((at, true)) => self.now >= at + self.quantum(id, Nanos::ZERO),
             Some((_, false)) | None => true,
-        }
-    }
-
-    /// Admits waiters in their order, on every card of the agenda and on the cards that gangs tie to it.
-    pub(crate) fn grant_turns(&mut self) {
-        let mut open = self.agenda.cards();
-        while let Some(gpu) = open.pop_first() {
-            let tied = self.tied(gpu);
-            open = open.without(tied);
-            self.grant_turns_on(tied);
-        }
-    }
-
-    fn grant_turns_on(&mut self, tied: GpuSet) {
-        loop {
-            let waiters = self.admissible(tied).map(|id| (id, self.turn_cards(id)));
-            let need = |id, gpu| self.need(id, gpu);
-            let start = |id, misfits| self.start(id, misfits);
-            let ends_before = |id, limit| self.ends_before(id, limit);
-            let admission = queue::admit(waiters, need, start, ends_before, &mut self.occupancies(tied));
-            self.set_wanted(tied, admission.wanted);
-            // Floors rise by grants, and the order of gangs with them.
-            let again = tied.len() > 1 && !admission.admitted.is_empty();
-            for (id, limit) in admission.admitted {
-                self.grant(id, Occasion::Turn(limit));
-            }
-            if !again {
-                break;
-            }
-        }
-    }
-
-    /// Sets which of the cards `of` a waiting session wants. Holders on cards that change are looked at,
-    /// since their turns may end.
-    fn set_wanted(&mut self, of: GpuSet, wanted: GpuSet) {
-        let before = self.wanted;
-        self.wanted = before.without(of).with(wanted);
-        let changed = before.without(self.wanted).with(self.wanted.without(before));
-        for gpu in changed {
-            let holders = self.cards.get(gpu).map(|card| card.census.holders.clone());
-            holders.into_iter().flatten().for_each(|id| self.touch(id));
         }
     }
 
@@ -231,50 +101,6 @@ impl Core {
         cards.map(|(gpu, card)| (gpu, card.occupancy(self.absent(gpu)))).collect()
     }
 
-    /// Gives the lock to a session that neither holds it nor was asked to release it.
-    fn grant(&mut self, id: SessionId, occasion: Occasion) {
-        let turn = matches!(occasion, Occasion::Turn(_));
-        let gpus = self.turn_cards(id);
-        let moves = turn && self.cards.among(gpus).any(|(_, card)| card.moves_memory());
-        if turn {
-            self.forgive(id);
-        }
-        let clock = match occasion {
-            Occasion::Turn(limit) => self.turn_clock(id, limit),
-            Occasion::Parallel | Occasion::Return => self.clock(id, Nanos::ZERO),
-        };
-        let entry = turn.then(|| self.entry(id));
-        for gpu in gpus.into_iter().filter(|_| moves) {
-            let alone = !self.is_anything_moving(gpu);
-            if let Some(card) = self.cards.get_mut(gpu) {
-                card.begin_move(self.now, alone);
-            }
-        }
-        self.stand_up(id);
-        self.last_epoch.counter += 1;
-        let epoch = self.last_epoch;
-        if let Some(session) = self.sessions.get_mut(id) {
-            session.urgent = false;
-            session.lock = Lock::Holding(Grant { epoch, clock, is_turn: turn, entry });
-            session.open(epoch, moves, &mut self.effects);
-        }
-        self.recount(id);
-        if let Some(entry) = entry {
-            for gpu in gpus {
-                if let Some(card) = self.cards.get_mut(gpu) {
-                    card.handoffs += 1;
-                }
-            }
-            self.notice(Notice::Granted {
-                session: id,
-                epoch,
-                quantum: clock.lasts(self.now),
-                gpus,
-                waited: self.now - entry.asked,
-            });
-        }
-    }
-
     fn entry(&self, id: SessionId) -> Entry {
         let asked = self
             .sessions
@@ -284,22 +110,6 @@ impl Core {
         let cards = self.turn_cards(id).into_iter();
         let vacated = cards.filter_map(|gpu| Some(self.cards.get(gpu)?.vacated)).max();
         Entry { asked, handing_over: vacated.unwrap_or_default().max(asked) }
-    }
-
-    /// Reports how long a session's way to its turn took, once all its memory is in.
-    pub(crate) fn note_entry(&mut self, id: SessionId) {
-        if let Some(session) = self.sessions.get_mut(id)
-            && let Lock::Holding(grant) = &mut session.lock
-            && let Some(entry) = grant.entry.take()
-        {
-            let gpus = session.turn_cards(self.in_turns);
-            self.notice(Notice::Entered {
-                session: id,
-                gpus,
-                waited: self.now - entry.asked,
-                handoff: self.now - entry.handing_over,
-            });
-        }
     }
 
     /// Creates the clock of a grant at the present time, with the longest quantum of the session's cards.
@@ -339,6 +149,198 @@ impl Core {
         match card.census.queue.first() {
             Some(&(_, id)) => self.quantum(id, self.expected_move(id)),
             None => card.quantum(Nanos::ZERO, &self.config),
+        }
+    }
+}
+
+impl Core {
+    /// Resumes a session from before a restart as soon as one of its processes announces a card. A recorded
+    /// holder runs on under a new grant. A process that only claims the lock must drain first.
+    pub(crate) fn resume_returned(&mut self, id: SessionId) {
+        let Some(session) = self.view.sessions.get_mut(id) else {
+            return;
+        };
+        let (mut held, mut claimants) = (false, Vec::new());
+        for (client, process) in session.clients.iter_mut() {
+            if !process.is_attached() {
+                continue;
+            }
+            match std::mem::take(&mut process.past) {
+                Past::Nothing => {}
+                Past::Held => held = true,
+                Past::Claims => claimants.push(client),
+            }
+        }
+        if !held && claimants.is_empty() {
+            return;
+        }
+        match &session.lock {
+            Lock::Idle | Lock::Waiting(_) if held => self.grant(id, Occasion::Return),
+            Lock::Idle | Lock::Waiting(_) => self.let_end(id, &claimants),
+            Lock::Dropping(grant, drop) => {
+                let epoch = grant.epoch;
+                match drop.is_reopened() {
+                    true => session.open(epoch, false, &mut self.effects),
+                    false => session.close_those(&claimants, epoch, &mut self.effects),
+                }
+            }
+            // The gates of returned processes open with the others'.
+            Lock::Holding(_) => {}
+        }
+    }
+
+    /// Gives the lock to a session until the work of the processes that claim it has ended.
+    fn let_end(&mut self, id: SessionId, claimants: &[ClientId]) {
+        let clock = self.view.clock(id, Nanos::ZERO);
+        let drop = PendingDrop::new(self.view.now, self.view.expected_drain(id), &self.view.config);
+        self.last_epoch.counter += 1;
+        let epoch = self.last_epoch;
+        let entry = None;
+        self.set_lock(id, Lock::Dropping(Grant { epoch, clock, is_turn: false, entry }, drop));
+        if let Some(session) = self.view.sessions.get_mut(id) {
+            session.close_those(claimants, epoch, &mut self.effects);
+        }
+    }
+
+    /// Updates the lock of one session. Without turns, the session gets the lock and any drop ends. With
+    /// turns, the session queues while a thread sleeps at a gate, and releases the lock while it may not run.
+    pub(crate) fn queue_or_run(&mut self, id: SessionId) {
+        let Some(session) = self.view.sessions.get(id) else {
+            return;
+        };
+        let takes_turns = session.uses.is_empty() || session.takes_turns(self.view.in_turns);
+        if session.may_run() && !takes_turns && !self.view.recovery.holds_up(session.uses) {
+            let idles = session.lock.grant().is_none() && !session.has_sleeper();
+            if !idles || !session.runs_on_demand(self.view.on_demand) {
+                return self.run_beside(id);
+            }
+        }
+        match session.lock {
+            Lock::Idle if session.has_sleeper() => {
+                self.last_ticket += 1;
+                if self.view.is_rested(id) {
+                    self.wakers.push(id);
+                }
+                self.set_lock(id, Lock::Waiting(Ticket(self.last_ticket)));
+            }
+            Lock::Waiting(_) if !session.has_sleeper() => self.set_lock(id, Lock::Idle),
+            Lock::Holding(_) if !session.may_run() || session.is_throttled() => self.begin_drop(id),
+            _ => {}
+        }
+    }
+
+    /// Gives the lock to a session that takes no turns, or ends a drop of its lock.
+    fn run_beside(&mut self, id: SessionId) {
+        match self.view.sessions.get(id).map(|session| &session.lock) {
+            Some(Lock::Idle | Lock::Waiting(_)) => self.grant(id, Occasion::Parallel),
+            Some(&Lock::Dropping(grant, _)) => {
+                self.set_lock(id, Lock::Holding(grant));
+                if let Some(session) = self.view.sessions.get_mut(id) {
+                    session.open(grant.epoch, false, &mut self.effects);
+                }
+            }
+            _ => {}
+        }
+    }
+
+    /// Admits waiters in their order, on every card of the agenda and on the cards that gangs tie to it.
+    pub(crate) fn grant_turns(&mut self) {
+        let mut open = self.agenda.cards();
+        while let Some(gpu) = open.pop_first() {
+            let tied = self.view.tied(gpu);
+            open = open.without(tied);
+            self.grant_turns_on(tied);
+        }
+    }
+
+    fn grant_turns_on(&mut self, tied: GpuSet) {
+        loop {
+            let waiters = self.view.admissible(tied).map(|id| (id, self.view.turn_cards(id)));
+            let need = |id, gpu| self.view.need(id, gpu);
+            let start = |id, misfits| self.view.start(id, misfits);
+            let ends_before = |id, limit| self.view.ends_before(id, limit);
+            let admission = queue::admit(waiters, need, start, ends_before, &mut self.view.occupancies(tied));
+            self.set_wanted(tied, admission.wanted);
+            // Floors rise by grants, and the order of gangs with them.
+            let again = tied.len() > 1 && !admission.admitted.is_empty();
+            for (id, limit) in admission.admitted {
+                self.grant(id, Occasion::Turn(limit));
+            }
+            if !again {
+                break;
+            }
+        }
+    }
+
+    /// Sets which of the cards `of` a waiting session wants. Holders on cards that change are looked at,
+    /// since their turns may end.
+    fn set_wanted(&mut self, of: GpuSet, wanted: GpuSet) {
+        let before = self.view.wanted;
+        self.view.wanted = before.without(of).with(wanted);
+        let changed = before.without(self.view.wanted).with(self.view.wanted.without(before));
+        for gpu in changed {
+            let holders = self.view.cards.get(gpu).map(|card| card.census.holders.clone());
+            holders.into_iter().flatten().for_each(|id| self.touch(id));
+        }
+    }
+
+    /// Gives the lock to a session that neither holds it nor was asked to release it.
+    fn grant(&mut self, id: SessionId, occasion: Occasion) {
+        let turn = matches!(occasion, Occasion::Turn(_));
+        let gpus = self.view.turn_cards(id);
+        let moves = turn && self.view.cards.among(gpus).any(|(_, card)| card.moves_memory());
+        if turn {
+            self.forgive(id);
+        }
+        let clock = match occasion {
+            Occasion::Turn(limit) => self.view.turn_clock(id, limit),
+            Occasion::Parallel | Occasion::Return => self.view.clock(id, Nanos::ZERO),
+        };
+        let entry = turn.then(|| self.view.entry(id));
+        for gpu in gpus.into_iter().filter(|_| moves) {
+            let alone = !self.view.is_anything_moving(gpu);
+            if let Some(card) = self.view.cards.get_mut(gpu) {
+                card.begin_move(self.view.now, alone);
+            }
+        }
+        self.stand_up(id);
+        self.last_epoch.counter += 1;
+        let epoch = self.last_epoch;
+        if let Some(session) = self.view.sessions.get_mut(id) {
+            session.urgent = false;
+            session.lock = Lock::Holding(Grant { epoch, clock, is_turn: turn, entry });
+            session.open(epoch, moves, &mut self.effects);
+        }
+        self.recount(id);
+        if let Some(entry) = entry {
+            for gpu in gpus {
+                if let Some(card) = self.view.cards.get_mut(gpu) {
+                    card.handoffs += 1;
+                }
+            }
+            self.notice(Notice::Granted {
+                session: id,
+                epoch,
+                quantum: clock.lasts(self.view.now),
+                gpus,
+                waited: self.view.now - entry.asked,
+            });
+        }
+    }
+
+    /// Reports how long a session's way to its turn took, once all its memory is in.
+    pub(crate) fn note_entry(&mut self, id: SessionId) {
+        if let Some(session) = self.view.sessions.get_mut(id)
+            && let Lock::Holding(grant) = &mut session.lock
+            && let Some(entry) = grant.entry.take()
+        {
+            let gpus = session.turn_cards(self.view.in_turns);
+            self.notice(Notice::Entered {
+                session: id,
+                gpus,
+                waited: self.view.now - entry.asked,
+                handoff: self.view.now - entry.handing_over,
+            });
         }
     }
 }

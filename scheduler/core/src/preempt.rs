@@ -11,51 +11,10 @@ use std::cmp::Reverse;
 
 use gpushare_proto::{GpuId, Nanos, SessionId};
 
-use crate::core::Core;
+use crate::machine::{Core, View};
 use crate::session::lock::Lock;
 
-impl Core {
-    /// Ends the quanta of holders that keep a session out that was idle and woke. The switch budgets of all
-    /// its cards must allow that.
-    pub(crate) fn preempt(&mut self) {
-        for id in std::mem::take(&mut self.wakers) {
-            let waits = |session: &crate::session::Session| session.lock.ticket().is_some();
-            if !self.sessions.get(id).is_some_and(waits) {
-                continue;
-            }
-            let cards = self.turn_cards(id).and(self.wanted);
-            // Two switches: to the session that woke, and back.
-            let switch = self.switch_cost(id);
-            let cost = (switch + switch).max(Nanos(1));
-            let (now, config) = (self.now, &self.config);
-            let mut budgets = cards
-                .into_iter()
-                .filter_map(|gpu| Some(self.cards.get_mut(gpu)?.budget(now, config)));
-            // The cheap question first: most sessions that wake on a busy card find its budget spent.
-            if !budgets.all(|budget| budget >= cost) {
-                continue;
-            }
-            let conflicts = cards.into_iter().map(|gpu| self.in_the_way(id, gpu));
-            let Some(conflicts) = conflicts.collect::<Option<Vec<_>>>() else {
-                continue;
-            };
-            if conflicts.iter().all(Vec::is_empty) {
-                continue;
-            }
-            if let Some(session) = self.sessions.get_mut(id) {
-                session.urgent = true;
-            }
-            self.recount(id);
-            self.reordered = true;
-            for gpu in cards {
-                if let Some(card) = self.cards.get_mut(gpu) {
-                    card.budget.spend(cost);
-                }
-            }
-            conflicts.into_iter().flatten().for_each(|holder| self.end_quantum(holder));
-        }
-    }
-
+impl View {
     /// Holders on a card that must release the lock for a waiter, starting with the one that has had the most
     /// time. `None` if that would not help, or if another waiter of its class or a higher one goes first.
     fn in_the_way(&self, id: SessionId, gpu: GpuId) -> Option<Vec<SessionId>> {
@@ -90,10 +49,53 @@ impl Core {
         let lock = self.sessions.get(id).map(|session| &session.lock);
         lock.is_some_and(|lock| lock.dropping().is_some())
     }
+}
+
+impl Core {
+    /// Ends the quanta of holders that keep a session out that was idle and woke. The switch budgets of all
+    /// its cards must allow that.
+    pub(crate) fn preempt(&mut self) {
+        for id in std::mem::take(&mut self.wakers) {
+            let waits = |session: &crate::session::Session| session.lock.ticket().is_some();
+            if !self.view.sessions.get(id).is_some_and(waits) {
+                continue;
+            }
+            let cards = self.view.turn_cards(id).and(self.view.wanted);
+            // Two switches: to the session that woke, and back.
+            let switch = self.view.switch_cost(id);
+            let cost = (switch + switch).max(Nanos(1));
+            let (now, config) = (self.view.now, &self.view.config);
+            let mut budgets = cards
+                .into_iter()
+                .filter_map(|gpu| Some(self.view.cards.get_mut(gpu)?.budget(now, config)));
+            // The cheap question first: most sessions that wake on a busy card find its budget spent.
+            if !budgets.all(|budget| budget >= cost) {
+                continue;
+            }
+            let conflicts = cards.into_iter().map(|gpu| self.view.in_the_way(id, gpu));
+            let Some(conflicts) = conflicts.collect::<Option<Vec<_>>>() else {
+                continue;
+            };
+            if conflicts.iter().all(Vec::is_empty) {
+                continue;
+            }
+            if let Some(session) = self.view.sessions.get_mut(id) {
+                session.urgent = true;
+            }
+            self.recount(id);
+            self.reordered = true;
+            for gpu in cards {
+                if let Some(card) = self.view.cards.get_mut(gpu) {
+                    card.budget.spend(cost);
+                }
+            }
+            conflicts.into_iter().flatten().for_each(|holder| self.end_quantum(holder));
+        }
+    }
 
     pub(crate) fn end_quantum(&mut self, id: SessionId) {
-        let now = self.now;
-        if let Some(session) = self.sessions.get_mut(id)
+        let now = self.view.now;
+        if let Some(session) = self.view.sessions.get_mut(id)
             && let Lock::Holding(grant) = &mut session.lock
         {
             grant.clock.end_at(now);

@@ -33,10 +33,10 @@ use std::collections::BTreeSet;
 
 use gpushare_proto::{GpuId, Nanos, SessionId};
 
-use crate::core::Core;
 use crate::few::ByGpu;
 use crate::gpu::Card;
 use crate::gpu_set::GpuSet;
+use crate::machine::{Core, View};
 use crate::memory::absent::Absent;
 use crate::session::Session;
 use crate::session::lock::{Lock, Ticket, Turn};
@@ -46,7 +46,7 @@ use crate::session::share::{Class, Share, Virtual, part};
 /// Sort key in the order over several cards: not urgent, distance from the floor, class, ticket, session.
 type Order = (bool, i128, Class, Ticket, SessionId);
 
-impl Core {
+impl View {
     /// Returns the waiting sessions on `cards` that may be granted a turn, in the order of turns.
     pub(crate) fn in_line(&self, cards: GpuSet) -> impl Iterator<Item = SessionId> {
         let mut here = cards.into_iter();
@@ -70,18 +70,6 @@ impl Core {
         (turn.regular, self.lag(id), turn.class, turn.ticket, id)
     }
 
-    /// Raises the floor of a card and returns it. The floor stays while processes of the last daemon are
-    /// about to return.
-    pub(crate) fn raise_floor(&mut self, gpu: GpuId) -> Virtual {
-        let floor = self.floor(self.now, gpu);
-        if let Some(card) = self.cards.get_mut(gpu)
-            && !self.returning.contains(gpu)
-        {
-            card.floor = floor;
-        }
-        floor
-    }
-
     /// Least virtual time of the holding and waiting sessions of a card, at least the last such value.
     fn floor(&self, now: Nanos, gpu: GpuId) -> Virtual {
         let Some(card) = self.cards.get(gpu) else {
@@ -101,34 +89,6 @@ impl Core {
         on.standing().plus(owed(self.now, session, card, on))
     }
 
-    /// Returns how far a session's virtual time is beyond the floor of each card, for the next daemon. The
-    /// unit is nanoseconds of a session of weight 100 and normal priority.
-    ///
-    /// A card on which the session takes no turns is left out. A session that sleeps behind the floor counts
-    /// as level with it: the floor passes it again.
-    #[must_use]
-    pub fn leads(&self, now: Nanos, id: SessionId) -> Vec<(GpuId, i64)> {
-        let Some(session) = self.sessions.get(id) else {
-            return Vec::new();
-        };
-        let now = now.max(self.now);
-        let lead = |(gpu, card): (GpuId, &Card)| {
-            let returning = self.returning.contains(gpu);
-            let (had, counts) = match session.cards.get(gpu) {
-                Some(on) => (on.had?.plus(owed(now, session, card, on)), on.listed.shares()),
-                None => (*session.resumes_at.get(gpu)?, returning),
-            };
-            let floor = match returning {
-                true => card.floor,
-                false if session.is_limited() || self.in_turns.contains(gpu) => self.floor(now, gpu),
-                false => return None,
-            };
-            let lead = had.lead(floor);
-            Some((gpu, if counts { lead } else { lead.max(0) }))
-        };
-        self.cards.iter().filter_map(lead).collect()
-    }
-
     /// Greatest distance of a session's virtual time from the floors of its cards with turns.
     fn lag(&self, id: SessionId) -> i128 {
         let Some(session) = self.sessions.get(id) else {
@@ -139,16 +99,6 @@ impl Core {
             Some(self.had(session, card, on).lag(card.floor))
         });
         lags.max().unwrap_or_default()
-    }
-
-    /// Virtual time at which a session begins on a card: the least of the other sessions there. The card's
-    /// floor would be too low where a gang, or a waiter for memory that does not come back, keeps it down.
-    fn level(&mut self, id: SessionId, gpu: GpuId) -> Virtual {
-        let floor = self.raise_floor(gpu);
-        let held_down = |card: &&Card| card.census.has_gangs() || self.absent(gpu) != Absent::NONE;
-        let card = self.cards.get(gpu).filter(held_down);
-        let beside = card.and_then(|card| self.least_beside(id, gpu, card));
-        beside.unwrap_or(floor).max(floor)
     }
 
     /// Least virtual time of the other sessions on a card: of payers and of waiters for this card alone. If
@@ -168,82 +118,11 @@ impl Core {
         least.or_else(|| line().next().map(|(turn, _)| turn.had))
     }
 
-    /// Raises a gang's virtual time before its turn, on cards where it could not run because another card
-    /// held it up. Otherwise its lead there would keep other sessions off the card for as long.
-    pub(crate) fn forgive(&mut self, id: SessionId) {
-        let cards = self.turn_cards(id);
-        if cards.len() < 2 {
-            return;
-        }
-        let leads = self.cards.among(cards).filter_map(|(gpu, card)| {
-            let session = self.sessions.get(id)?;
-            let least = self.least_beside(id, gpu, card)?;
-            Some((gpu, session.cards.get(gpu)?.standing().lag(least)))
-        });
-        let leads: ByGpu<i128> = leads.collect();
-        let most = leads.values().copied().max();
-        for (gpu, lead) in leads.iter() {
-            if Some(*lead) < most {
-                self.lift(id, gpu);
-            }
-        }
-    }
-
-    /// Raises the virtual time of a session that joins the waiters and holders of a card. Its lead over the
-    /// others is at most its credit; a new session starts level.
-    pub(crate) fn lift(&mut self, id: SessionId, gpu: GpuId) {
-        let had = self.sessions.get(id).and_then(|session| Some(session.cards.get(gpu)?.had));
-        let returning = self.cards.get(gpu).filter(|_| self.returning.contains(gpu));
-        let level = match returning.filter(|_| had != Some(None)) {
-            Some(card) => card.floor,
-            None => self.level(id, gpu),
-        };
-        let lifted = match had {
-            Some(Some(had)) if had < level => had.max(level.minus(self.credit(id))),
-            Some(None) => level,
-            _ => return,
-        };
-        if let Some(on) = self.sessions.get_mut(id).and_then(|session| session.cards.get_mut(gpu)) {
-            on.had = Some(lifted);
-        }
-    }
-
     /// Largest virtual time by which a session may be behind a card's floor.
     fn credit(&self, id: SessionId) -> Virtual {
         let share = self.sessions.get(id).map(|session| session.share).unwrap_or_default();
         let quantum = self.quantum(id, self.expected_move(id));
         share.virtual_time(part(quantum, self.config.credit))
-    }
-
-    /// Sets the virtual time of all sessions on a card to the card's floor, when turns begin there. While
-    /// processes of the last daemon are about to return, turns go on instead, and all keep their distances.
-    pub(crate) fn start_level(&mut self, gpu: GpuId) {
-        let Some(card) = self.cards.get(gpu) else { return };
-        let (floor, members) = (card.floor, card.census.members.clone());
-        for id in members {
-            self.charge_so_far(id);
-            if let Some(on) = self.sessions.get_mut(id).and_then(|session| session.cards.get_mut(gpu))
-                && !self.returning.contains(gpu)
-            {
-                (on.had, on.behind) = (Some(floor), None);
-            }
-            self.recount(id);
-        }
-    }
-
-    /// Charges a session for its present turns so far, at its present weight.
-    pub(crate) fn charge_so_far(&mut self, id: SessionId) {
-        let Some(session) = self.sessions.get_mut(id) else {
-            return;
-        };
-        let share = session.share;
-        for (gpu, on) in session.cards.iter_mut() {
-            if let (Some(entered), Some(card)) = (on.entered, self.cards.get_mut(gpu)) {
-                let (charged, entered) = card.charge.pay_so_far(self.now, entered);
-                on.pay(charged, share);
-                on.entered = Some(entered);
-            }
-        }
     }
 
     /// Returns a card on which a holder whose quantum is over releases the lock for the first waiter.
@@ -269,18 +148,6 @@ impl Core {
         line.find(|&first| self.turn_cards(first).contains(gpu))
     }
 
-    /// Asks a holder for its lock on behalf of the first waiter on a card. Until its next turn the holder is
-    /// queued behind that waiter.
-    pub(crate) fn make_way(&mut self, id: SessionId, gpu: GpuId) {
-        let first = self.first_on(gpu).and_then(|first| self.sessions.get(first));
-        let standing = first.and_then(|first| Some(first.cards.get(gpu)?.standing()));
-        let holder = self.sessions.get_mut(id).and_then(|holder| holder.cards.get_mut(gpu));
-        if let (Some(standing), Some(on)) = (standing, holder) {
-            on.behind = Some(standing);
-        }
-        self.begin_drop(id);
-    }
-
     /// Whether a waiter goes before or level with a holder in an early switch. Class decides first, then the
     /// distance of virtual time from the floors.
     pub(crate) fn is_behind(&self, waiter: SessionId, holder: SessionId) -> bool {
@@ -292,25 +159,162 @@ impl Core {
         let class = self.sessions.get(id).map(|session| session.share.class);
         (class, self.lag(id))
     }
+}
+
+impl Core {
+    /// Raises the floor of a card and returns it. The floor stays while processes of the last daemon are
+    /// about to return.
+    pub(crate) fn raise_floor(&mut self, gpu: GpuId) -> Virtual {
+        let floor = self.view.floor(self.view.now, gpu);
+        if let Some(card) = self.view.cards.get_mut(gpu)
+            && !self.returning.contains(gpu)
+        {
+            card.floor = floor;
+        }
+        floor
+    }
+
+    /// Returns how far a session's virtual time is beyond the floor of each card, for the next daemon. The
+    /// unit is nanoseconds of a session of weight 100 and normal priority.
+    ///
+    /// A card on which the session takes no turns is left out. A session that sleeps behind the floor counts
+    /// as level with it: the floor passes it again.
+    #[must_use]
+    pub fn leads(&self, now: Nanos, id: SessionId) -> Vec<(GpuId, i64)> {
+        let Some(session) = self.view.sessions.get(id) else {
+            return Vec::new();
+        };
+        let now = now.max(self.view.now);
+        let lead = |(gpu, card): (GpuId, &Card)| {
+            let returning = self.returning.contains(gpu);
+            let (had, counts) = match session.cards.get(gpu) {
+                Some(on) => (on.had?.plus(owed(now, session, card, on)), on.listed.shares()),
+                None => (*session.resumes_at.get(gpu)?, returning),
+            };
+            let floor = match returning {
+                true => card.floor,
+                false if session.is_limited() || self.view.in_turns.contains(gpu) => {
+                    self.view.floor(now, gpu)
+                }
+                false => return None,
+            };
+            let lead = had.lead(floor);
+            Some((gpu, if counts { lead } else { lead.max(0) }))
+        };
+        self.view.cards.iter().filter_map(lead).collect()
+    }
+
+    /// Virtual time at which a session begins on a card: the least of the other sessions there. The card's
+    /// floor would be too low where a gang, or a waiter for memory that does not come back, keeps it down.
+    fn level(&mut self, id: SessionId, gpu: GpuId) -> Virtual {
+        let floor = self.raise_floor(gpu);
+        let held_down = |card: &&Card| card.census.has_gangs() || self.view.absent(gpu) != Absent::NONE;
+        let card = self.view.cards.get(gpu).filter(held_down);
+        let beside = card.and_then(|card| self.view.least_beside(id, gpu, card));
+        beside.unwrap_or(floor).max(floor)
+    }
+
+    /// Raises a gang's virtual time before its turn, on cards where it could not run because another card
+    /// held it up. Otherwise its lead there would keep other sessions off the card for as long.
+    pub(crate) fn forgive(&mut self, id: SessionId) {
+        let cards = self.view.turn_cards(id);
+        if cards.len() < 2 {
+            return;
+        }
+        let leads = self.view.cards.among(cards).filter_map(|(gpu, card)| {
+            let session = self.view.sessions.get(id)?;
+            let least = self.view.least_beside(id, gpu, card)?;
+            Some((gpu, session.cards.get(gpu)?.standing().lag(least)))
+        });
+        let leads: ByGpu<i128> = leads.collect();
+        let most = leads.values().copied().max();
+        for (gpu, lead) in leads.iter() {
+            if Some(*lead) < most {
+                self.lift(id, gpu);
+            }
+        }
+    }
+
+    /// Raises the virtual time of a session that joins the waiters and holders of a card. Its lead over the
+    /// others is at most its credit; a new session starts level.
+    pub(crate) fn lift(&mut self, id: SessionId, gpu: GpuId) {
+        let had = self.view.sessions.get(id).and_then(|session| Some(session.cards.get(gpu)?.had));
+        let returning = self.view.cards.get(gpu).filter(|_| self.returning.contains(gpu));
+        let level = match returning.filter(|_| had != Some(None)) {
+            Some(card) => card.floor,
+            None => self.level(id, gpu),
+        };
+        let lifted = match had {
+            Some(Some(had)) if had < level => had.max(level.minus(self.view.credit(id))),
+            Some(None) => level,
+            _ => return,
+        };
+        if let Some(on) = self.view.sessions.get_mut(id).and_then(|session| session.cards.get_mut(gpu)) {
+            on.had = Some(lifted);
+        }
+    }
+
+    /// Sets the virtual time of all sessions on a card to the card's floor, when turns begin there. While
+    /// processes of the last daemon are about to return, turns go on instead, and all keep their distances.
+    pub(crate) fn start_level(&mut self, gpu: GpuId) {
+        let Some(card) = self.view.cards.get(gpu) else { return };
+        let (floor, members) = (card.floor, card.census.members.clone());
+        for id in members {
+            self.charge_so_far(id);
+            if let Some(on) = self.view.sessions.get_mut(id).and_then(|session| session.cards.get_mut(gpu))
+                && !self.returning.contains(gpu)
+            {
+                (on.had, on.behind) = (Some(floor), None);
+            }
+            self.recount(id);
+        }
+    }
+
+    /// Charges a session for its present turns so far, at its present weight.
+    pub(crate) fn charge_so_far(&mut self, id: SessionId) {
+        let Some(session) = self.view.sessions.get_mut(id) else {
+            return;
+        };
+        let share = session.share;
+        for (gpu, on) in session.cards.iter_mut() {
+            if let (Some(entered), Some(card)) = (on.entered, self.view.cards.get_mut(gpu)) {
+                let (charged, entered) = card.charge.pay_so_far(self.view.now, entered);
+                on.pay(charged, share);
+                on.entered = Some(entered);
+            }
+        }
+    }
+
+    /// Asks a holder for its lock on behalf of the first waiter on a card. Until its next turn the holder is
+    /// queued behind that waiter.
+    pub(crate) fn make_way(&mut self, id: SessionId, gpu: GpuId) {
+        let first = self.view.first_on(gpu).and_then(|first| self.view.sessions.get(first));
+        let standing = first.and_then(|first| Some(first.cards.get(gpu)?.standing()));
+        let holder = self.view.sessions.get_mut(id).and_then(|holder| holder.cards.get_mut(gpu));
+        if let (Some(standing), Some(on)) = (standing, holder) {
+            on.behind = Some(standing);
+        }
+        self.begin_drop(id);
+    }
 
     /// Clears the queue positions behind other waiters that a session got when it last released the lock.
     pub(crate) fn stand_up(&mut self, id: SessionId) {
-        let cards = self.sessions.get_mut(id).map(|session| session.cards.values_mut());
+        let cards = self.view.sessions.get_mut(id).map(|session| session.cards.values_mut());
         cards.into_iter().flatten().for_each(|on| on.behind = None);
     }
 
     /// Starts another quantum for a holder, which ends by the `limit` of a backfilled turn.
     pub(crate) fn renew(&mut self, id: SessionId, limit: Option<Nanos>) {
-        let mut clock = self.clock(id, Nanos::ZERO);
+        let mut clock = self.view.clock(id, Nanos::ZERO);
         clock.limit(limit);
-        if let Some(session) = self.sessions.get_mut(id)
+        if let Some(session) = self.view.sessions.get_mut(id)
             && let Lock::Holding(grant) = &mut session.lock
         {
             grant.clock = clock;
         }
         // Gangs wait longer for this holder than expected, which leaves others more time on their other cards.
-        for gpu in self.turn_cards(id) {
-            if self.cards.get(gpu).is_some_and(|card| !card.census.gangs.is_empty()) {
+        for gpu in self.view.turn_cards(id) {
+            if self.view.cards.get(gpu).is_some_and(|card| !card.census.gangs.is_empty()) {
                 self.agenda.look_at(gpu);
                 self.reordered = true;
             }

@@ -87,7 +87,7 @@ impl Agenda {
 impl Core {
     /// Adds a session to the agenda.
     pub(crate) fn touch(&mut self, id: SessionId) {
-        if let Some(session) = self.sessions.get_mut(id)
+        if let Some(session) = self.view.sessions.get_mut(id)
             && !session.touched
         {
             session.touched = true;
@@ -97,20 +97,20 @@ impl Core {
 
     /// Adds all cards and all sessions, and marks the memory figures of the sessions as changed.
     pub(crate) fn touch_all(&mut self) {
-        self.sessions.ids().into_iter().for_each(|id| self.touch_wholly(id));
-        self.agenda.cards.extend(self.cards.keys());
+        self.view.sessions.ids().into_iter().for_each(|id| self.touch_wholly(id));
+        self.agenda.cards.extend(self.view.cards.keys());
     }
 
     /// Adds a card and all sessions on it, and marks their memory figures as changed.
     pub(crate) fn touch_members(&mut self, gpu: GpuId) {
-        let members = self.cards.get(gpu).map(|card| card.census.members.clone());
+        let members = self.view.cards.get(gpu).map(|card| card.census.members.clone());
         members.into_iter().flatten().for_each(|id| self.touch_wholly(id));
         self.agenda.look_at(gpu);
     }
 
     /// Adds a session and marks its memory figures as changed.
     fn touch_wholly(&mut self, id: SessionId) {
-        if let Some(session) = self.sessions.get_mut(id) {
+        if let Some(session) = self.view.sessions.get_mut(id) {
             session.figures_moved = true;
             self.touch(id);
         }
@@ -118,7 +118,7 @@ impl Core {
 
     /// Handles the timers that are due.
     pub(crate) fn fire_timers(&mut self) {
-        while let Some(timer) = self.agenda.due(self.now) {
+        while let Some(timer) = self.agenda.due(self.view.now) {
             if let Some(alarm) = self.armed_at(timer) {
                 *alarm = None;
             }
@@ -134,10 +134,10 @@ impl Core {
     /// Returns the field that holds the point in time for which a timer is set.
     fn armed_at(&mut self, timer: Timer) -> Option<&mut Option<Nanos>> {
         match timer {
-            Timer::Session(id) => Some(&mut self.sessions.get_mut(id)?.alarm),
-            Timer::Mode(gpu) => Some(&mut self.cards.get_mut(gpu)?.alarms.mode),
-            Timer::Places(gpu) => Some(&mut self.cards.get_mut(gpu)?.alarms.places),
-            Timer::Figures(gpu) => Some(&mut self.cards.get_mut(gpu)?.alarms.figures),
+            Timer::Session(id) => Some(&mut self.view.sessions.get_mut(id)?.alarm),
+            Timer::Mode(gpu) => Some(&mut self.view.cards.get_mut(gpu)?.alarms.mode),
+            Timer::Places(gpu) => Some(&mut self.view.cards.get_mut(gpu)?.alarms.places),
+            Timer::Figures(gpu) => Some(&mut self.view.cards.get_mut(gpu)?.alarms.figures),
         }
     }
 
@@ -145,11 +145,11 @@ impl Core {
     pub(crate) fn close_agenda(&mut self) {
         for at in 0..self.agenda.len() {
             let id = self.agenda.session(at);
-            let Some(session) = self.sessions.get(id) else {
+            let Some(session) = self.view.sessions.get(id) else {
                 continue;
             };
-            let (deadline, armed) = (self.lock_deadline(session), session.alarm);
-            if let Some(session) = self.sessions.get_mut(id) {
+            let (deadline, armed) = (self.view.lock_deadline(session), session.alarm);
+            if let Some(session) = self.view.sessions.get_mut(id) {
                 session.touched = false;
                 if deadline != armed {
                     self.agenda.set_timer(Timer::Session(id), &mut session.alarm, deadline);
@@ -158,8 +158,8 @@ impl Core {
         }
         self.agenda.sessions.clear();
         for gpu in std::mem::take(&mut self.agenda.cards) {
-            if let Some(card) = self.cards.get_mut(gpu) {
-                let deadline = card.mode.deadline(&self.config);
+            if let Some(card) = self.view.cards.get_mut(gpu) {
+                let deadline = card.mode.deadline(&self.view.config);
                 self.agenda.set_timer(Timer::Mode(gpu), &mut card.alarms.mode, deadline);
             }
         }
@@ -167,7 +167,7 @@ impl Core {
 
     /// Removes a session from the agenda and stops its timer.
     pub(crate) fn remove_session(&mut self, id: SessionId) {
-        if let Some(mut session) = self.sessions.remove(id) {
+        if let Some(mut session) = self.view.sessions.remove(id) {
             self.agenda.set_timer(Timer::Session(id), &mut session.alarm, None);
             self.agenda.sessions.retain(|touched| *touched != id);
         }

@@ -7,12 +7,19 @@
 use gpushare_proto::{ClientId, GpuId, SessionId};
 
 use crate::card::Card;
-use crate::machine::Core;
+use crate::machine::{Core, View};
 use crate::memory::book::Book;
 use crate::memory::sums::Sums;
 use crate::session::on_card::OnCard;
 use crate::values::gpu_set::GpuSet;
 use crate::values::small_map::ByGpu;
+
+impl View {
+    /// Memory book of a process on a card that the process announced.
+    pub(crate) fn book(&self, client: ClientId, gpu: GpuId) -> Option<&Book> {
+        self.sessions.book(client, gpu)
+    }
+}
 
 impl Core {
     /// Changes the memory book of a process on a card. `None` if the process did not announce the card.
@@ -22,10 +29,10 @@ impl Core {
         gpu: GpuId,
         change: impl FnOnce(&mut Book) -> T,
     ) -> Option<T> {
-        let id = self.session_of(client)?;
-        let session = self.sessions.get_mut(id)?;
+        let id = self.view.session_of(client)?;
+        let session = self.view.sessions.get_mut(id)?;
         let book = session.clients.get_mut(client)?.books.get_mut(gpu)?;
-        let assumed = self.config.context_reserve;
+        let assumed = self.view.config.context_reserve;
         let before = Sums::of(book, assumed);
         let result = change(book);
         let after = Sums::of(book, assumed);
@@ -39,21 +46,21 @@ impl Core {
 
     /// Opens an empty memory book for a process on a card.
     pub(crate) fn open_book(&mut self, client: ClientId, gpu: GpuId, book: Book) {
-        let Some(id) = self.session_of(client) else { return };
-        let Some(process) = self.sessions.client_mut(client) else {
+        let Some(id) = self.view.session_of(client) else { return };
+        let Some(process) = self.view.sessions.client_mut(client) else {
             return;
         };
         process.books.insert(gpu, book);
-        let after = Sums::of(&book, self.config.context_reserve);
+        let after = Sums::of(&book, self.view.config.context_reserve);
         self.add_up(id, gpu, Sums::default(), after);
         self.recount(id);
     }
 
     /// Takes a process out of its session, and its memory books out of all sums.
     pub(crate) fn close_books(&mut self, client: ClientId) -> Option<(SessionId, ByGpu<Book>)> {
-        let (id, process) = self.sessions.leave(client)?;
+        let (id, process) = self.view.sessions.leave(client)?;
         for (gpu, book) in process.books.iter() {
-            let before = Sums::of(book, self.config.context_reserve);
+            let before = Sums::of(book, self.view.config.context_reserve);
             self.add_up(id, gpu, before, Sums::default());
         }
         self.recount(id);
@@ -62,7 +69,8 @@ impl Core {
 
     /// Replaces the book `before` by the book `after` in the sums of a session and of a card.
     pub(crate) fn add_up(&mut self, id: SessionId, gpu: GpuId, before: Sums, after: Sums) {
-        let (Some(session), Some(card)) = (self.sessions.get_mut(id), self.cards.get_mut(gpu)) else {
+        let (Some(session), Some(card)) = (self.view.sessions.get_mut(id), self.view.cards.get_mut(gpu))
+        else {
             return;
         };
         let had = || session.resumes_at.get(gpu).copied();
@@ -80,19 +88,14 @@ impl Core {
         self.agenda.look_at(gpu);
     }
 
-    /// Memory book of a process on a card that the process announced.
-    pub(crate) fn book(&self, client: ClientId, gpu: GpuId) -> Option<&Book> {
-        self.sessions.book(client, gpu)
-    }
-
     /// Updates a session's entry in the indexes of its cards. The session's virtual time is raised on cards
     /// where it begins to share the time.
     pub(crate) fn recount(&mut self, id: SessionId) {
-        let Some(session) = self.sessions.get_mut(id) else {
+        let Some(session) = self.view.sessions.get_mut(id) else {
             return;
         };
-        session.compute.choose(session.uses, self.now, &self.config);
-        let (stance, turns) = (session.stance(), session.turn_cards(self.in_turns));
+        session.compute.choose(session.uses, self.view.now, &self.view.config);
+        let (stance, turns) = (session.stance(), session.turn_cards(self.view.in_turns));
         let begins = session.cards.iter().filter(|(gpu, on)| {
             let shares = on.is_attached() && stance.shares(turns.contains(*gpu));
             shares && !on.listed.shares()
@@ -109,12 +112,12 @@ impl Core {
     /// gangs compare floors of several cards.
     pub(crate) fn raise_floors(&mut self, gpu: GpuId) {
         let has_gangs = |card: &Card| !card.census.gangs.is_empty();
-        if !self.cards.get(gpu).is_some_and(has_gangs) {
+        if !self.view.cards.get(gpu).is_some_and(has_gangs) {
             return;
         }
         // A holder on a card that is not wanted is not looked at, though its virtual time grows.
-        for tied in self.tied(gpu) {
-            let floors = |core: &Self| core.cards.get(tied).map(|card| card.floor);
+        for tied in self.view.tied(gpu) {
+            let floors = |core: &Self| core.view.cards.get(tied).map(|card| card.floor);
             let before = floors(self);
             self.raise_floor(tied);
             if floors(self) != before {
@@ -128,30 +131,30 @@ impl Core {
     /// the time.
     fn list(&mut self, id: SessionId) -> GpuSet {
         let mut moved = GpuSet::default();
-        let Some(session) = self.sessions.get_mut(id) else {
+        let Some(session) = self.view.sessions.get_mut(id) else {
             return moved;
         };
-        let asked = session.usage.waits_since().unwrap_or(self.now);
-        let (stance, turns) = (session.stance(), session.turn_cards(self.in_turns));
+        let asked = session.usage.waits_since().unwrap_or(self.view.now);
+        let (stance, turns) = (session.stance(), session.turn_cards(self.view.in_turns));
         for (gpu, on) in session.cards.iter_mut() {
-            let Some(card) = self.cards.get_mut(gpu) else {
+            let Some(card) = self.view.cards.get_mut(gpu) else {
                 continue;
             };
             let pays = on.is_attached() && stance.pays(turns.contains(gpu));
             match on.entered {
                 None if pays => {
-                    let (entered, pause) = card.charge.enter(self.now, asked, stance.moves);
+                    let (entered, pause) = card.charge.enter(self.view.now, asked, stance.moves);
                     on.pay(pause, stance.share);
                     on.entered = Some(entered);
                 }
                 Some(entered) if pays && entered.moves != stance.moves => {
-                    let (charged, entered) = card.charge.change(self.now, entered, stance.moves);
+                    let (charged, entered) = card.charge.change(self.view.now, entered, stance.moves);
                     on.pay(charged, stance.share);
                     on.entered = Some(entered);
                 }
                 Some(entered) if !pays => {
                     let somebody_waits = !card.census.queue.is_empty();
-                    let charged = card.charge.leave(self.now, entered, somebody_waits);
+                    let charged = card.charge.leave(self.view.now, entered, somebody_waits);
                     on.pay(charged, stance.share);
                     on.entered = None;
                 }

@@ -17,7 +17,7 @@ use gpushare_proto::page::{LimitKind, MemoryRefusal};
 use gpushare_proto::{Bytes, ClientId, GpuId, RequestId, SessionId};
 
 use crate::events::{Effect, Notice};
-use crate::machine::Core;
+use crate::machine::{Core, View};
 use crate::memory::book::Book;
 use crate::memory::limits::{Excess, Limits, NOT_ATTACHED, Scope};
 use crate::memory::recalls::{Kind, Request};
@@ -25,10 +25,60 @@ use crate::memory::recalls::{Kind, Request};
 /// Largest number of chunks of free lease that a process keeps before it offers some back.
 const KEPT_CHUNKS: u64 = 2;
 
+impl View {
+    fn limits(&self, id: SessionId, gpu: GpuId, kind: Kind) -> Option<Limits> {
+        let session = self.sessions.get(id)?;
+        let card = self.cards.get(gpu)?;
+        let sums = session.sums(gpu);
+        Some(Limits {
+            quota: if session.may_grow() { session.quota.on(gpu) } else { Bytes::ZERO },
+            ceiling: card.ceiling(sums.fixed.get(), session.quota.may_oversubscribe()),
+            managed: card.managed_limit(),
+            session_leased: sums.leased.get(),
+            session_charged: sums.charged.get(),
+            card_managed: card.census.sums.managed.get(),
+            kind,
+        })
+    }
+
+    /// Memory books on a card whose free lease counts against a session's limit.
+    fn books_in(
+        &self,
+        scope: Scope,
+        session: SessionId,
+        gpu: GpuId,
+    ) -> impl Iterator<Item = (ClientId, &Book)> {
+        let members = self.cards.get(gpu).map(|card| card.census.members.iter());
+        members
+            .into_iter()
+            .flatten()
+            .filter(move |id| scope == Scope::Card || **id == session)
+            .filter_map(|id| self.sessions.get(*id))
+            .flat_map(move |session| session.books(gpu))
+    }
+
+    /// Number of bytes, at most `most`, that are leased beyond the requested `bytes`. Where the working sets
+    /// fit the card, unused leases alone must not fill it.
+    fn extra(&self, id: SessionId, gpu: GpuId, bytes: Bytes, limits: Limits, most: Bytes) -> Bytes {
+        let Some(card) = self.cards.get(gpu) else {
+            return Bytes::ZERO;
+        };
+        let fits = card.needed() + bytes <= card.capacity();
+        let session = self.sessions.get(id);
+        limits.extra(
+            bytes,
+            most,
+            if fits { card.capacity() } else { Bytes::MAX },
+            session.map_or(0, |session| session.sums(gpu).processes),
+            card.census.sums.processes,
+        )
+    }
+}
+
 impl Core {
     /// Handles a process's request for `bytes` beyond its lease.
     pub(crate) fn reserve(&mut self, client: ClientId, gpu: GpuId, id: RequestId, bytes: Bytes, kind: Kind) {
-        let Some(session) = self.session_of(client) else {
+        let Some(session) = self.view.session_of(client) else {
             return;
         };
         let tried = BTreeSet::new();
@@ -54,7 +104,7 @@ impl Core {
 
     /// Handles the daemon's report that `free` leased bytes of a process are unused.
     pub(crate) fn lease_seen(&mut self, client: ClientId, gpu: GpuId, free: Bytes) {
-        let Some(id) = self.session_of(client) else { return };
+        let Some(id) = self.view.session_of(client) else { return };
         let grew = self.change_book(client, gpu, |book| {
             let before = book.used();
             book.free = free.min(book.leased);
@@ -68,7 +118,12 @@ impl Core {
 
     /// Asks a session's free lease beyond its quota back, or all of it if the session may not grow.
     pub(crate) fn recall_excess(&mut self, id: SessionId) {
-        let clients = self.sessions.get(id).into_iter().flat_map(|session| session.clients.iter());
+        let clients = self
+            .view
+            .sessions
+            .get(id)
+            .into_iter()
+            .flat_map(|session| session.clients.iter());
         let books: Vec<(ClientId, GpuId)> = clients
             .flat_map(|(client, process)| process.books.keys().map(move |gpu| (client, gpu)))
             .collect();
@@ -78,14 +133,14 @@ impl Core {
     }
 
     fn recall_excess_of(&mut self, id: SessionId, client: ClientId, gpu: GpuId) {
-        let Some(session) = self.sessions.get(id) else {
+        let Some(session) = self.view.sessions.get(id) else {
             return;
         };
         let excess = match session.may_grow() {
             true => session.sums(gpu).leased.get() - session.quota.on(gpu),
             false => Bytes::MAX,
         };
-        let free = self.book(client, gpu).map_or(Bytes::ZERO, |book| book.free);
+        let free = self.view.book(client, gpu).map_or(Bytes::ZERO, |book| book.free);
         let bytes = free.min(excess);
         if !bytes.is_zero() && !self.recalls.is_asked(client, gpu) {
             self.recall(client, gpu, bytes);
@@ -101,7 +156,7 @@ impl Core {
     /// Handles a process's return of fixed bytes. As far as the managed limit allows, some become free lease,
     /// so that the next allocation needs no request.
     pub(crate) fn returned(&mut self, client: ClientId, gpu: GpuId, bytes: Bytes) {
-        let Some(session) = self.session_of(client) else {
+        let Some(session) = self.view.session_of(client) else {
             return;
         };
         let back = self.change_book(client, gpu, |book| {
@@ -111,11 +166,11 @@ impl Core {
             (bytes, book.free)
         });
         let Some((bytes, free)) = back else { return };
-        let Some(limits) = self.limits(session, gpu, Kind::Movable) else {
+        let Some(limits) = self.view.limits(session, gpu, Kind::Movable) else {
             return;
         };
-        let most = Bytes(self.config.lease_chunk.0.saturating_mul(KEPT_CHUNKS));
-        let extra = self.extra(session, gpu, Bytes::ZERO, limits, most);
+        let most = Bytes(self.view.config.lease_chunk.0.saturating_mul(KEPT_CHUNKS));
+        let extra = self.view.extra(session, gpu, Bytes::ZERO, limits, most);
         let again = extra.min(bytes).min(most - free);
         if again.is_zero() {
             return;
@@ -129,10 +184,10 @@ impl Core {
 
     /// Handles a process's offer of surplus free lease: all but one chunk is asked back.
     pub(crate) fn trim(&mut self, client: ClientId, gpu: GpuId) {
-        let Some(book) = self.book(client, gpu) else {
+        let Some(book) = self.view.book(client, gpu) else {
             return;
         };
-        let bytes = book.free - self.config.lease_chunk;
+        let bytes = book.free - self.view.config.lease_chunk;
         if !bytes.is_zero() {
             self.recall(client, gpu, bytes);
         }
@@ -143,8 +198,8 @@ impl Core {
         let Some(mut request) = self.recalls.resume() else {
             return;
         };
-        let attached = self.book(request.client, request.gpu).is_some();
-        let limits = self.limits(request.session, request.gpu, request.kind);
+        let attached = self.view.book(request.client, request.gpu).is_some();
+        let limits = self.view.limits(request.session, request.gpu, request.kind);
         let Some(limits) = limits.filter(|_| attached) else {
             return self.refuse(&request, NOT_ATTACHED);
         };
@@ -174,52 +229,26 @@ impl Core {
         bytes: Bytes,
         kind: Kind,
     ) -> Option<LimitKind> {
-        self.book(client, gpu)?;
-        let session = self.session_of(client)?;
-        let excess = self.limits(session, gpu, kind)?.excess(bytes)?;
-        let free: Bytes = self.books_in(excess.scope(), session, gpu).map(|(_, book)| book.free).sum();
+        self.view.book(client, gpu)?;
+        let session = self.view.session_of(client)?;
+        let excess = self.view.limits(session, gpu, kind)?.excess(bytes)?;
+        let free: Bytes = self
+            .view
+            .books_in(excess.scope(), session, gpu)
+            .map(|(_, book)| book.free)
+            .sum();
         let never = excess.by == LimitKind::Session && bytes > excess.limit;
         (free < excess.bytes && !never).then_some(excess.by)
     }
 
-    fn limits(&self, id: SessionId, gpu: GpuId, kind: Kind) -> Option<Limits> {
-        let session = self.sessions.get(id)?;
-        let card = self.cards.get(gpu)?;
-        let sums = session.sums(gpu);
-        Some(Limits {
-            quota: if session.may_grow() { session.quota.on(gpu) } else { Bytes::ZERO },
-            ceiling: card.ceiling(sums.fixed.get(), session.quota.may_oversubscribe()),
-            managed: card.managed_limit(),
-            session_leased: sums.leased.get(),
-            session_charged: sums.charged.get(),
-            card_managed: card.census.sums.managed.get(),
-            kind,
-        })
-    }
-
     /// Process that is asked next for free lease: the one not asked yet that was last seen with the most.
     fn lender(&self, request: &Request, excess: &Excess) -> Option<ClientId> {
-        self.books_in(excess.scope(), request.session, request.gpu)
+        self.view
+            .books_in(excess.scope(), request.session, request.gpu)
             .filter(|(client, book)| !book.leased.is_zero() && !request.tried.contains(client))
             .filter(|(client, _)| !self.recalls.is_asked(*client, request.gpu))
             .max_by_key(|(client, book)| (book.free, std::cmp::Reverse(*client)))
             .map(|(client, _)| client)
-    }
-
-    /// Memory books on a card whose free lease counts against a session's limit.
-    fn books_in(
-        &self,
-        scope: Scope,
-        session: SessionId,
-        gpu: GpuId,
-    ) -> impl Iterator<Item = (ClientId, &Book)> {
-        let members = self.cards.get(gpu).map(|card| card.census.members.iter());
-        members
-            .into_iter()
-            .flatten()
-            .filter(move |id| scope == Scope::Card || **id == session)
-            .filter_map(|id| self.sessions.get(*id))
-            .flat_map(move |session| session.books(gpu))
     }
 
     fn recall(&mut self, client: ClientId, gpu: GpuId, bytes: Bytes) {
@@ -229,7 +258,7 @@ impl Core {
 
     fn lease(&mut self, request: &Request, limits: Limits) {
         let &Request { session, client, gpu, bytes, .. } = request;
-        let extra = self.extra(session, gpu, bytes, limits, self.config.lease_chunk);
+        let extra = self.view.extra(session, gpu, bytes, limits, self.view.config.lease_chunk);
         let booked = self.change_book(client, gpu, |book| {
             book.leased += bytes + extra;
             book.free += extra;
@@ -248,29 +277,12 @@ impl Core {
             .push_back(Effect::Lease { client, gpu, request: request.id, bytes, extra });
     }
 
-    /// Number of bytes, at most `most`, that are leased beyond the requested `bytes`. Where the working sets
-    /// fit the card, unused leases alone must not fill it.
-    fn extra(&self, id: SessionId, gpu: GpuId, bytes: Bytes, limits: Limits, most: Bytes) -> Bytes {
-        let Some(card) = self.cards.get(gpu) else {
-            return Bytes::ZERO;
-        };
-        let fits = card.needed() + bytes <= card.capacity();
-        let session = self.sessions.get(id);
-        limits.extra(
-            bytes,
-            most,
-            if fits { card.capacity() } else { Bytes::MAX },
-            session.map_or(0, |session| session.sums(gpu).processes),
-            card.census.sums.processes,
-        )
-    }
-
     /// Handles a process's report that it refused `bytes` without asking. The session's count of refusals
     /// grows only if `bytes` exceed the quota.
     pub(crate) fn refused_here(&mut self, client: ClientId, gpu: GpuId, bytes: Bytes) {
-        let Some(id) = self.session_of(client) else { return };
-        let attached = self.book(client, gpu).is_some();
-        let Some(session) = self.sessions.get_mut(id) else {
+        let Some(id) = self.view.session_of(client) else { return };
+        let attached = self.view.book(client, gpu).is_some();
+        let Some(session) = self.view.sessions.get_mut(id) else {
             return;
         };
         if !attached || bytes <= session.quota.on(gpu) {
@@ -288,12 +300,12 @@ impl Core {
 
     fn refuse(&mut self, request: &Request, excess: Excess) {
         let &Request { session: id, client, gpu, .. } = request;
-        let Some(session) = self.sessions.get_mut(id) else {
+        let Some(session) = self.view.sessions.get_mut(id) else {
             return;
         };
         session.usage.add_refusal();
         let sums = session.sums(gpu);
-        let card = self.cards.get(gpu);
+        let card = self.view.cards.get(gpu);
         let used = match excess.by {
             LimitKind::Session => sums.used.get() + sums.charged.get(),
             LimitKind::Capacity => sums.used.get(),

@@ -44,18 +44,11 @@ use crate::values::gpu_set::GpuSet;
 use crate::values::small_map::ByGpu;
 use agenda::Agenda;
 
-/// Decision machine of one daemon: handles events and produces effects.
-///
-/// After every [`Self::handle`], the caller drains [`Self::poll_effect`] and sleeps until
-/// [`Self::next_deadline`] at the latest.
+/// Facts of one daemon's decision machine. Decisions read a view and change nothing; [`Core`] applies them.
 #[derive(Clone, Debug)]
-pub struct Core {
+pub(crate) struct View {
     pub(crate) now: Nanos,
     pub(crate) config: Config,
-    /// Settings of single cards, kept for cards that are found later.
-    pub(crate) knobs: Knobs,
-    pub(crate) last_epoch: Epoch,
-    pub(crate) last_ticket: u64,
     pub(crate) cards: ByGpu<Card>,
     /// Cards on which all sessions take turns.
     pub(crate) in_turns: GpuSet,
@@ -68,6 +61,19 @@ pub struct Core {
     /// Memory on cards that dead processes left and the driver has not freed yet.
     pub(crate) orphans: BTreeMap<ClientId, Orphan>,
     pub(crate) recovery: Recovery,
+}
+
+/// Decision machine of one daemon: handles events and produces effects.
+///
+/// After every [`Self::handle`], the caller drains [`Self::poll_effect`] and sleeps until
+/// [`Self::next_deadline`] at the latest.
+#[derive(Clone, Debug)]
+pub struct Core {
+    pub(crate) view: View,
+    /// Settings of single cards, kept for cards that are found later.
+    pub(crate) knobs: Knobs,
+    pub(crate) last_epoch: Epoch,
+    pub(crate) last_ticket: u64,
     /// Cards on which grants wait for processes that the last daemon knew.
     pub(crate) barred: GpuSet,
     /// Cards to which processes of the last daemon are about to return.
@@ -84,6 +90,20 @@ pub struct Core {
     pub(crate) effects: VecDeque<Effect>,
 }
 
+impl View {
+    /// Session that an event is about.
+    fn subject(&self, event: Event) -> Option<SessionId> {
+        match event.client() {
+            Some(client) => self.session_of(client),
+            None => event.session(),
+        }
+    }
+
+    pub(crate) fn session_of(&self, client: ClientId) -> Option<SessionId> {
+        self.sessions.of(client)
+    }
+}
+
 impl Core {
     /// Creates a decision machine that starts at the time `now`.
     ///
@@ -92,17 +112,20 @@ impl Core {
     #[must_use]
     pub fn new(config: Config, generation: u64, expected: BTreeSet<ClientId>, now: Nanos) -> Self {
         Self {
-            now,
             knobs: Knobs::new(&config),
+            view: View {
+                now,
+                cards: ByGpu::default(),
+                in_turns: GpuSet::default(),
+                on_demand: GpuSet::default(),
+                wanted: GpuSet::default(),
+                sessions: Sessions::default(),
+                orphans: BTreeMap::new(),
+                recovery: Recovery::new(expected, now, &config),
+                config,
+            },
             last_epoch: Epoch { generation, counter: 0 },
             last_ticket: 0,
-            cards: ByGpu::default(),
-            in_turns: GpuSet::default(),
-            on_demand: GpuSet::default(),
-            wanted: GpuSet::default(),
-            sessions: Sessions::default(),
-            orphans: BTreeMap::new(),
-            recovery: Recovery::new(expected, now, &config),
             barred: GpuSet::default(),
             returning: GpuSet::default(),
             recalls: Recalls::default(),
@@ -111,7 +134,6 @@ impl Core {
             agenda: Agenda::default(),
             wakers: Vec::new(),
             effects: VecDeque::new(),
-            config,
         }
     }
 
@@ -119,13 +141,13 @@ impl Core {
     /// killed may not have recorded all of its processes.
     #[must_use]
     pub fn expecting_others(mut self) -> Self {
-        self.recovery.expect_others();
+        self.view.recovery.expect_others();
         self
     }
 
     /// Handles one event. A time `now` before that of the last event is replaced by the latter.
     pub fn handle(&mut self, now: Nanos, event: Event) {
-        self.now = self.now.max(now);
+        self.view.now = self.view.now.max(now);
         self.grown = None;
         if !matches!(event, Event::Recalled { .. }) {
             self.decide_request(false);
@@ -133,13 +155,13 @@ impl Core {
         if self.is_known(event) {
             return;
         }
-        let subject = self.subject(event);
-        let awaited = self.recovery.changes();
+        let subject = self.view.subject(event);
+        let awaited = self.view.recovery.changes();
         self.apply(event);
-        if awaited != self.recovery.changes() {
+        if awaited != self.view.recovery.changes() {
             self.tell_who_is_awaited();
         }
-        if let Some(subject) = subject.or_else(|| self.subject(event)) {
+        if let Some(subject) = subject.or_else(|| self.view.subject(event)) {
             self.touch(subject);
         }
         // A request that is suspended depends on the answers of several pages, so nothing is settled before
@@ -157,7 +179,7 @@ impl Core {
     /// Whether grants wait for processes of the last daemon.
     #[must_use]
     pub fn is_recovering(&self) -> bool {
-        self.recovery.is_running()
+        self.view.recovery.is_running()
     }
 
     /// Returns the latest time at which the caller must send [`Event::Tick`]. It is later than the last
@@ -165,17 +187,9 @@ impl Core {
     #[must_use]
     pub fn next_deadline(&self) -> Option<Nanos> {
         if self.recalls.is_waiting() {
-            return Some(self.now);
+            return Some(self.view.now);
         }
-        self.recovery.deadline().into_iter().chain(self.agenda.next()).min()
-    }
-
-    /// Session that an event is about.
-    fn subject(&self, event: Event) -> Option<SessionId> {
-        match event.client() {
-            Some(client) => self.session_of(client),
-            None => event.session(),
-        }
+        self.view.recovery.deadline().into_iter().chain(self.agenda.next()).min()
     }
 
     fn apply(&mut self, event: Event) {
@@ -187,7 +201,7 @@ impl Core {
             Event::Quota { session, gpu, limit } => self.quota(session, gpu, limit),
             Event::Standing { session, standing } => self.standing(session, standing),
             Event::Share { session, weight, priority } => {
-                self.share(session, Share::new(weight, priority, self.config.trickle));
+                self.share(session, Share::new(weight, priority, self.view.config.trickle));
             }
             Event::Compute { session, gpu, limit } => self.compute(session, gpu, limit),
             Event::Lead { session, gpu, lead_ns } => self.lead(session, gpu, lead_ns),
@@ -213,7 +227,7 @@ impl Core {
             Event::Wait { client, word } => self.wait(client, word),
             Event::Entered { client, word, moved, .. } => self.entered(client, word, moved),
             Event::Released { client, word, drain } => self.released(client, word, drain),
-            Event::ExpectedGone { client } => self.recovery.gone(client),
+            Event::ExpectedGone { client } => self.view.recovery.gone(client),
             Event::ExpectedUses { client, gpu, bytes } => self.expected_uses(client, gpu, bytes),
             Event::Set(setting) => self.set(setting),
             Event::Tune(tuning) => self.tune(tuning),
@@ -231,17 +245,15 @@ impl Core {
         let Event::LeaseSeen { client, gpu, free } = event else {
             return false;
         };
-        self.book(client, gpu).is_some_and(|book| book.free == free.min(book.leased))
+        self.view
+            .book(client, gpu)
+            .is_some_and(|book| book.free == free.min(book.leased))
             && self.effects.is_empty()
-            && self.next_deadline().is_none_or(|deadline| deadline > self.now)
-    }
-
-    pub(crate) fn session_of(&self, client: ClientId) -> Option<SessionId> {
-        self.sessions.of(client)
+            && self.next_deadline().is_none_or(|deadline| deadline > self.view.now)
     }
 
     pub(crate) fn client_mut(&mut self, client: ClientId) -> Option<&mut Client> {
-        self.sessions.client_mut(client)
+        self.view.sessions.client_mut(client)
     }
 
     pub(crate) fn notice(&mut self, notice: Notice) {

@@ -2,10 +2,17 @@
 
 use gpushare_proto::{Bytes, ClientId, GpuId, SessionId};
 
-use crate::machine::Core;
+use crate::machine::{Core, View};
 use crate::memory::book::Book;
 use crate::memory::orphans::Orphan;
 use crate::memory::sums::Sums;
+
+impl View {
+    /// Whether memory that dead processes left counts as this session's.
+    pub(crate) fn has_orphans(&self, session: SessionId) -> bool {
+        self.orphans.values().any(|orphan| orphan.session == session)
+    }
+}
 
 impl Core {
     /// Turns the memory books of a dead process into orphans, memory that the driver has not freed yet.
@@ -14,18 +21,18 @@ impl Core {
             return;
         };
         let orphan = Orphan::new(session, books);
-        for (gpu, sums) in orphan.sums(self.config.context_reserve) {
+        for (gpu, sums) in orphan.sums(self.view.config.context_reserve) {
             self.add_up(session, gpu, Sums::default(), sums);
         }
-        self.orphans.insert(client, orphan);
+        self.view.orphans.insert(client, orphan);
         self.recount(session);
     }
 
     /// Adds memory on one more card to the orphans (memory not freed yet) of a dead process.
     pub(crate) fn add_orphan_book(&mut self, client: ClientId, gpu: GpuId, used: Bytes) {
-        let assumed = self.config.context_reserve;
-        let known = self.cards.contains(gpu);
-        let Some(orphan) = self.orphans.get_mut(&client).filter(|_| known) else {
+        let assumed = self.view.config.context_reserve;
+        let known = self.view.cards.contains(gpu);
+        let Some(orphan) = self.view.orphans.get_mut(&client).filter(|_| known) else {
             return;
         };
         let book = Book { leased: used, ..Book::default() };
@@ -39,19 +46,14 @@ impl Core {
 
     /// Removes the orphans of a dead process whose memory the driver has taken back.
     pub(crate) fn remove_orphan(&mut self, client: ClientId) {
-        let Some(orphan) = self.orphans.remove(&client) else {
+        let Some(orphan) = self.view.orphans.remove(&client) else {
             return;
         };
         let session = orphan.session;
-        for (gpu, sums) in orphan.sums(self.config.context_reserve) {
+        for (gpu, sums) in orphan.sums(self.view.config.context_reserve) {
             self.add_up(session, gpu, sums, Sums::default());
         }
         self.recount(session);
         self.forget_empty(session);
-    }
-
-    /// Whether memory that dead processes left counts as this session's.
-    pub(crate) fn has_orphans(&self, session: SessionId) -> bool {
-        self.orphans.values().any(|orphan| orphan.session == session)
     }
 }

@@ -3,7 +3,7 @@
 use gpushare_proto::{Bytes, ClientId, Epoch, GateWord, GpuId, Nanos, RequestId, SessionId};
 
 use crate::events::Effect;
-use crate::machine::Core;
+use crate::machine::{Core, View};
 use crate::memory::book::Book;
 use crate::session::client::{Client, Past, Told};
 use crate::session::gate::Release;
@@ -11,24 +11,33 @@ use crate::session::lock::Lock;
 use crate::values::gpu_set::GpuSet;
 use crate::values::small_map::ByGpu;
 
+impl View {
+    /// Whether any process is bringing its memory to a card.
+    pub(crate) fn is_anything_moving(&self, gpu: GpuId) -> bool {
+        let holders = self.cards.get(gpu).map(|card| &card.census.holders);
+        let mut here = holders.into_iter().flatten().filter_map(|&id| self.sessions.get(id));
+        here.any(crate::session::Session::is_moving)
+    }
+}
+
 impl Core {
     pub(crate) fn client_joined(&mut self, client: ClientId, session: SessionId, holding: Option<Epoch>) {
-        let opened = self.sessions.get(session).is_some_and(|session| !session.closed);
-        let known = self.sessions.of(client).is_some() || self.orphans.contains_key(&client);
+        let opened = self.view.sessions.get(session).is_some_and(|session| !session.closed);
+        let known = self.view.sessions.of(client).is_some() || self.view.orphans.contains_key(&client);
         if !opened || known {
             return;
         }
-        let past = match (self.recovery.returned(client, self.now), holding) {
+        let past = match (self.view.recovery.returned(client, self.view.now), holding) {
             (_, None) => Past::Nothing,
             (true, Some(_)) => Past::Held,
             (false, Some(_)) => Past::Claims,
         };
-        self.sessions.join(session, client, Client::new(past));
+        self.view.sessions.join(session, client, Client::new(past));
     }
 
     pub(crate) fn expected_uses(&mut self, client: ClientId, gpu: GpuId, bytes: Bytes) {
-        if self.cards.contains(gpu) {
-            self.recovery.uses(client, gpu, bytes);
+        if self.view.cards.contains(gpu) {
+            self.view.recovery.uses(client, gpu, bytes);
         }
     }
 
@@ -37,7 +46,7 @@ impl Core {
     /// The free lease of the process is gone; its session keeps the lock or the place in the queue. The
     /// process's answer to the last gate word may be lost, so an equal word is sent again.
     pub(crate) fn client_returned(&mut self, client: ClientId, waiting: bool) {
-        let Some(id) = self.session_of(client) else { return };
+        let Some(id) = self.view.session_of(client) else { return };
         let Some(process) = self.client_mut(client) else {
             return;
         };
@@ -49,7 +58,7 @@ impl Core {
                 (book.free, book.fixed) = (Bytes::ZERO, Bytes::ZERO);
             });
         }
-        let Some(session) = self.sessions.get_mut(id) else {
+        let Some(session) = self.view.sessions.get_mut(id) else {
             return;
         };
         session.figures_moved = true;
@@ -69,7 +78,7 @@ impl Core {
             book.leased > before
         });
         if grew == Some(true) {
-            self.grown = self.session_of(client);
+            self.grown = self.view.session_of(client);
         }
     }
 
@@ -82,11 +91,11 @@ impl Core {
 
     /// Removes a process everywhere, and returns its session and its memory books.
     pub(crate) fn part_with(&mut self, client: ClientId) -> Option<(SessionId, ByGpu<Book>)> {
-        self.recovery.gone(client);
+        self.view.recovery.gone(client);
         self.recalls.forget(client);
-        let cards = self.tied_to(self.cards_of(self.session_of(client)?));
+        let cards = self.view.tied_to(self.view.cards_of(self.view.session_of(client)?));
         let (home, books) = self.close_books(client)?;
-        if let Some(session) = self.sessions.get_mut(home)
+        if let Some(session) = self.view.sessions.get_mut(home)
             && session.attached().next().is_none()
         {
             session.shut();
@@ -99,13 +108,13 @@ impl Core {
     /// Opens the memory book of a process on a card. A holder whose new card is wanted by others queues up
     /// again for all its cards.
     pub(crate) fn attached(&mut self, client: ClientId, gpu: GpuId, used: Bytes) {
-        let Some(id) = self.session_of(client) else {
+        let Some(id) = self.view.session_of(client) else {
             return self.add_orphan_book(client, gpu, used);
         };
-        let Some(card) = self.cards.get(gpu) else { return };
-        let queues = card.takes_turns() && self.is_wanted(gpu);
+        let Some(card) = self.view.cards.get(gpu) else { return };
+        let queues = card.takes_turns() && self.view.is_wanted(gpu);
         let known = card.census.members.contains(&id);
-        if self.book(client, gpu).is_some() {
+        if self.view.book(client, gpu).is_some() {
             return;
         }
         let book = Book { leased: used, ..Book::default() };
@@ -127,8 +136,8 @@ impl Core {
     /// Answers how much memory the driver may take for itself. No memory is moved for that, so the answer is
     /// immediate.
     pub(crate) fn room(&mut self, client: ClientId, gpu: GpuId, request: RequestId, _bytes: Bytes) {
-        let known = self.book(client, gpu).is_some();
-        let Some(card) = self.cards.get(gpu).filter(|_| known) else {
+        let known = self.view.book(client, gpu).is_some();
+        let Some(card) = self.view.cards.get(gpu).filter(|_| known) else {
             return;
         };
         let bytes = card.room_left();
@@ -142,20 +151,20 @@ impl Core {
     }
 
     pub(crate) fn wait(&mut self, client: ClientId, word: GateWord) {
-        let Some(id) = self.session_of(client) else { return };
+        let Some(id) = self.view.session_of(client) else { return };
         if let Some(client) = self.client_mut(client) {
             client.gate.wait(word);
         }
         // In parallel mode, a session that wants the card may contend with others there.
-        if !self.takes_turns(id) {
+        if !self.view.takes_turns(id) {
             self.recount(id);
         }
     }
 
     pub(crate) fn entered(&mut self, client: ClientId, word: GateWord, moved: Bytes) {
-        let now = self.now;
-        let Some(id) = self.session_of(client) else { return };
-        let Some(session) = self.sessions.get_mut(id) else {
+        let now = self.view.now;
+        let Some(id) = self.view.session_of(client) else { return };
+        let Some(session) = self.view.sessions.get_mut(id) else {
             return;
         };
         let Some(process) = session.clients.get_mut(client) else {
@@ -179,9 +188,9 @@ impl Core {
     }
 
     pub(crate) fn released(&mut self, client: ClientId, word: GateWord, drain: Nanos) {
-        let now = self.now;
-        let Some(id) = self.session_of(client) else { return };
-        let Some(session) = self.sessions.get_mut(id) else {
+        let now = self.view.now;
+        let Some(id) = self.view.session_of(client) else { return };
+        let Some(session) = self.view.sessions.get_mut(id) else {
             return;
         };
         let Some(process) = session.clients.get_mut(client) else {
@@ -193,7 +202,7 @@ impl Core {
             drop.drained(now, drain);
         }
         // A session that lets go is charged when its lock is released.
-        if was_moving && !session.has_let_go(self.on_demand) {
+        if was_moving && !session.has_let_go(self.view.on_demand) {
             self.recount(id);
         }
     }
@@ -205,19 +214,12 @@ impl Core {
     fn note_move(&mut self, id: SessionId, cards: GpuSet, moved: Bytes) {
         let share = Bytes(moved.0 / u64::from(cards.len().max(1)));
         for gpu in cards {
-            let (own, last) = (self.need(id, gpu), !self.is_anything_moving(gpu));
-            if let Some(card) = self.cards.get_mut(gpu) {
+            let (own, last) = (self.view.need(id, gpu), !self.view.is_anything_moving(gpu));
+            if let Some(card) = self.view.cards.get_mut(gpu) {
                 card.moved += share;
-                card.end_move(self.now, share.min(card.excess(own)), last, &self.config);
+                card.end_move(self.view.now, share.min(card.excess(own)), last, &self.view.config);
                 self.agenda.look_at(gpu);
             }
         }
-    }
-
-    /// Whether any process is bringing its memory to a card.
-    pub(crate) fn is_anything_moving(&self, gpu: GpuId) -> bool {
-        let holders = self.cards.get(gpu).map(|card| &card.census.holders);
-        let mut here = holders.into_iter().flatten().filter_map(|&id| self.sessions.get(id));
-        here.any(crate::session::Session::is_moving)
     }
 }

@@ -16,22 +16,22 @@ impl Core {
         if gpu.0 >= GpuSet::MOST {
             return;
         }
-        let (knobs, config) = (self.knobs, &self.config);
-        self.cards.get_or_insert_with(gpu, || Card::new(total, knobs, config));
+        let (knobs, config) = (self.knobs, &self.view.config);
+        self.view.cards.get_or_insert_with(gpu, || Card::new(total, knobs, config));
         self.agenda.look_at(gpu);
     }
 
     pub(super) fn set(&mut self, setting: Setting) {
-        self.cards.keys().for_each(|gpu| self.agenda.look_at(gpu));
+        self.view.cards.keys().for_each(|gpu| self.agenda.look_at(gpu));
         match setting.gpu {
             Some(gpu) => {
-                if let Some(card) = self.cards.get_mut(gpu) {
+                if let Some(card) = self.view.cards.get_mut(gpu) {
                     card.knobs.set(setting.knob);
                 }
             }
             None => {
                 self.knobs.set(setting.knob);
-                for card in self.cards.values_mut() {
+                for card in self.view.cards.values_mut() {
                     card.knobs.set(setting.knob);
                 }
             }
@@ -42,11 +42,11 @@ impl Core {
     /// Changes a setting that is the same for all cards, and looks at everything again: each timer may
     /// change.
     pub(super) fn tune(&mut self, tuning: Tuning) {
-        self.config.tune(tuning);
-        self.recovery.follow(self.config.stuck_policy);
+        self.view.config.tune(tuning);
+        self.view.recovery.follow(self.view.config.stuck_policy);
         if let Tuning::Trickle(trickle) = tuning {
-            for id in self.sessions.ids() {
-                let share = self.sessions.get(id).map(|session| session.share.with_trickle(trickle));
+            for id in self.view.sessions.ids() {
+                let share = self.view.sessions.get(id).map(|session| session.share.with_trickle(trickle));
                 share.into_iter().for_each(|share| self.share(id, share));
             }
         }
@@ -57,10 +57,14 @@ impl Core {
     /// Shortens the running turns of sessions whose turns would be shorter now. So a setting takes effect at
     /// once, although turns can last half a minute.
     fn shorten_turns(&mut self) {
-        let holders = self.cards.among(self.in_turns).flat_map(|(_, card)| &card.census.holders);
+        let holders = self
+            .view
+            .cards
+            .among(self.view.in_turns)
+            .flat_map(|(_, card)| &card.census.holders);
         for id in holders.copied().collect::<BTreeSet<SessionId>>() {
-            let quantum = self.quantum(id, self.expected_move(id));
-            if let Some(session) = self.sessions.get_mut(id)
+            let quantum = self.view.quantum(id, self.view.expected_move(id));
+            if let Some(session) = self.view.sessions.get_mut(id)
                 && let Lock::Holding(grant) = &mut session.lock
                 && grant.clock.shorten(quantum)
             {

@@ -22,187 +22,12 @@ use gpushare_proto::{Bytes, GpuId, Nanos, SessionId};
 use crate::card::Card;
 use crate::config::StuckPolicy;
 use crate::events::{Effect, Notice};
-use crate::machine::Core;
+use crate::machine::{Core, View};
 use crate::session::Session;
 use crate::session::lock::Lock;
 use crate::values::gpu_set::GpuSet;
 
-impl Core {
-    /// Derives all decisions that follow from the noted facts.
-    pub(crate) fn settle(&mut self) {
-        self.recover();
-        self.fire_timers();
-        loop {
-            self.choose_modes();
-            self.look_each(Self::judge_and_resume);
-            self.collect();
-            self.change_turns();
-            // A session that just began or ceased to want its cards can change their modes.
-            if !self.is_mode_due() {
-                break;
-            }
-        }
-        self.touch_members_of_changed_cards();
-        self.look_each(Self::conclude);
-        self.close_agenda();
-    }
-
-    /// Grants, preempts and drops until nothing more follows.
-    fn change_turns(&mut self) {
-        loop {
-            self.reordered = false;
-            self.look_each(Self::queue_or_run);
-            self.grant_turns();
-            self.fit_holders();
-            self.preempt();
-            let again = self.push_holders();
-            if !self.collect() && !again && !self.reordered {
-                break;
-            }
-        }
-    }
-
-    /// Applies a session's compute limit, and resumes the session if it is back after a restart.
-    fn judge_and_resume(&mut self, id: SessionId) {
-        let Some(session) = self.sessions.get(id) else {
-            return;
-        };
-        let returned = session.has_returned();
-        if session.is_limited() {
-            self.judge_compute_limit(id);
-        }
-        if returned {
-            self.resume_returned(id);
-        }
-    }
-
-    /// Calls `look` for each session on the agenda, and for those that are added meanwhile.
-    pub(crate) fn look_each(&mut self, look: impl Fn(&mut Self, SessionId)) {
-        let mut at = 0;
-        while at < self.agenda.len() {
-            look(self, self.agenda.session(at));
-            at += 1;
-        }
-    }
-
-    /// Opens gates of processes that joined late, runs the stopwatches and sends the updates of one session.
-    fn conclude(&mut self, id: SessionId) {
-        if let Some(session) = self.sessions.get_mut(id) {
-            session.open_joiners(self.on_demand, &mut self.effects);
-            session.run_stopwatches(self.now, self.in_turns, &self.config);
-            if session.has_entered() {
-                self.note_entry(id);
-            }
-            self.update_processes(id);
-        }
-    }
-
-    /// Advances the recovery after a restart. When its state changes, everything is put on the agenda.
-    fn recover(&mut self) {
-        if self.recovery.is_over() {
-            return;
-        }
-        let (overdue, ended) = self.recovery.advance(self.now);
-        let cards = || self.cards.keys();
-        let barred: GpuSet = cards().filter(|&gpu| self.recovery.holds_up(gpu.into())).collect();
-        let returning: GpuSet = cards().filter(|&gpu| self.recovery.returns_to(gpu)).collect();
-        let changed = (barred, returning) != (self.barred, self.returning);
-        if changed || !overdue.is_empty() || ended.is_some() {
-            (self.barred, self.returning) = (barred, returning);
-            self.touch_all();
-        }
-        for client in overdue {
-            let after = self.recovery.waited(self.now);
-            self.notice(Notice::Overdue { client, after });
-            if self.config.stuck_policy == StuckPolicy::Kill {
-                self.effects.push_back(Effect::Kill { client });
-            }
-        }
-        if let Some(after) = ended {
-            self.notice(Notice::Recovered { after });
-        }
-    }
-
-    fn choose_modes(&mut self) {
-        let mut turns = GpuSet::default();
-        for gpu in self.agenda.cards() {
-            let Some(card) = self.cards.get_mut(gpu) else {
-                continue;
-            };
-            let changed = card.choose_mode(self.now, self.recovery.used(gpu), &self.config);
-            let on_demand = card.runs_on_demand();
-            let differs = on_demand != self.on_demand.contains(gpu);
-            match on_demand {
-                true => _ = self.on_demand.insert(gpu),
-                false => self.on_demand.remove(gpu),
-            }
-            if !changed {
-                if differs {
-                    self.touch_members(gpu);
-                }
-                continue;
-            }
-            let begins = card.takes_turns() && !card.took_turns;
-            card.took_turns = card.takes_turns();
-            match card.takes_turns() {
-                true => _ = self.in_turns.insert(gpu),
-                false => self.in_turns.remove(gpu),
-            }
-            if begins {
-                turns.insert(gpu);
-            }
-            let notice =
-                Notice::ModeChanged { gpu, mode: card.mode.mode(), reason: card.mode.reason().to_owned() };
-            self.notice(notice);
-            match begins {
-                true => self.start_level(gpu),
-                false => self.recount_members(gpu),
-            }
-            self.touch_members(gpu);
-        }
-        if !turns.is_empty() {
-            self.grown = None;
-            self.start_clocks(turns);
-        }
-    }
-
-    /// Whether the facts from which the mode of a card on the agenda follows have changed since it was chosen.
-    fn is_mode_due(&self) -> bool {
-        let mut cards = self.cards.among(self.agenda.cards());
-        cards.any(|(gpu, card)| card.is_mode_due(self.recovery.used(gpu)))
-    }
-
-    /// Starts the quanta of sessions that held the lock in parallel mode.
-    ///
-    /// No switch began these turns, so they need not be long enough to pay for one. A new session has its
-    /// first turn soon instead of after half a minute. Each later switch is paid for by the turn that it
-    /// begins.
-    fn start_clocks(&mut self, began: GpuSet) {
-        for at in 0..self.agenda.len() {
-            let id = self.agenda.session(at);
-            let turns = self.turn_cards(id);
-            if !turns.is_empty() && turns.is_within(began) {
-                let clock = self.clock(id, Nanos::ZERO);
-                if let Some(Lock::Holding(grant)) = self.sessions.get_mut(id).map(|session| &mut session.lock)
-                {
-                    grant.clock = clock;
-                }
-            }
-        }
-    }
-
-    /// Takes a session out of the queue when its compute limit is used up, and puts it back afterwards.
-    fn judge_compute_limit(&mut self, id: SessionId) {
-        let slice = self.slice(id);
-        if let Some(session) = self.sessions.get_mut(id) {
-            let before = session.is_throttled();
-            session.compute.judge(self.now, slice, &self.config);
-            if session.is_throttled() != before {
-                self.recount(id);
-            }
-        }
-    }
-
+impl View {
     /// Duration that a session with a compute limit may run at once: a whole turn where its memory moves,
     /// else a slice.
     fn slice(&self, id: SessionId) -> Nanos {
@@ -212,12 +37,6 @@ impl Core {
         }
         let slices = cards().map(|card| card.limit_slice(&self.config));
         slices.max().unwrap_or(self.config.quantum_min)
-    }
-
-    /// Updates the index entries of all sessions on a card whose mode changed.
-    fn recount_members(&mut self, gpu: GpuId) {
-        let members = self.cards.get(gpu).map(|card| card.census.members.clone());
-        members.into_iter().flatten().for_each(|id| self.recount(id));
     }
 
     /// Whether a session takes turns on any of its cards.
@@ -260,9 +79,193 @@ impl Core {
             Lock::Dropping(_, drop) => drop.deadline(self.now, &self.config),
         }
     }
+}
+
+impl Core {
+    /// Derives all decisions that follow from the noted facts.
+    pub(crate) fn settle(&mut self) {
+        self.recover();
+        self.fire_timers();
+        loop {
+            self.choose_modes();
+            self.look_each(Self::judge_and_resume);
+            self.collect();
+            self.change_turns();
+            // A session that just began or ceased to want its cards can change their modes.
+            if !self.is_mode_due() {
+                break;
+            }
+        }
+        self.touch_members_of_changed_cards();
+        self.look_each(Self::conclude);
+        self.close_agenda();
+    }
+
+    /// Grants, preempts and drops until nothing more follows.
+    fn change_turns(&mut self) {
+        loop {
+            self.reordered = false;
+            self.look_each(Self::queue_or_run);
+            self.grant_turns();
+            self.fit_holders();
+            self.preempt();
+            let again = self.push_holders();
+            if !self.collect() && !again && !self.reordered {
+                break;
+            }
+        }
+    }
+
+    /// Applies a session's compute limit, and resumes the session if it is back after a restart.
+    fn judge_and_resume(&mut self, id: SessionId) {
+        let Some(session) = self.view.sessions.get(id) else {
+            return;
+        };
+        let returned = session.has_returned();
+        if session.is_limited() {
+            self.judge_compute_limit(id);
+        }
+        if returned {
+            self.resume_returned(id);
+        }
+    }
+
+    /// Calls `look` for each session on the agenda, and for those that are added meanwhile.
+    pub(crate) fn look_each(&mut self, look: impl Fn(&mut Self, SessionId)) {
+        let mut at = 0;
+        while at < self.agenda.len() {
+            look(self, self.agenda.session(at));
+            at += 1;
+        }
+    }
+
+    /// Opens gates of processes that joined late, runs the stopwatches and sends the updates of one session.
+    fn conclude(&mut self, id: SessionId) {
+        if let Some(session) = self.view.sessions.get_mut(id) {
+            session.open_joiners(self.view.on_demand, &mut self.effects);
+            session.run_stopwatches(self.view.now, self.view.in_turns, &self.view.config);
+            if session.has_entered() {
+                self.note_entry(id);
+            }
+            self.update_processes(id);
+        }
+    }
+
+    /// Advances the recovery after a restart. When its state changes, everything is put on the agenda.
+    fn recover(&mut self) {
+        if self.view.recovery.is_over() {
+            return;
+        }
+        let (overdue, ended) = self.view.recovery.advance(self.view.now);
+        let cards = || self.view.cards.keys();
+        let barred: GpuSet = cards().filter(|&gpu| self.view.recovery.holds_up(gpu.into())).collect();
+        let returning: GpuSet = cards().filter(|&gpu| self.view.recovery.returns_to(gpu)).collect();
+        let changed = (barred, returning) != (self.barred, self.returning);
+        if changed || !overdue.is_empty() || ended.is_some() {
+            (self.barred, self.returning) = (barred, returning);
+            self.touch_all();
+        }
+        for client in overdue {
+            let after = self.view.recovery.waited(self.view.now);
+            self.notice(Notice::Overdue { client, after });
+            if self.view.config.stuck_policy == StuckPolicy::Kill {
+                self.effects.push_back(Effect::Kill { client });
+            }
+        }
+        if let Some(after) = ended {
+            self.notice(Notice::Recovered { after });
+        }
+    }
+
+    fn choose_modes(&mut self) {
+        let mut turns = GpuSet::default();
+        for gpu in self.agenda.cards() {
+            let Some(card) = self.view.cards.get_mut(gpu) else {
+                continue;
+            };
+            let changed = card.choose_mode(self.view.now, self.view.recovery.used(gpu), &self.view.config);
+            let on_demand = card.runs_on_demand();
+            let differs = on_demand != self.view.on_demand.contains(gpu);
+            match on_demand {
+                true => _ = self.view.on_demand.insert(gpu),
+                false => self.view.on_demand.remove(gpu),
+            }
+            if !changed {
+                if differs {
+                    self.touch_members(gpu);
+                }
+                continue;
+            }
+            let begins = card.takes_turns() && !card.took_turns;
+            card.took_turns = card.takes_turns();
+            match card.takes_turns() {
+                true => _ = self.view.in_turns.insert(gpu),
+                false => self.view.in_turns.remove(gpu),
+            }
+            if begins {
+                turns.insert(gpu);
+            }
+            let notice =
+                Notice::ModeChanged { gpu, mode: card.mode.mode(), reason: card.mode.reason().to_owned() };
+            self.notice(notice);
+            match begins {
+                true => self.start_level(gpu),
+                false => self.recount_members(gpu),
+            }
+            self.touch_members(gpu);
+        }
+        if !turns.is_empty() {
+            self.grown = None;
+            self.start_clocks(turns);
+        }
+    }
+
+    /// Whether the facts from which the mode of a card on the agenda follows have changed since it was chosen.
+    fn is_mode_due(&self) -> bool {
+        let mut cards = self.view.cards.among(self.agenda.cards());
+        cards.any(|(gpu, card)| card.is_mode_due(self.view.recovery.used(gpu)))
+    }
+
+    /// Starts the quanta of sessions that held the lock in parallel mode.
+    ///
+    /// No switch began these turns, so they need not be long enough to pay for one. A new session has its
+    /// first turn soon instead of after half a minute. Each later switch is paid for by the turn that it
+    /// begins.
+    fn start_clocks(&mut self, began: GpuSet) {
+        for at in 0..self.agenda.len() {
+            let id = self.agenda.session(at);
+            let turns = self.view.turn_cards(id);
+            if !turns.is_empty() && turns.is_within(began) {
+                let clock = self.view.clock(id, Nanos::ZERO);
+                if let Some(Lock::Holding(grant)) =
+                    self.view.sessions.get_mut(id).map(|session| &mut session.lock)
+                {
+                    grant.clock = clock;
+                }
+            }
+        }
+    }
+
+    /// Takes a session out of the queue when its compute limit is used up, and puts it back afterwards.
+    fn judge_compute_limit(&mut self, id: SessionId) {
+        let slice = self.view.slice(id);
+        if let Some(session) = self.view.sessions.get_mut(id) {
+            let before = session.is_throttled();
+            session.compute.judge(self.view.now, slice, &self.view.config);
+            if session.is_throttled() != before {
+                self.recount(id);
+            }
+        }
+    }
+
+    /// Updates the index entries of all sessions on a card whose mode changed.
+    fn recount_members(&mut self, gpu: GpuId) {
+        let members = self.view.cards.get(gpu).map(|card| card.census.members.clone());
+        members.into_iter().flatten().for_each(|id| self.recount(id));
+    }
 
     pub(crate) fn set_lock(&mut self, id: SessionId, lock: Lock) {
-        if let Some(session) = self.sessions.get_mut(id) {
+        if let Some(session) = self.view.sessions.get_mut(id) {
             session.urgent &= matches!(lock, Lock::Waiting(_));
             session.lock = lock;
             self.recount(id);

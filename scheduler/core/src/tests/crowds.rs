@@ -51,8 +51,8 @@ impl Stale {
     fn look(&mut self, world: &World) -> Option<(Nanos, SessionId, ClientId)> {
         let mut stale = BTreeMap::new();
         let mut longest = None;
-        for (id, session) in world.core.sessions.iter() {
-            let place = world.core.place(id);
+        for (id, session) in world.core.view.sessions.iter() {
+            let place = world.core.view.place(id);
             for (client, process) in session.attached() {
                 let told = &process.told;
                 if !process.gate.waiting() || told.queued == place {
@@ -112,7 +112,7 @@ proptest! {
         for _ in 0..150 {
             let longest = stale.look(&world);
             let told = longest.is_none_or(|(longest, ..)| longest <= ms(1200));
-            prop_assert!(told, "{:?} {:?}", longest, longest.and_then(|(_, id, _)| world.core.place(id)));
+            prop_assert!(told, "{:?} {:?}", longest, longest.and_then(|(_, id, _)| world.core.view.place(id)));
             world.run_for(ms(20));
         }
     }

@@ -73,8 +73,8 @@ fn lead(world: &World, index: usize) -> Option<i64> {
 
 /// Time that a session was charged, in nanoseconds of a session of weight 100.
 fn charged(world: &World, index: usize) -> i64 {
-    let session = world.core.sessions.get(session(index)).unwrap();
-    let (on, card) = (session.cards.get(GPU).unwrap(), world.core.cards.get(GPU).unwrap());
+    let session = world.core.view.sessions.get(session(index)).unwrap();
+    let (on, card) = (session.cards.get(GPU).unwrap(), world.core.view.cards.get(GPU).unwrap());
     let owed = on.entered.map_or(Nanos::ZERO, |entered| card.charge.owed(world.now, entered));
     session.share.virtual_time(on.charged + owed).lead(Default::default())
 }

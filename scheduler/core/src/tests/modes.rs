@@ -77,7 +77,7 @@ fn an_idle_session_gets_its_gate_back_once_all_are_equal() {
     let (mut world, [busy, other]) = unequal(Priority::Normal);
     world.run_for(Nanos::from_secs(5));
     assert_eq!(world.open(&[busy, other]), [true, false]);
-    let session = world.core.session_of(other).unwrap();
+    let session = world.core.view.session_of(other).unwrap();
     world.send(Event::Share { session, weight: 100, priority: Priority::Normal });
     assert_eq!(world.open(&[busy, other]), [true, true]);
 }

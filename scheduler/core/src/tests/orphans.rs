@@ -122,5 +122,5 @@ fn the_card_of_a_dead_process_does_not_make_its_sibling_wait_for_two() {
     world.attach(dead, OTHER_GPU);
     world.attach(sibling, GPU);
     world.ends(dead);
-    assert_eq!(world.core.sessions.get(session).unwrap().uses.len(), 1);
+    assert_eq!(world.core.view.sessions.get(session).unwrap().uses.len(), 1);
 }

@@ -213,12 +213,12 @@ pub(super) fn play(world: &mut World, step: Step) {
         Step::Set(gpu, knob) => world.send(Event::Set(Setting { gpu, knob })),
         Step::Forge(forgery) => forge(world, &forgery),
         Step::Left(who, gpu, gibs) => {
-            if let Some(client) = nth(world.core.orphans.keys().copied().collect(), who) {
+            if let Some(client) = nth(world.core.view.orphans.keys().copied().collect(), who) {
                 world.send(Event::Attached { client, gpu, used: gib(gibs) });
             }
         }
         Step::Bury(who) => {
-            if let Some(client) = nth(world.core.orphans.keys().copied().collect(), who) {
+            if let Some(client) = nth(world.core.view.orphans.keys().copied().collect(), who) {
                 world.dies(client);
             }
         }
@@ -367,8 +367,8 @@ proptest! {
         let effects = world.take();
         prop_assert_eq!(effects, replay(&world, config, expected.into_iter().map(ClientId)));
 
-        let mut had_any = world.core.sessions.clients().map(|(client, _)| client).collect::<Vec<_>>();
-        had_any.extend(world.core.orphans.keys());
+        let mut had_any = world.core.view.sessions.clients().map(|(client, _)| client).collect::<Vec<_>>();
+        had_any.extend(world.core.view.orphans.keys());
         for client in had_any {
             world.dies(client);
         }
@@ -411,9 +411,9 @@ fn whoever_is_owed_a_turn_goes_first_once() {
         world.arrives(client);
     }
     steps.into_iter().for_each(|step| play(&mut world, step));
-    let waits: Vec<SessionId> = world.core.admissible(GpuId(0).into()).collect();
+    let waits: Vec<SessionId> = world.core.view.admissible(GpuId(0).into()).collect();
     assert_eq!(waits.first(), Some(&SessionId(1)), "it is of the highest class");
-    assert!(world.core.is_wanted(GpuId(0)));
+    assert!(world.core.view.is_wanted(GpuId(0)));
 }
 
 /// A gang is due once it is owed its turn on each of its cards, whoever is first on another one of them.

@@ -164,7 +164,7 @@ impl World {
 
     /// Asserts that no process can have more managed memory than the machine counts.
     fn managed_is_bounded(&self, event: Event) {
-        for session in self.core.sessions.values() {
+        for session in self.core.view.sessions.values() {
             for (id, client) in session.clients.iter() {
                 let Some(process) = self.processes.get(&id) else {
                     continue;
@@ -213,9 +213,10 @@ impl World {
     fn turn_is_safe(&self, entrant: SessionId) {
         let in_flight =
             |client: &ClientId| self.processes.get(client).is_some_and(|process| process.in_flight);
-        for (gpu, card) in self.core.cards.iter().filter(|(_, card)| card.takes_turns()) {
+        for (gpu, card) in self.core.view.cards.iter().filter(|(_, card)| card.takes_turns()) {
             let here = self
                 .core
+                .view
                 .sessions
                 .iter()
                 .filter(|(_, session)| session.books(gpu).next().is_some());

@@ -32,7 +32,7 @@ impl Core {
     /// Returns a session's memory figures on each card; `None` if there is no such session.
     #[must_use]
     pub fn memory_figures(&self, id: SessionId) -> Option<Vec<MemoryFigures>> {
-        let session = self.sessions.get(id)?;
+        let session = self.view.sessions.get(id)?;
         let figures = |(gpu, card): (GpuId, &Card)| {
             let total = session.quota.on(gpu).min(card.total);
             let used = session.sums(gpu).used.get();
@@ -45,26 +45,26 @@ impl Core {
                 processes: session.books(gpu).map(|(client, book)| (client, book.used())).collect(),
             }
         };
-        Some(self.cards.iter().map(figures).collect())
+        Some(self.view.cards.iter().map(figures).collect())
     }
 
     /// Whether a process claimed the lock of the last daemon without proof, and was granted nothing since.
     #[must_use]
     pub fn is_unproven(&self, client: ClientId) -> bool {
-        self.sessions.client(client).is_some_and(|client| client.unproven)
+        self.view.sessions.client(client).is_some_and(|client| client.unproven)
     }
 
     /// Number of a process's bytes that never leave a card, as it reported. `None` if it did not announce the
     /// card.
     #[must_use]
     pub fn fixed_bytes(&self, client: ClientId, gpu: GpuId) -> Option<Bytes> {
-        Some(self.book(client, gpu)?.fixed())
+        Some(self.view.book(client, gpu)?.fixed())
     }
 
     /// Number of bytes that a process uses on a card, as last seen. `None` if it did not announce the card.
     #[must_use]
     pub fn used_bytes(&self, client: ClientId, gpu: GpuId) -> Option<Bytes> {
-        Some(self.book(client, gpu)?.used())
+        Some(self.view.book(client, gpu)?.used())
     }
 }
 

@@ -9,7 +9,7 @@ use gpushare_proto::{Bytes, ClientId, GpuId, Nanos, Percent, SessionId};
 
 use crate::card::Card;
 use crate::events::Event;
-use crate::machine::Core;
+use crate::machine::{Core, View};
 use crate::session::gate::FIRST_WORD;
 
 /// Number that stands for the forecast's process; no real process has it.
@@ -59,77 +59,7 @@ pub struct Forecast {
     pub bound: Option<Nanos>,
 }
 
-impl Core {
-    /// Returns the expected outcome if one more process of a session used the session's whole quota on a
-    /// card.
-    #[must_use]
-    pub fn foresee(&self, now: Nanos, gpu: GpuId, prospect: DryRunSession) -> Option<Forecast> {
-        let mode = self.cards.get(gpu)?.mode.mode();
-        let id = prospect.session;
-        let mut then = self.clone();
-        then.begin_prospect(now, gpu, prospect);
-        let card = then.cards.get(gpu)?;
-        let others = || card.census.members.iter().filter(|&&other| other != id);
-        let sums =
-            |other: &SessionId| then.sessions.get(*other).map(|other| other.sums(gpu)).unwrap_or_default();
-        let used = |other: &SessionId| sums(other).used.get();
-        let promised = |other: &SessionId| {
-            let limit = then.sessions.get(*other).map(|other| other.quota.on(gpu));
-            limit.filter(|limit| *limit != Bytes::MAX).unwrap_or_else(|| used(other))
-        };
-        let in_turns = card.takes_turns();
-        let waiting = then.waiting(now, id);
-        let ahead = waiting.iter().flat_map(|waiting| {
-            // Holders come first as well; the rest of their turn is less than a whole one.
-            let holders = waiting.holders.iter().filter(|&&(holder, _)| holder != id);
-            holders.chain(&waiting.ahead).copied()
-        });
-        let endless = waiting.as_ref().is_some_and(|waiting| waiting.about().is_none());
-        Some(Forecast {
-            capacity: card.capacity(),
-            promised: others().map(promised).sum(),
-            used: others().map(used).sum(),
-            fits: card.needed() <= card.capacity(),
-            mode,
-            then: card.mode.mode(),
-            ahead: ahead.collect(),
-            quantum: then.quantum(id, then.expected_move(id)),
-            switch: card.switch_cost(then.expected_move(id), &then.config),
-            bound: match in_turns {
-                _ if endless => None,
-                true => Some(then.bound(gpu, card, id)),
-                false => Some(Nanos::ZERO),
-            },
-        })
-    }
-
-    /// Tells the decision machine that a program starts, uses its whole quota and has work.
-    fn begin_prospect(&mut self, now: Nanos, gpu: GpuId, prospect: DryRunSession) {
-        let DryRunSession { session, limit, compute, weight, priority, oversubscribe } = prospect;
-        let client = NEWCOMER;
-        let had = self.sessions.get(session).map(|known| known.sums(gpu).used.get());
-        let opened = Event::SessionOpened { session, limit, oversubscribe };
-        let share = Event::Share { session, weight, priority };
-        let new = had.is_none().then_some([opened, share]);
-        let used = limit.unwrap_or_default() - had.unwrap_or_default();
-        let uses = [
-            Event::Compute { session, gpu, limit: compute },
-            Event::ClientJoined { client, session, holding: None },
-            Event::Attached { client, gpu, used },
-            Event::Contexts { client, gpu, live: 1 },
-            Event::Wait { client, word: FIRST_WORD },
-        ];
-        for event in new.into_iter().flatten().chain(uses) {
-            self.handle(now, event);
-            while let Some(effect) = self.poll_effect() {
-                // There are no pages here, so nothing comes back.
-                if let crate::Effect::Recall { client, gpu, .. } = effect {
-                    self.handle(now, Event::Recalled { client, gpu, bytes: Bytes::ZERO });
-                }
-            }
-        }
-    }
-
+impl View {
     /// Longest wait according to the bound in turns.rs, for the sessions that take turns on a card now.
     fn bound(&self, gpu: GpuId, card: &Card, id: SessionId) -> Nanos {
         let share = |id: SessionId| self.sessions.get(id).map(|session| session.share).unwrap_or_default();
@@ -152,5 +82,78 @@ impl Core {
             false => self.config.budget_max,
         };
         each.sum::<Nanos>() + budget
+    }
+}
+
+impl Core {
+    /// Returns the expected outcome if one more process of a session used the session's whole quota on a
+    /// card.
+    #[must_use]
+    pub fn foresee(&self, now: Nanos, gpu: GpuId, prospect: DryRunSession) -> Option<Forecast> {
+        let mode = self.view.cards.get(gpu)?.mode.mode();
+        let id = prospect.session;
+        let mut then = self.clone();
+        then.begin_prospect(now, gpu, prospect);
+        let card = then.view.cards.get(gpu)?;
+        let others = || card.census.members.iter().filter(|&&other| other != id);
+        let sums = |other: &SessionId| {
+            then.view.sessions.get(*other).map(|other| other.sums(gpu)).unwrap_or_default()
+        };
+        let used = |other: &SessionId| sums(other).used.get();
+        let promised = |other: &SessionId| {
+            let limit = then.view.sessions.get(*other).map(|other| other.quota.on(gpu));
+            limit.filter(|limit| *limit != Bytes::MAX).unwrap_or_else(|| used(other))
+        };
+        let in_turns = card.takes_turns();
+        let waiting = then.waiting(now, id);
+        let ahead = waiting.iter().flat_map(|waiting| {
+            // Holders come first as well; the rest of their turn is less than a whole one.
+            let holders = waiting.holders.iter().filter(|&&(holder, _)| holder != id);
+            holders.chain(&waiting.ahead).copied()
+        });
+        let endless = waiting.as_ref().is_some_and(|waiting| waiting.about().is_none());
+        Some(Forecast {
+            capacity: card.capacity(),
+            promised: others().map(promised).sum(),
+            used: others().map(used).sum(),
+            fits: card.needed() <= card.capacity(),
+            mode,
+            then: card.mode.mode(),
+            ahead: ahead.collect(),
+            quantum: then.view.quantum(id, then.view.expected_move(id)),
+            switch: card.switch_cost(then.view.expected_move(id), &then.view.config),
+            bound: match in_turns {
+                _ if endless => None,
+                true => Some(then.view.bound(gpu, card, id)),
+                false => Some(Nanos::ZERO),
+            },
+        })
+    }
+
+    /// Tells the decision machine that a program starts, uses its whole quota and has work.
+    fn begin_prospect(&mut self, now: Nanos, gpu: GpuId, prospect: DryRunSession) {
+        let DryRunSession { session, limit, compute, weight, priority, oversubscribe } = prospect;
+        let client = NEWCOMER;
+        let had = self.view.sessions.get(session).map(|known| known.sums(gpu).used.get());
+        let opened = Event::SessionOpened { session, limit, oversubscribe };
+        let share = Event::Share { session, weight, priority };
+        let new = had.is_none().then_some([opened, share]);
+        let used = limit.unwrap_or_default() - had.unwrap_or_default();
+        let uses = [
+            Event::Compute { session, gpu, limit: compute },
+            Event::ClientJoined { client, session, holding: None },
+            Event::Attached { client, gpu, used },
+            Event::Contexts { client, gpu, live: 1 },
+            Event::Wait { client, word: FIRST_WORD },
+        ];
+        for event in new.into_iter().flatten().chain(uses) {
+            self.handle(now, event);
+            while let Some(effect) = self.poll_effect() {
+                // There are no pages here, so nothing comes back.
+                if let crate::Effect::Recall { client, gpu, .. } = effect {
+                    self.handle(now, Event::Recalled { client, gpu, bytes: Bytes::ZERO });
+                }
+            }
+        }
     }
 }

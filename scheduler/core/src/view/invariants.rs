@@ -54,7 +54,7 @@ pub fn check(core: &Core) -> Result<(), Broken> {
     holders_fit(core)?;
     fixed_memory_takes_room(core)?;
     waits_are_bounded(core)?;
-    for (id, session) in core.sessions.iter() {
+    for (id, session) in core.view.sessions.iter() {
         gates_agree_with_the_lock(core, id, session)?;
     }
     nothing_was_overlooked(core)?;
@@ -85,7 +85,7 @@ impl Invariants {
     fn epochs_rise(&mut self, core: &Core, effects: &[Effect]) -> Result<(), Broken> {
         let rule = "epochs rise, and no two sessions have the same";
         hold(rule, core.last_epoch >= self.epoch, || format!("{} after {}", core.last_epoch, self.epoch))?;
-        let grants = core.sessions.values().filter_map(|session| session.lock.grant());
+        let grants = core.view.sessions.values().filter_map(|session| session.lock.grant());
         let mut epochs: Vec<Epoch> = grants.map(|grant| grant.epoch).collect();
         epochs.sort_unstable();
         let twice = epochs.windows(2).find(|pair| pair[0] == pair[1]);
@@ -103,8 +103,8 @@ impl Invariants {
     /// Checks that memory beyond the quota is booked only for bytes that a returning process reports as used.
     fn leases_grow_within_limits(&mut self, core: &Core, event: Event) -> Result<(), Broken> {
         let before = std::mem::take(&mut self.leased);
-        for (id, session) in core.sessions.iter() {
-            for (gpu, card) in core.cards.iter() {
+        for (id, session) in core.view.sessions.iter() {
+            for (gpu, card) in core.view.cards.iter() {
                 let leased = session.sums(gpu).leased.get();
                 let grew = leased > before.get(&(id, gpu)).copied().unwrap_or_default();
                 if grew && !matches!(event, Event::Attached { .. } | Event::StillUses { .. }) {
@@ -137,7 +137,7 @@ impl Invariants {
                 | Event::ClientReturned { .. }
                 | Event::StillUses { .. }
         );
-        for (gpu, card) in core.cards.iter() {
+        for (gpu, card) in core.view.cards.iter() {
             let managed = card.census.sums.managed.get();
             let before = self.managed.insert(gpu, managed).unwrap_or_default();
             let within = told || managed <= before || managed <= card.managed_limit();
@@ -159,15 +159,15 @@ fn hold(rule: &'static str, holds: bool, found: impl FnOnce() -> String) -> Resu
 /// Checks that sums and indexes that each change updates equal those that are computed anew.
 fn counts_agree(core: &Core) -> Result<(), Broken> {
     let rule = "what is counted as it changes is what there is";
-    for (gpu, card) in core.cards.iter() {
+    for (gpu, card) in core.view.cards.iter() {
         let mut census = Census::default();
-        for (id, session) in core.sessions.iter() {
+        for (id, session) in core.view.sessions.iter() {
             let mut sums = Sums::default();
             for (_, book) in session.books(gpu) {
-                sums += Sums::of(book, core.config.context_reserve);
+                sums += Sums::of(book, core.view.config.context_reserve);
             }
-            for orphan in core.orphans.values().filter(|orphan| orphan.session == id) {
-                let here = orphan.sums(core.config.context_reserve).filter(|(on, _)| *on == gpu);
+            for orphan in core.view.orphans.values().filter(|orphan| orphan.session == id) {
+                let here = orphan.sums(core.view.config.context_reserve).filter(|(on, _)| *on == gpu);
                 here.for_each(|(_, part)| sums += part);
             }
             hold(rule, sums == session.sums(gpu), || {
@@ -175,14 +175,18 @@ fn counts_agree(core: &Core) -> Result<(), Broken> {
             })?;
             census.sums += sums;
             if let Some(on) = session.cards.get(gpu) {
-                let turns = core.turn_cards(id).contains(gpu);
+                let turns = core.view.turn_cards(id).contains(gpu);
                 census.list(id, &Listing::default(), &session.stance().listing(on, turns));
             }
         }
-        let owed = core.sessions.values().filter_map(|session| session.cards.get(gpu)?.entered);
-        let owed = owed.map(|entered| u128::from(card.charge.owed(core.now, entered).0)).sum();
+        let owed = core
+            .view
+            .sessions
+            .values()
+            .filter_map(|session| session.cards.get(gpu)?.entered);
+        let owed = owed.map(|entered| u128::from(card.charge.owed(core.view.now, entered).0)).sum();
         let mut charge = card.charge;
-        charge.advance(core.now);
+        charge.advance(core.view.now);
         hold("charged time is conserved", charge.is_conserved(owed), || {
             format!("{owed} ns are owed on {gpu}: {charge:?}")
         })?;
@@ -194,7 +198,7 @@ fn counts_agree(core: &Core) -> Result<(), Broken> {
 }
 
 fn holders_fit(core: &Core) -> Result<(), Broken> {
-    for (gpu, card) in core.cards.iter() {
+    for (gpu, card) in core.view.cards.iter() {
         hold("holders in turns fit the card, or it is one alone", card.holders_fit(), || {
             format!("{:?} in {:?}", card.census, card.mode)
         })?;
@@ -202,6 +206,7 @@ fn holders_fit(core: &Core) -> Result<(), Broken> {
             continue;
         }
         let holding = core
+            .view
             .sessions
             .values()
             .filter(|session| matches!(session.lock, Lock::Holding(_)));
@@ -221,7 +226,7 @@ fn holders_fit(core: &Core) -> Result<(), Broken> {
 
 /// Checks that fixed bytes reduce the capacity, and are never more than the leased bytes.
 fn fixed_memory_takes_room(core: &Core) -> Result<(), Broken> {
-    for (gpu, card) in core.cards.iter() {
+    for (gpu, card) in core.view.cards.iter() {
         let (fixed, leased) = (card.fixed(), card.census.sums.leased.get());
         let agree = fixed <= leased && card.capacity() <= card.capacity_beside(fixed);
         hold("a card's capacity is without what never moves", agree, || {
@@ -234,27 +239,46 @@ fn fixed_memory_takes_room(core: &Core) -> Result<(), Broken> {
 fn dead_processes_hold_nothing(core: &Core) -> Result<(), Broken> {
     let rule = "a dead client holds nothing";
     let living = core
+        .view
         .sessions
         .iter()
         .flat_map(|(id, session)| session.clients.keys().map(move |client| (client, id)));
     let living: BTreeMap<ClientId, SessionId> = living.collect();
-    hold(rule, living.iter().map(|(&client, &home)| (client, home)).eq(core.sessions.clients()), || {
-        format!("{living:?} are in sessions, {:?} are alive", core.sessions.clients().collect::<Vec<_>>())
-    })?;
-    let undead = core.orphans.keys().find(|client| core.sessions.of(**client).is_some());
+    hold(
+        rule,
+        living
+            .iter()
+            .map(|(&client, &home)| (client, home))
+            .eq(core.view.sessions.clients()),
+        || {
+            format!(
+                "{living:?} are in sessions, {:?} are alive",
+                core.view.sessions.clients().collect::<Vec<_>>()
+            )
+        },
+    )?;
+    let undead = core
+        .view
+        .orphans
+        .keys()
+        .find(|client| core.view.sessions.of(**client).is_some());
     hold(rule, undead.is_none(), || format!("{undead:?} is alive and left memory behind"))?;
-    let homeless = core.orphans.values().find(|orphan| core.sessions.get(orphan.session).is_none());
+    let homeless = core
+        .view
+        .orphans
+        .values()
+        .find(|orphan| core.view.sessions.get(orphan.session).is_none());
     hold("memory that a dead client left is a session's", homeless.is_none(), || {
         format!("{homeless:?} is nobody's")
     })?;
-    let ghost = core.recalls.clients().find(|client| core.sessions.of(*client).is_none());
+    let ghost = core.recalls.clients().find(|client| core.view.sessions.of(*client).is_none());
     hold(rule, ghost.is_none(), || format!("memory is asked back from {ghost:?}"))
 }
 
 fn gates_agree_with_the_lock(core: &Core, id: SessionId, session: &Session) -> Result<(), Broken> {
     let passages: Vec<Passage> = session.attached().map(|(_, client)| client.gate.passage()).collect();
-    let on_demand = session.runs_on_demand(core.on_demand);
-    let may_close = on_demand || !session.may_run() || core.is_held_up(id);
+    let on_demand = session.runs_on_demand(core.view.on_demand);
+    let may_close = on_demand || !session.may_run() || core.view.is_held_up(id);
     let all = |allowed: fn(&Passage) -> bool| passages.iter().all(allowed);
     let agree = match &session.lock {
         Lock::Idle | Lock::Waiting(_) => {
@@ -283,29 +307,31 @@ fn gates_agree_with_the_lock(core: &Core, id: SessionId, session: &Session) -> R
 /// Checks that the first waiter waits for holders whose quantum ends or whose drop goes on, or has a stated
 /// reason.
 fn waits_are_bounded(core: &Core) -> Result<(), Broken> {
-    for gpu in core.cards.keys() {
-        waits_are_bounded_on(core, core.tied(gpu))?;
+    for gpu in core.view.cards.keys() {
+        waits_are_bounded_on(core, core.view.tied(gpu))?;
     }
     Ok(())
 }
 
 fn waits_are_bounded_on(core: &Core, tied: GpuSet) -> Result<(), Broken> {
     let rule = "every waiter has a bound on its wait or a stated reason";
-    let Some(head) = core.admissible(tied).next() else {
-        let wanted = tied.into_iter().find(|gpu| core.is_wanted(*gpu));
+    let Some(head) = core.view.admissible(tied).next() else {
+        let wanted = tied.into_iter().find(|gpu| core.view.is_wanted(*gpu));
         return hold(rule, wanted.is_none(), || format!("{wanted:?} is wanted by nobody"));
     };
-    let wanted = core.turn_cards(head).and(core.wanted);
+    let wanted = core.view.turn_cards(head).and(core.view.wanted);
     hold(rule, !wanted.is_empty(), || {
-        let place = core.place(head).unwrap_or_default();
+        let place = core.view.place(head).unwrap_or_default();
         format!("{head} waits for nothing: {}", place.reason)
     })?;
-    for (id, session) in core.sessions.iter() {
-        if core.turn_cards(id).overlaps(wanted) {
+    for (id, session) in core.view.sessions.iter() {
+        if core.view.turn_cards(id).overlaps(wanted) {
             let bounded = match &session.lock {
                 Lock::Idle | Lock::Waiting(_) => true,
-                Lock::Holding(_) => core.lock_deadline(session).is_some(),
-                Lock::Dropping(_, drop) => core.lock_deadline(session).is_some() || drop.stuck().is_some(),
+                Lock::Holding(_) => core.view.lock_deadline(session).is_some(),
+                Lock::Dropping(_, drop) => {
+                    core.view.lock_deadline(session).is_some() || drop.stuck().is_some()
+                }
             };
             hold(rule, bounded, || format!("{head} waits for {id} without bound: {:?}", session.lock))?;
         }
@@ -320,7 +346,7 @@ fn nothing_was_overlooked(core: &Core) -> Result<(), Broken> {
     again.effects.clear();
     again.touch_all();
     again.settle();
-    let crowd = core.sessions.len() > FEW;
+    let crowd = core.view.sessions.len() > FEW;
     let news = |effect: &Effect| matches!(effect, Effect::Figures { .. } | Effect::Queued { .. });
     let found = again.effects.iter().find(|effect| !(crowd && news(effect)));
     hold("nothing that changed was overlooked", found.is_none(), || format!("{found:?}"))?;
@@ -332,14 +358,14 @@ fn nothing_was_overlooked(core: &Core) -> Result<(), Broken> {
 
 fn deadlines_lie_ahead(core: &Core) -> Result<(), Broken> {
     let deadline = core.next_deadline();
-    let ahead = deadline.is_none_or(|at| at > core.now);
-    hold("no deadline stays in the past", ahead, || format!("{deadline:?} at {:?}", core.now))
+    let ahead = deadline.is_none_or(|at| at > core.view.now);
+    hold("no deadline stays in the past", ahead, || format!("{deadline:?} at {:?}", core.view.now))
 }
 
 fn effects_reach_somebody(core: &Core, effects: &[Effect]) -> Result<(), Broken> {
     for effect in effects {
         let target = match effect {
-            Effect::Kill { client } if core.recovery.is_awaited(*client) => continue,
+            Effect::Kill { client } if core.view.recovery.is_awaited(*client) => continue,
             Effect::Gate { client, .. }
             | Effect::Flags { client, .. }
             | Effect::Figures { client, .. }
@@ -352,7 +378,7 @@ fn effects_reach_somebody(core: &Core, effects: &[Effect]) -> Result<(), Broken>
             | Effect::Kill { client } => client,
             Effect::Notice(_) => continue,
         };
-        hold("nobody is told anything but the living", core.sessions.of(*target).is_some(), || {
+        hold("nobody is told anything but the living", core.view.sessions.of(*target).is_some(), || {
             format!("{effect:?}")
         })?;
     }

@@ -6,11 +6,11 @@ use std::collections::BTreeSet;
 use gpushare_proto::{ClientId, SessionId};
 
 use crate::events::{Place, WaitsFor};
-use crate::machine::Core;
+use crate::machine::{Core, View};
 use crate::session::lock::Lock;
 use crate::values::gpu_set::GpuSet;
 
-impl Core {
+impl View {
     /// Returns a session's place in the queue; `None` if the session does not wait.
     pub(crate) fn place(&self, id: SessionId) -> Option<Place> {
         let session = self.sessions.get(id)?;
@@ -43,12 +43,6 @@ impl Core {
         u32::try_from(ahead).unwrap_or(u32::MAX)
     }
 
-    /// Number of missing processes of the last daemon that keep a session from any of its cards.
-    #[must_use]
-    pub fn awaited_by(&self, id: SessionId) -> Vec<ClientId> {
-        self.recovery.away_from(self.cards_of(id)).collect()
-    }
-
     /// Reason for the wait of a session that needs a turn.
     fn reason(&self, id: SessionId) -> WaitsFor {
         let away = |cards: GpuSet| u32::try_from(self.recovery.away_from(cards).count()).unwrap_or(u32::MAX);
@@ -73,5 +67,13 @@ impl Core {
             true => WaitsFor::Turn,
             false => WaitsFor::Holders(holders),
         })
+    }
+}
+
+impl Core {
+    /// Number of missing processes of the last daemon that keep a session from any of its cards.
+    #[must_use]
+    pub fn awaited_by(&self, id: SessionId) -> Vec<ClientId> {
+        self.view.recovery.away_from(self.view.cards_of(id)).collect()
     }
 }

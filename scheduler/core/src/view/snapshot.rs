@@ -6,7 +6,7 @@ use gpushare_proto::{Bytes, ClientId, GateState, GpuId, GpuUuid, Nanos, SessionI
 
 use crate::card::Card;
 use crate::events::{Place, WaitsFor};
-use crate::machine::Core;
+use crate::machine::{Core, View};
 use crate::session::Session;
 use crate::session::lock::Lock;
 
@@ -102,29 +102,7 @@ pub struct ClientSnapshot {
     pub evictable: bool,
 }
 
-impl Core {
-    /// Returns the state of the whole scheduler.
-    #[must_use]
-    pub fn snapshot(&self, now: Nanos) -> Snapshot {
-        let now = self.now.max(now);
-        Snapshot {
-            recovering: self.recovery.awaited(),
-            gpus: self.cards.iter().map(|(gpu, card)| self.gpu_snapshot(gpu, card)).collect(),
-            sessions: self
-                .sessions
-                .iter()
-                .map(|(id, session)| session_snapshot(id, session, now, self.place(id)))
-                .collect(),
-        }
-    }
-
-    /// Returns the state of one session that ends, without a place in the queue.
-    #[must_use]
-    pub fn session_snapshot(&self, now: Nanos, id: SessionId) -> Option<SessionSnapshot> {
-        let session = self.sessions.get(id)?;
-        Some(session_snapshot(id, session, self.now.max(now), None))
-    }
-
+impl View {
     fn gpu_snapshot(&self, gpu: GpuId, card: &Card) -> GpuSnapshot {
         GpuSnapshot {
             gpu,
@@ -146,6 +124,36 @@ impl Core {
             expected_drain_ns: card.expected_drain(),
             moved_bytes: card.moved,
         }
+    }
+}
+
+impl Core {
+    /// Returns the state of the whole scheduler.
+    #[must_use]
+    pub fn snapshot(&self, now: Nanos) -> Snapshot {
+        let now = self.view.now.max(now);
+        Snapshot {
+            recovering: self.view.recovery.awaited(),
+            gpus: self
+                .view
+                .cards
+                .iter()
+                .map(|(gpu, card)| self.view.gpu_snapshot(gpu, card))
+                .collect(),
+            sessions: self
+                .view
+                .sessions
+                .iter()
+                .map(|(id, session)| session_snapshot(id, session, now, self.view.place(id)))
+                .collect(),
+        }
+    }
+
+    /// Returns the state of one session that ends, without a place in the queue.
+    #[must_use]
+    pub fn session_snapshot(&self, now: Nanos, id: SessionId) -> Option<SessionSnapshot> {
+        let session = self.view.sessions.get(id)?;
+        Some(session_snapshot(id, session, self.view.now.max(now), None))
     }
 }
 

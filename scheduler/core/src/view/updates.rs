@@ -13,8 +13,8 @@ use smallvec::SmallVec;
 
 use crate::card::{Card, Told};
 use crate::events::{Effect, Place};
-use crate::machine::Core;
 use crate::machine::agenda::Timer;
+use crate::machine::{Core, View};
 use crate::session::Session;
 use crate::session::client::{Client, Figures};
 use crate::values::gpu_set::GpuSet;
@@ -49,98 +49,7 @@ impl Update {
     }
 }
 
-impl Core {
-    /// Adds to the agenda the sessions whose processes must be told of a change on a card.
-    pub(crate) fn touch_members_of_changed_cards(&mut self) {
-        for gpu in self.agenda.cards() {
-            let Some(card) = self.cards.get_mut(gpu) else {
-                continue;
-            };
-            let told = card.state_to_tell();
-            let before = std::mem::replace(&mut card.told, told);
-            let few = card.census.members.len() <= FEW;
-            if told.users != before.users || (told.ceilings != before.ceilings && few) {
-                self.touch_members(gpu);
-            } else if told.ceilings != before.ceilings && card.alarms.figures.is_none() {
-                let at = Some(self.now + STEP);
-                self.agenda.set_timer(Timer::Figures(gpu), &mut card.alarms.figures, at);
-            }
-            if told.line != before.line {
-                self.line_changed(gpu);
-            }
-        }
-    }
-
-    /// Tells waiting processes how many processes of the last daemon are missing; many sessions are told in
-    /// steps.
-    pub(crate) fn tell_who_is_awaited(&mut self) {
-        if self.sessions.len() <= FEW {
-            return self.touch_all();
-        }
-        let cards: GpuSet = self.cards.keys().collect();
-        for gpu in cards {
-            self.agenda.look_at(gpu);
-            self.tell_places_soon(gpu);
-        }
-    }
-
-    fn line_changed(&mut self, gpu: GpuId) {
-        let Some(card) = self.cards.get_mut(gpu) else {
-            return;
-        };
-        if card.census.queue.len() <= FEW {
-            card.moved_up = self.now;
-            for (_, id) in card.census.queue.clone() {
-                // A gang may stand in a long queue on another card, which did not change.
-                if let Some(session) = self.sessions.get_mut(id) {
-                    session.hears_place = true;
-                }
-                self.touch(id);
-            }
-        } else {
-            self.tell_places_soon(gpu);
-        }
-    }
-
-    /// Starts to tell the sessions in a card's long queue their places, step by step.
-    fn tell_places_soon(&mut self, gpu: GpuId) {
-        let Some(card) = self.cards.get_mut(gpu) else {
-            return;
-        };
-        card.moved_up = self.now;
-        if card.alarms.places.is_none() {
-            let at = Some(self.now + STEP);
-            self.agenda.set_timer(Timer::Places(gpu), &mut card.alarms.places, at);
-        }
-    }
-
-    /// Tells the next few sessions in a long queue their places.
-    pub(crate) fn tell_places_again(&mut self, gpu: GpuId) {
-        let Some(card) = self.cards.get(gpu) else { return };
-        let census = &card.census;
-        // During recovery sessions also wait on cards without turns, which have no queue.
-        let waiting: Vec<SessionId> = match self.recovery.is_over() {
-            true => census.queue.iter().map(|&(_, id)| id).collect(),
-            false => census.members.iter().copied().collect(),
-        };
-        let due = |id| Some((self.place_is_old(id, card.moved_up)?, id));
-        let mut old: Vec<(Nanos, SessionId)> = waiting.into_iter().filter_map(due).collect();
-        // The longest untold first; else the front would be told every place and the rest none.
-        old.sort_unstable_by_key(|&(due, _)| due);
-        let now = old.iter().take(AT_ONCE).take_while(|&&(due, _)| due <= self.now);
-        let turn = old[..now.count()].to_vec();
-        let later = old.get(turn.len()).map(|&(due, _)| due.max(self.now + STEP));
-        for (_, id) in turn {
-            if let Some(session) = self.sessions.get_mut(id) {
-                session.hears_place = true;
-            }
-            self.touch(id);
-        }
-        if let Some(card) = self.cards.get_mut(gpu) {
-            self.agenda.set_timer(Timer::Places(gpu), &mut card.alarms.places, later);
-        }
-    }
-
+impl View {
     /// Point in time at which a session may be sent its place, if it was sent none since the queue
     /// `moved_up`.
     fn place_is_old(&self, id: SessionId, moved_up: Nanos) -> Option<Nanos> {
@@ -154,72 +63,6 @@ impl Core {
             Some(_) => (told.queued_at <= moved_up).then(|| told.queued_at + PAUSE),
         });
         old.min()
-    }
-
-    /// Sends the pending updates of one session's processes.
-    pub(crate) fn update_processes(&mut self, id: SessionId) {
-        let Some(session) = self.sessions.get(id) else {
-            return;
-        };
-        // A session with a compute limit gains from proving that it is idle.
-        let wanted =
-            session.lock.grant().is_some() && (self.stands_in_the_way(session) || session.is_limited());
-        let hears = session.hears_place || !self.is_in_a_crowd(session);
-        let mut updates: SmallVec<[Update; 1]> = SmallVec::new();
-        let (mut place, mut facts) = (None, Facts::new());
-        for (client, process) in session.attached() {
-            let flags = self.flags(process, session, wanted);
-            let update = Update {
-                client,
-                flags: (flags != process.told.flags).then_some(flags),
-                figures: match session.figures_moved {
-                    true => self.new_figures(session, process, &mut facts),
-                    false => Changed::new(),
-                },
-                queued: self.queued(id, process, hears, &mut place),
-            };
-            if !update.is_none() {
-                updates.push(update);
-            }
-        }
-        updates.into_iter().for_each(|update| self.send_update(update));
-        if let Some(session) = self.sessions.get_mut(id) {
-            session.figures_moved = false;
-            if std::mem::take(&mut session.hears_place) {
-                // Set even if the place is the same: the others in the queue come next.
-                let told = session.clients.values_mut().map(|process| &mut process.told);
-                told.for_each(|told| told.queued_at = self.now);
-            }
-        }
-    }
-
-    fn send_update(&mut self, update: Update) {
-        let (client, now) = (update.client, self.now);
-        let Some(process) = self.client_mut(client) else {
-            return;
-        };
-        let told = &mut process.told;
-        told.flags = update.flags.unwrap_or(told.flags);
-        told.figures.extend(update.figures.iter().copied());
-        if let Some(place) = &update.queued {
-            told.queued.clone_from(place);
-            told.queued_at = now;
-        }
-        if let Some(flags) = update.flags {
-            self.effects.push_back(Effect::Flags { client, flags });
-        }
-        for (gpu, figures) in update.figures {
-            self.effects.push_back(Effect::Figures {
-                client,
-                gpu,
-                limit: figures.limit,
-                siblings: figures.siblings,
-                ceiling: figures.ceiling,
-            });
-        }
-        if let Some(Some(Place { ahead, reason })) = update.queued {
-            self.effects.push_back(Effect::Queued { client, ahead, reason });
-        }
     }
 
     /// Change of the place that a process was last told: `Some(None)` if it waits no longer. `place` caches
@@ -282,6 +125,165 @@ impl Core {
             }
         }
         new
+    }
+}
+
+impl Core {
+    /// Adds to the agenda the sessions whose processes must be told of a change on a card.
+    pub(crate) fn touch_members_of_changed_cards(&mut self) {
+        for gpu in self.agenda.cards() {
+            let Some(card) = self.view.cards.get_mut(gpu) else {
+                continue;
+            };
+            let told = card.state_to_tell();
+            let before = std::mem::replace(&mut card.told, told);
+            let few = card.census.members.len() <= FEW;
+            if told.users != before.users || (told.ceilings != before.ceilings && few) {
+                self.touch_members(gpu);
+            } else if told.ceilings != before.ceilings && card.alarms.figures.is_none() {
+                let at = Some(self.view.now + STEP);
+                self.agenda.set_timer(Timer::Figures(gpu), &mut card.alarms.figures, at);
+            }
+            if told.line != before.line {
+                self.line_changed(gpu);
+            }
+        }
+    }
+
+    /// Tells waiting processes how many processes of the last daemon are missing; many sessions are told in
+    /// steps.
+    pub(crate) fn tell_who_is_awaited(&mut self) {
+        if self.view.sessions.len() <= FEW {
+            return self.touch_all();
+        }
+        let cards: GpuSet = self.view.cards.keys().collect();
+        for gpu in cards {
+            self.agenda.look_at(gpu);
+            self.tell_places_soon(gpu);
+        }
+    }
+
+    fn line_changed(&mut self, gpu: GpuId) {
+        let Some(card) = self.view.cards.get_mut(gpu) else {
+            return;
+        };
+        if card.census.queue.len() <= FEW {
+            card.moved_up = self.view.now;
+            for (_, id) in card.census.queue.clone() {
+                // A gang may stand in a long queue on another card, which did not change.
+                if let Some(session) = self.view.sessions.get_mut(id) {
+                    session.hears_place = true;
+                }
+                self.touch(id);
+            }
+        } else {
+            self.tell_places_soon(gpu);
+        }
+    }
+
+    /// Starts to tell the sessions in a card's long queue their places, step by step.
+    fn tell_places_soon(&mut self, gpu: GpuId) {
+        let Some(card) = self.view.cards.get_mut(gpu) else {
+            return;
+        };
+        card.moved_up = self.view.now;
+        if card.alarms.places.is_none() {
+            let at = Some(self.view.now + STEP);
+            self.agenda.set_timer(Timer::Places(gpu), &mut card.alarms.places, at);
+        }
+    }
+
+    /// Tells the next few sessions in a long queue their places.
+    pub(crate) fn tell_places_again(&mut self, gpu: GpuId) {
+        let Some(card) = self.view.cards.get(gpu) else { return };
+        let census = &card.census;
+        // During recovery sessions also wait on cards without turns, which have no queue.
+        let waiting: Vec<SessionId> = match self.view.recovery.is_over() {
+            true => census.queue.iter().map(|&(_, id)| id).collect(),
+            false => census.members.iter().copied().collect(),
+        };
+        let due = |id| Some((self.view.place_is_old(id, card.moved_up)?, id));
+        let mut old: Vec<(Nanos, SessionId)> = waiting.into_iter().filter_map(due).collect();
+        // The longest untold first; else the front would be told every place and the rest none.
+        old.sort_unstable_by_key(|&(due, _)| due);
+        let now = old.iter().take(AT_ONCE).take_while(|&&(due, _)| due <= self.view.now);
+        let turn = old[..now.count()].to_vec();
+        let later = old.get(turn.len()).map(|&(due, _)| due.max(self.view.now + STEP));
+        for (_, id) in turn {
+            if let Some(session) = self.view.sessions.get_mut(id) {
+                session.hears_place = true;
+            }
+            self.touch(id);
+        }
+        if let Some(card) = self.view.cards.get_mut(gpu) {
+            self.agenda.set_timer(Timer::Places(gpu), &mut card.alarms.places, later);
+        }
+    }
+
+    /// Sends the pending updates of one session's processes.
+    pub(crate) fn update_processes(&mut self, id: SessionId) {
+        let Some(session) = self.view.sessions.get(id) else {
+            return;
+        };
+        // A session with a compute limit gains from proving that it is idle.
+        let wanted =
+            session.lock.grant().is_some() && (self.view.stands_in_the_way(session) || session.is_limited());
+        let hears = session.hears_place || !self.view.is_in_a_crowd(session);
+        let mut updates: SmallVec<[Update; 1]> = SmallVec::new();
+        let (mut place, mut facts) = (None, Facts::new());
+        for (client, process) in session.attached() {
+            let flags = self.view.flags(process, session, wanted);
+            let update = Update {
+                client,
+                flags: (flags != process.told.flags).then_some(flags),
+                figures: match session.figures_moved {
+                    true => self.view.new_figures(session, process, &mut facts),
+                    false => Changed::new(),
+                },
+                queued: self.view.queued(id, process, hears, &mut place),
+            };
+            if !update.is_none() {
+                updates.push(update);
+            }
+        }
+        updates.into_iter().for_each(|update| self.send_update(update));
+        if let Some(session) = self.view.sessions.get_mut(id) {
+            session.figures_moved = false;
+            if std::mem::take(&mut session.hears_place) {
+                // Set even if the place is the same: the others in the queue come next.
+                let told = session.clients.values_mut().map(|process| &mut process.told);
+                told.for_each(|told| told.queued_at = self.view.now);
+            }
+        }
+    }
+
+    fn send_update(&mut self, update: Update) {
+        let (client, now) = (update.client, self.view.now);
+        let Some(process) = self.client_mut(client) else {
+            return;
+        };
+        let told = &mut process.told;
+        told.flags = update.flags.unwrap_or(told.flags);
+        told.figures.extend(update.figures.iter().copied());
+        if let Some(place) = &update.queued {
+            told.queued.clone_from(place);
+            told.queued_at = now;
+        }
+        if let Some(flags) = update.flags {
+            self.effects.push_back(Effect::Flags { client, flags });
+        }
+        for (gpu, figures) in update.figures {
+            self.effects.push_back(Effect::Figures {
+                client,
+                gpu,
+                limit: figures.limit,
+                siblings: figures.siblings,
+                ceiling: figures.ceiling,
+            });
+        }
+        if let Some(Some(Place { ahead, reason })) = update.queued {
+            self.effects.push_back(Effect::Queued { client, ahead, reason });
+        }
     }
 }
 

@@ -43,24 +43,24 @@ impl Core {
     /// Returns the estimated wait of a session; `None` if the session does not wait.
     #[must_use]
     pub fn waiting(&self, now: Nanos, id: SessionId) -> Option<Waiting> {
-        let now = self.now.max(now);
-        let reason = self.place(id)?.reason;
-        let cards = self.turn_cards(id);
-        let here = || self.cards.among(cards).map(|(_, card)| card);
+        let now = self.view.now.max(now);
+        let reason = self.view.place(id)?.reason;
+        let cards = self.view.turn_cards(id);
+        let here = || self.view.cards.among(cards).map(|(_, card)| card);
         let holders: BTreeSet<SessionId> = here().flat_map(|card| &card.census.holders).copied().collect();
-        let rest = |holder: SessionId| match &self.sessions.get(holder)?.lock {
+        let rest = |holder: SessionId| match &self.view.sessions.get(holder)?.lock {
             Lock::Holding(grant) => Some((holder, grant.clock.end() - now)),
             Lock::Dropping(..) => Some((holder, Nanos::ZERO)),
             Lock::Idle | Lock::Waiting(_) => None,
         };
-        let line = self.in_line(cards).take_while(|&other| other != id);
-        let line = line.filter(|&other| self.is_admissible(other));
-        let turn = |other| (other, self.quantum(other, self.expected_move(other)));
+        let line = self.view.in_line(cards).take_while(|&other| other != id);
+        let line = line.filter(|&other| self.view.is_admissible(other));
+        let turn = |other| (other, self.view.quantum(other, self.view.expected_move(other)));
         Some(Waiting {
             reason,
             holders: holders.into_iter().filter_map(rest).collect(),
             ahead: line.map(turn).collect(),
-            handoff: self.switch_cost(id),
+            handoff: self.view.switch_cost(id),
         })
     }
 }
