@@ -19,17 +19,7 @@ mod machine;
 
 mod turns;
 
-mod grants;
-
-mod preempt;
-
-mod drops;
-
-mod backfill;
-
 mod recovery;
-
-mod average;
 
 mod view;
 
@@ -48,10 +38,3 @@ pub use values::gpu_set::GpuSet;
 pub use view::figures::MemoryFigures;
 pub use view::snapshot::Snapshot;
 pub use view::{forecast, invariants, log, snapshot, waiting};
-
-// Names of files that are still to move.
-use card as gpu;
-use events as event;
-use machine as core;
-use memory::sums;
-use values::{gpu_set, small_map as few};

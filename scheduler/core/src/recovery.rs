@@ -20,8 +20,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use gpushare_proto::{Bytes, ClientId, GpuId, Nanos};
 
 use crate::config::{Config, StuckPolicy};
-use crate::few::ByGpu;
-use crate::gpu_set::GpuSet;
+use crate::values::gpu_set::GpuSet;
+use crate::values::small_map::ByGpu;
 
 /// Duration within which a returned process must announce its cards after it joined.
 const ANNOUNCEMENT: Nanos = Nanos::from_millis(50);

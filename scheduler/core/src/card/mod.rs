@@ -1,7 +1,7 @@
 //! One card: its capacity, its sharing mode, and the figures that were measured on it.
 
 pub(crate) mod budget;
-pub(crate) mod census;
+pub(crate) mod index;
 pub(crate) mod charge;
 pub(crate) mod knobs;
 pub(crate) mod mode;
@@ -13,13 +13,13 @@ use std::collections::VecDeque;
 use gpushare_proto::admin::Mode;
 use gpushare_proto::{Bytes, Nanos};
 
-use crate::average::Average;
 use crate::config::Config;
 use crate::memory::absent::Absent;
 use crate::session::share::Virtual;
+use crate::values::average::Average;
 use budget::SwitchBudget;
-use census::Census;
 use charge::Charge;
+use index::CardIndex;
 use knobs::Knobs;
 use mode::{Facts, ModeChoice};
 use queue::Occupancy;
@@ -38,9 +38,9 @@ const SLICES: u64 = 10;
 /// Figures of a card when processes were last told memory figures and places in the queue.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Told {
-    /// Number of sessions with a live context, as [`Census::users`] counts them.
+    /// Number of sessions with a live context, as [`CardIndex::users`] counts them.
     pub(crate) users: u32,
-    /// Change counter of the lock holders and the queue ([`Census::line`]).
+    /// Change counter of the lock holders and the queue ([`CardIndex::line`]).
     pub(crate) line: u64,
     /// Bytes that bound what one session may use: the capacity before fixed memory, the fixed memory, the
     /// managed limit, and the managed memory in use.
@@ -62,7 +62,7 @@ pub(crate) struct Card {
     pub(crate) knobs: Knobs,
     pub(crate) mode: ModeChoice,
     /// Index of the sessions on the card.
-    pub(crate) census: Census,
+    pub(crate) index: CardIndex,
     /// Whether all sessions took turns in the mode before the present one.
     pub(crate) took_turns: bool,
     /// Figures of the card when processes were last told them.
@@ -94,7 +94,7 @@ impl Card {
             total,
             knobs,
             mode: ModeChoice::new(),
-            census: Census::default(),
+            index: CardIndex::default(),
             took_turns: false,
             told: Told::default(),
             alarms: Alarms::default(),
@@ -115,17 +115,17 @@ impl Card {
 
     /// Bytes that CUDA contexts take on the card, including those of dead processes not yet freed.
     pub(crate) fn reserve(&self) -> Bytes {
-        self.census.sums.overhead.get()
+        self.index.sums.overhead.get()
     }
 
     /// Sum of the fixed memory (which cannot leave the card) of all sessions.
     pub(crate) fn fixed(&self) -> Bytes {
-        self.census.sums.fixed.get()
+        self.index.sums.fixed.get()
     }
 
     /// Sum of the working sets (movable bytes) of all sessions.
     pub(crate) fn needed(&self) -> Bytes {
-        self.census.sums.movable.get()
+        self.index.sums.movable.get()
     }
 
     /// Largest sum of movable bytes that can be on the card at once.
@@ -175,10 +175,10 @@ impl Card {
 
     /// Occupancy of the card by the holders that take turns, beside `absent` memory.
     pub(crate) fn occupancy(&self, absent: Absent) -> Occupancy {
-        let seated = self.census.seated(self.takes_turns()).saturating_sub(absent.holders);
+        let seated = self.index.seated(self.takes_turns()).saturating_sub(absent.holders);
         self.empty_occupancy()
             .beside(absent)
-            .taken(seated, self.census.held() - absent.held)
+            .taken(seated, self.index.held() - absent.held)
     }
 
     /// Occupancy of the card while no session holds it.
@@ -193,17 +193,17 @@ impl Card {
 
     /// Adds the stuck holders to the `away` bytes of overdue processes: the card's absent memory.
     pub(crate) fn absent(&self, away: Bytes) -> Absent {
-        let held = self.census.stuck_bytes();
+        let held = self.index.stuck_bytes();
         // Where no memory moves, the memory of overdue processes keeps no session out.
         let away = if self.moves_memory() { away } else { Bytes::ZERO };
-        Absent { holders: self.census.stuck(), held, bytes: held + away }
+        Absent { holders: self.index.stuck(), held, bytes: held + away }
     }
 
     /// Whether all holders that take turns may keep the lock together.
     pub(crate) fn holders_fit(&self) -> bool {
         match self.moves_memory() {
-            true => self.census.holders_fit(self.capacity()),
-            false => self.census.seated_holding(self.takes_turns()) <= 1,
+            true => self.index.holders_fit(self.capacity()),
+            false => self.index.seated_holding(self.takes_turns()) <= 1,
         }
     }
 
@@ -222,13 +222,13 @@ impl Card {
         Facts {
             needed: self.needed() + others,
             capacity: self.capacity(),
-            contention: self.census.contention(),
+            contention: self.index.contention(),
         }
     }
 
     /// Whether sessions get the lock only while they have work, which shows which of them want the card.
     pub(crate) fn runs_on_demand(&self) -> bool {
-        self.takes_turns() || self.census.may_contend()
+        self.takes_turns() || self.index.may_contend()
     }
 
     pub(crate) fn expected_drain(&self) -> Nanos {

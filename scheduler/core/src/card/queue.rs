@@ -6,7 +6,7 @@
 //! holders release the lock together once the waiter would fit on all its cards. The first waiter meets no
 //! reservation, so its cards drain and it is admitted. So there is no deadlock, and a stream of single-card
 //! sessions cannot starve a session with many cards. A later waiter is admitted on reserved cards if its turn
-//! ends before the waiter that reserved them could begin (backfill.rs).
+//! ends before the waiter that reserved them could begin (turns/backfill.rs).
 //!
 //! ```text
 //!   order     1:{gpu0}  2:{gpu0,gpu1}  3:{gpu1}  4:{gpu2}

@@ -103,7 +103,7 @@ impl Core {
 
     /// Adds a card and all sessions on it, and marks their memory figures as changed.
     pub(crate) fn touch_members(&mut self, gpu: GpuId) {
-        let members = self.view.cards.get(gpu).map(|card| card.census.members.clone());
+        let members = self.view.cards.get(gpu).map(|card| card.index.members.clone());
         members.into_iter().flatten().for_each(|id| self.touch_wholly(id));
         self.agenda.look_at(gpu);
     }

@@ -7,12 +7,13 @@
 use gpushare_proto::{ClientId, GpuId, SessionId};
 
 use crate::card::Card;
-use crate::machine::{Core, View};
+use crate::machine::Core;
 use crate::memory::book::Book;
 use crate::memory::sums::Sums;
 use crate::session::on_card::OnCard;
 use crate::values::gpu_set::GpuSet;
 use crate::values::small_map::ByGpu;
+use crate::view::View;
 
 impl View {
     /// Memory book of a process on a card that the process announced.
@@ -84,7 +85,7 @@ impl Core {
             false => session.uses.remove(gpu),
         }
         session.figures_moved = true;
-        card.census.sums.replace(before, after);
+        card.index.sums.replace(before, after);
         self.agenda.look_at(gpu);
     }
 
@@ -111,7 +112,7 @@ impl Core {
     /// Raises the virtual-time floors (least virtual times) of the cards that gangs tie to this one. Only
     /// gangs compare floors of several cards.
     pub(crate) fn raise_floors(&mut self, gpu: GpuId) {
-        let has_gangs = |card: &Card| !card.census.gangs.is_empty();
+        let has_gangs = |card: &Card| !card.index.gangs.is_empty();
         if !self.view.cards.get(gpu).is_some_and(has_gangs) {
             return;
         }
@@ -153,7 +154,7 @@ impl Core {
                     on.entered = Some(entered);
                 }
                 Some(entered) if !pays => {
-                    let somebody_waits = !card.census.queue.is_empty();
+                    let somebody_waits = !card.index.queue.is_empty();
                     let charged = card.charge.leave(self.view.now, entered, somebody_waits);
                     on.pay(charged, stance.share);
                     on.entered = None;
@@ -167,7 +168,7 @@ impl Core {
             if listing.shares() != on.listed.shares() || listing.pays.is_some() != on.listed.pays.is_some() {
                 moved.insert(gpu);
             }
-            card.census.list(id, &on.listed, &listing);
+            card.index.list(id, &on.listed, &listing);
             on.listed = listing;
             self.agenda.look_at(gpu);
         }

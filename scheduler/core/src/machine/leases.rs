@@ -17,10 +17,11 @@ use gpushare_proto::page::{LimitKind, MemoryRefusal};
 use gpushare_proto::{Bytes, ClientId, GpuId, RequestId, SessionId};
 
 use crate::events::{Effect, Notice};
-use crate::machine::{Core, View};
+use crate::machine::Core;
 use crate::memory::book::Book;
 use crate::memory::limits::{Excess, Limits, NOT_ATTACHED, Scope};
 use crate::memory::recalls::{Kind, Request};
+use crate::view::View;
 
 /// Largest number of chunks of free lease that a process keeps before it offers some back.
 const KEPT_CHUNKS: u64 = 2;
@@ -36,7 +37,7 @@ impl View {
             managed: card.managed_limit(),
             session_leased: sums.leased.get(),
             session_charged: sums.charged.get(),
-            card_managed: card.census.sums.managed.get(),
+            card_managed: card.index.sums.managed.get(),
             kind,
         })
     }
@@ -48,7 +49,7 @@ impl View {
         session: SessionId,
         gpu: GpuId,
     ) -> impl Iterator<Item = (ClientId, &Book)> {
-        let members = self.cards.get(gpu).map(|card| card.census.members.iter());
+        let members = self.cards.get(gpu).map(|card| card.index.members.iter());
         members
             .into_iter()
             .flatten()
@@ -70,7 +71,7 @@ impl View {
             most,
             if fits { card.capacity() } else { Bytes::MAX },
             session.map_or(0, |session| session.sums(gpu).processes),
-            card.census.sums.processes,
+            card.index.sums.processes,
         )
     }
 }
@@ -309,7 +310,7 @@ impl Core {
         let used = match excess.by {
             LimitKind::Session => sums.used.get() + sums.charged.get(),
             LimitKind::Capacity => sums.used.get(),
-            LimitKind::ManagedLimit => card.map_or(Bytes::ZERO, |card| card.census.sums.used.get()),
+            LimitKind::ManagedLimit => card.map_or(Bytes::ZERO, |card| card.index.sums.used.get()),
         };
         let refusal = MemoryRefusal { requested: request.bytes, limit: excess.limit, used, by: excess.by };
         self.effects

@@ -30,11 +30,9 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use gpushare_proto::{ClientId, Epoch, Nanos, SessionId};
 
-use crate::card::Card;
 use crate::card::knobs::Knobs;
 use crate::config::Config;
 use crate::events::{Effect, Event, Notice};
-use crate::memory::orphans::Orphan;
 use crate::memory::recalls::{Kind, Recalls};
 use crate::recovery::Recovery;
 use crate::session::client::Client;
@@ -42,26 +40,8 @@ use crate::session::registry::Sessions;
 use crate::session::share::Share;
 use crate::values::gpu_set::GpuSet;
 use crate::values::small_map::ByGpu;
+use crate::view::View;
 use agenda::Agenda;
-
-/// Facts of one daemon's decision machine. Decisions read a view and change nothing; [`Core`] applies them.
-#[derive(Clone, Debug)]
-pub(crate) struct View {
-    pub(crate) now: Nanos,
-    pub(crate) config: Config,
-    pub(crate) cards: ByGpu<Card>,
-    /// Cards on which all sessions take turns.
-    pub(crate) in_turns: GpuSet,
-    /// Cards on which sessions get the lock only while they have work: all cards with turns, and those where
-    /// sessions of unequal shares may contend.
-    pub(crate) on_demand: GpuSet,
-    /// Cards on which a waiting session needs holders to make room.
-    pub(crate) wanted: GpuSet,
-    pub(crate) sessions: Sessions,
-    /// Memory on cards that dead processes left and the driver has not freed yet.
-    pub(crate) orphans: BTreeMap<ClientId, Orphan>,
-    pub(crate) recovery: Recovery,
-}
 
 /// Decision machine of one daemon: handles events and produces effects.
 ///

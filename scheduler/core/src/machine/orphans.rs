@@ -2,10 +2,11 @@
 
 use gpushare_proto::{Bytes, ClientId, GpuId, SessionId};
 
-use crate::machine::{Core, View};
+use crate::machine::Core;
 use crate::memory::book::Book;
 use crate::memory::orphans::Orphan;
 use crate::memory::sums::Sums;
+use crate::view::View;
 
 impl View {
     /// Whether memory that dead processes left counts as this session's.

@@ -3,18 +3,19 @@
 use gpushare_proto::{Bytes, ClientId, Epoch, GateWord, GpuId, Nanos, RequestId, SessionId};
 
 use crate::events::Effect;
-use crate::machine::{Core, View};
+use crate::machine::Core;
 use crate::memory::book::Book;
 use crate::session::client::{Client, Past, Told};
 use crate::session::gate::Release;
 use crate::session::lock::Lock;
 use crate::values::gpu_set::GpuSet;
 use crate::values::small_map::ByGpu;
+use crate::view::View;
 
 impl View {
     /// Whether any process is bringing its memory to a card.
     pub(crate) fn is_anything_moving(&self, gpu: GpuId) -> bool {
-        let holders = self.cards.get(gpu).map(|card| &card.census.holders);
+        let holders = self.cards.get(gpu).map(|card| &card.index.holders);
         let mut here = holders.into_iter().flatten().filter_map(|&id| self.sessions.get(id));
         here.any(crate::session::Session::is_moving)
     }
@@ -113,7 +114,7 @@ impl Core {
         };
         let Some(card) = self.view.cards.get(gpu) else { return };
         let queues = card.takes_turns() && self.view.is_wanted(gpu);
-        let known = card.census.members.contains(&id);
+        let known = card.index.members.contains(&id);
         if self.view.book(client, gpu).is_some() {
             return;
         }

@@ -61,7 +61,7 @@ impl Core {
             .view
             .cards
             .among(self.view.in_turns)
-            .flat_map(|(_, card)| &card.census.holders);
+            .flat_map(|(_, card)| &card.index.holders);
         for id in holders.copied().collect::<BTreeSet<SessionId>>() {
             let quantum = self.view.quantum(id, self.view.expected_move(id));
             if let Some(session) = self.view.sessions.get_mut(id)

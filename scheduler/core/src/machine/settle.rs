@@ -7,7 +7,7 @@
 //!                     │ stop      paused, over, or beyond its compute limit ─▶ dropping
 //!                     │ grant     parallel: every session; turns: the first in line (card/queue.rs)
 //!                     │ fit       holders that no longer fit together ─▶ dropping
-//!                     │ preempt   a session woke that may go first (preempt.rs) ─▶ quanta end
+//!                     │ preempt   a session woke that may go first (turns/preempt.rs) ─▶ quanta end
 //!                     │ expire    quantum over, and it is another session's turn ─▶ dropping
 //!                     │ push      late drops: reopen, close again, stuck (session/drop.rs)
 //!                     └─ again while a drop completed or became stuck, a reason to go on ended, or
@@ -22,10 +22,11 @@ use gpushare_proto::{Bytes, GpuId, Nanos, SessionId};
 use crate::card::Card;
 use crate::config::StuckPolicy;
 use crate::events::{Effect, Notice};
-use crate::machine::{Core, View};
+use crate::machine::Core;
 use crate::session::Session;
 use crate::session::lock::Lock;
 use crate::values::gpu_set::GpuSet;
+use crate::view::View;
 
 impl View {
     /// Duration that a session with a compute limit may run at once: a whole turn where its memory moves,
@@ -260,7 +261,7 @@ impl Core {
 
     /// Updates the index entries of all sessions on a card whose mode changed.
     fn recount_members(&mut self, gpu: GpuId) {
-        let members = self.view.cards.get(gpu).map(|card| card.census.members.clone());
+        let members = self.view.cards.get(gpu).map(|card| card.index.members.clone());
         members.into_iter().flatten().for_each(|id| self.recount(id));
     }
 

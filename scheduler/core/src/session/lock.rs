@@ -18,7 +18,7 @@ pub(crate) struct Ticket(pub(crate) u64);
 /// ticket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Turn {
-    /// Whether the session has no early turn for which the switch budget paid (preempt.rs).
+    /// Whether the session has no early turn for which the switch budget paid (turns/preempt.rs).
     pub(crate) regular: bool,
     pub(crate) had: Virtual,
     pub(crate) class: Class,

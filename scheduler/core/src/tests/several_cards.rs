@@ -1,4 +1,4 @@
-//! How long sessions on three cards wait for their turns, beside the bound that turns.rs states for one card.
+//! How long sessions on three cards wait for their turns, beside the bound that turns/order.rs states for one card.
 //! The sets are drawn, and the same every time.
 
 use gpushare_proto::session::Priority;

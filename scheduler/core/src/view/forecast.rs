@@ -9,8 +9,9 @@ use gpushare_proto::{Bytes, ClientId, GpuId, Nanos, Percent, SessionId};
 
 use crate::card::Card;
 use crate::events::Event;
-use crate::machine::{Core, View};
+use crate::machine::Core;
 use crate::session::gate::FIRST_WORD;
+use crate::view::View;
 
 /// Number that stands for the forecast's process; no real process has it.
 const NEWCOMER: ClientId = ClientId(u64::MAX);
@@ -55,12 +56,12 @@ pub struct Forecast {
     pub quantum: Nanos,
     /// Expected duration of a switch to the program's session.
     pub switch: Nanos,
-    /// Longest wait for a turn (computed as in turns.rs); `None` if time alone does not end the wait.
+    /// Longest wait for a turn (computed as in turns/order.rs); `None` if time alone does not end the wait.
     pub bound: Option<Nanos>,
 }
 
 impl View {
-    /// Longest wait according to the bound in turns.rs, for the sessions that take turns on a card now.
+    /// Longest wait according to the bound in turns/order.rs, for the sessions that take turns on a card now.
     fn bound(&self, gpu: GpuId, card: &Card, id: SessionId) -> Nanos {
         let share = |id: SessionId| self.sessions.get(id).map(|session| session.share).unwrap_or_default();
         let turn = |id: SessionId| {
@@ -69,7 +70,7 @@ impl View {
             (self.quantum(id, brought), switch)
         };
         let (own, (quantum, switch)) = (share(id), turn(id));
-        let members = card.census.members.iter().copied();
+        let members = card.index.members.iter().copied();
         let others: Vec<SessionId> = members
             .filter(|&other| other != id && self.turn_cards(other).contains(gpu))
             .collect();
@@ -95,7 +96,7 @@ impl Core {
         let mut then = self.clone();
         then.begin_prospect(now, gpu, prospect);
         let card = then.view.cards.get(gpu)?;
-        let others = || card.census.members.iter().filter(|&&other| other != id);
+        let others = || card.index.members.iter().filter(|&&other| other != id);
         let sums = |other: &SessionId| {
             then.view.sessions.get(*other).map(|other| other.sums(gpu)).unwrap_or_default()
         };

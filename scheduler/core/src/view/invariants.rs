@@ -12,7 +12,7 @@ use std::fmt;
 
 use gpushare_proto::{Bytes, ClientId, Epoch, GpuId, SessionId};
 
-use crate::card::census::Census;
+use crate::card::index::CardIndex;
 use crate::events::{Effect, Event};
 use crate::machine::Core;
 use crate::memory::sums::Sums;
@@ -138,7 +138,7 @@ impl Invariants {
                 | Event::StillUses { .. }
         );
         for (gpu, card) in core.view.cards.iter() {
-            let managed = card.census.sums.managed.get();
+            let managed = card.index.sums.managed.get();
             let before = self.managed.insert(gpu, managed).unwrap_or_default();
             let within = told || managed <= before || managed <= card.managed_limit();
             hold("managed memory never grows beyond its limit", within, || {
@@ -160,7 +160,7 @@ fn hold(rule: &'static str, holds: bool, found: impl FnOnce() -> String) -> Resu
 fn counts_agree(core: &Core) -> Result<(), Broken> {
     let rule = "what is counted as it changes is what there is";
     for (gpu, card) in core.view.cards.iter() {
-        let mut census = Census::default();
+        let mut index = CardIndex::default();
         for (id, session) in core.view.sessions.iter() {
             let mut sums = Sums::default();
             for (_, book) in session.books(gpu) {
@@ -173,10 +173,10 @@ fn counts_agree(core: &Core) -> Result<(), Broken> {
             hold(rule, sums == session.sums(gpu), || {
                 format!("{id} has {sums:?} on {gpu}, and counts {:?}", session.sums(gpu))
             })?;
-            census.sums += sums;
+            index.sums += sums;
             if let Some(on) = session.cards.get(gpu) {
                 let turns = core.view.turn_cards(id).contains(gpu);
-                census.list(id, &Listing::default(), &session.stance().listing(on, turns));
+                index.list(id, &Listing::default(), &session.stance().listing(on, turns));
             }
         }
         let owed = core
@@ -190,8 +190,8 @@ fn counts_agree(core: &Core) -> Result<(), Broken> {
         hold("charged time is conserved", charge.is_conserved(owed), || {
             format!("{owed} ns are owed on {gpu}: {charge:?}")
         })?;
-        hold(rule, card.census.is_like(&census), || {
-            format!("on {gpu} are {census:?}, counted are {:?}", card.census)
+        hold(rule, card.index.is_like(&index), || {
+            format!("on {gpu} are {index:?}, counted are {:?}", card.index)
         })?;
     }
     Ok(())
@@ -200,7 +200,7 @@ fn counts_agree(core: &Core) -> Result<(), Broken> {
 fn holders_fit(core: &Core) -> Result<(), Broken> {
     for (gpu, card) in core.view.cards.iter() {
         hold("holders in turns fit the card, or it is one alone", card.holders_fit(), || {
-            format!("{:?} in {:?}", card.census, card.mode)
+            format!("{:?} in {:?}", card.index, card.mode)
         })?;
         if !card.moves_memory() {
             continue;
@@ -227,7 +227,7 @@ fn holders_fit(core: &Core) -> Result<(), Broken> {
 /// Checks that fixed bytes reduce the capacity, and are never more than the leased bytes.
 fn fixed_memory_takes_room(core: &Core) -> Result<(), Broken> {
     for (gpu, card) in core.view.cards.iter() {
-        let (fixed, leased) = (card.fixed(), card.census.sums.leased.get());
+        let (fixed, leased) = (card.fixed(), card.index.sums.leased.get());
         let agree = fixed <= leased && card.capacity() <= card.capacity_beside(fixed);
         hold("a card's capacity is without what never moves", agree, || {
             format!("{fixed} of {leased} leased are fixed on {gpu}")

@@ -1,4 +1,5 @@
-//! Views of the decision machine: updates for processes, figures for `status`, recordings, and invariants.
+//! View: the facts that decisions read, and what is shown of them: updates for processes, figures for
+//! `status`, recordings, and invariants.
 
 pub(crate) mod figures;
 mod places;
@@ -10,3 +11,34 @@ pub mod waiting;
 
 pub mod invariants;
 pub mod log;
+
+use std::collections::BTreeMap;
+
+use gpushare_proto::{ClientId, Nanos};
+
+use crate::card::Card;
+use crate::config::Config;
+use crate::memory::orphans::Orphan;
+use crate::recovery::Recovery;
+use crate::session::registry::Sessions;
+use crate::values::gpu_set::GpuSet;
+use crate::values::small_map::ByGpu;
+
+/// Facts of one daemon's decision machine. Decisions read a view and change nothing; [`Core`](crate::Core) applies them.
+#[derive(Clone, Debug)]
+pub(crate) struct View {
+    pub(crate) now: Nanos,
+    pub(crate) config: Config,
+    pub(crate) cards: ByGpu<Card>,
+    /// Cards on which all sessions take turns.
+    pub(crate) in_turns: GpuSet,
+    /// Cards on which sessions get the lock only while they have work: all cards with turns, and those where
+    /// sessions of unequal shares may contend.
+    pub(crate) on_demand: GpuSet,
+    /// Cards on which a waiting session needs holders to make room.
+    pub(crate) wanted: GpuSet,
+    pub(crate) sessions: Sessions,
+    /// Memory on cards that dead processes left and the driver has not freed yet.
+    pub(crate) orphans: BTreeMap<ClientId, Orphan>,
+    pub(crate) recovery: Recovery,
+}

@@ -6,9 +6,10 @@ use std::collections::BTreeSet;
 use gpushare_proto::{ClientId, SessionId};
 
 use crate::events::{Place, WaitsFor};
-use crate::machine::{Core, View};
+use crate::machine::Core;
 use crate::session::lock::Lock;
 use crate::values::gpu_set::GpuSet;
+use crate::view::View;
 
 impl View {
     /// Returns a session's place in the queue; `None` if the session does not wait.
@@ -33,10 +34,10 @@ impl View {
         let mut cards = self.cards.among(self.turn_cards(id)).map(|(_, card)| card);
         let ahead = match (cards.next(), cards.next()) {
             (None, _) => 0,
-            (Some(card), None) => card.census.ahead_of(id).count(),
+            (Some(card), None) => card.index.ahead_of(id).count(),
             (Some(first), Some(second)) => {
                 let all = [first, second].into_iter().chain(cards);
-                let all: BTreeSet<SessionId> = all.flat_map(|card| card.census.ahead_of(id)).collect();
+                let all: BTreeSet<SessionId> = all.flat_map(|card| card.index.ahead_of(id)).collect();
                 all.len()
             }
         };
@@ -50,7 +51,7 @@ impl View {
             return WaitsFor::Return(away(self.cards_of(id)));
         }
         let cards = self.turn_cards(id);
-        let here = self.cards.among(cards).flat_map(|(_, card)| &card.census.holders);
+        let here = self.cards.among(cards).flat_map(|(_, card)| &card.index.holders);
         let mut holders: Vec<SessionId> = here.copied().collect();
         holders.sort_unstable();
         holders.dedup();

@@ -6,9 +6,10 @@ use gpushare_proto::{Bytes, ClientId, GateState, GpuId, GpuUuid, Nanos, SessionI
 
 use crate::card::Card;
 use crate::events::{Place, WaitsFor};
-use crate::machine::{Core, View};
+use crate::machine::Core;
 use crate::session::Session;
 use crate::session::lock::Lock;
+use crate::view::View;
 
 /// State of the whole scheduler at one instant.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -108,15 +109,15 @@ impl View {
             gpu,
             total_bytes: card.total,
             capacity_bytes: card.capacity(),
-            allocated_bytes: card.census.sums.used.get(),
+            allocated_bytes: card.index.sums.used.get(),
             fixed_bytes: card.fixed(),
             overhead_bytes: card.reserve(),
             managed_limit_bytes: card.managed_limit(),
             mode: card.mode.mode(),
             reason: card.mode.reason().to_owned(),
             mode_changes: card.mode.changes(),
-            holders: card.census.holders.iter().copied().collect(),
-            queue: card.census.queue.iter().map(|&(_, id)| id).collect(),
+            holders: card.index.holders.iter().copied().collect(),
+            queue: card.index.queue.iter().map(|&(_, id)| id).collect(),
             quantum_ns: self.next_quantum(card),
             handoffs: card.handoffs,
             aborted_drops: card.aborted_drops,

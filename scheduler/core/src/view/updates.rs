@@ -13,11 +13,12 @@ use smallvec::SmallVec;
 
 use crate::card::{Card, Told};
 use crate::events::{Effect, Place};
+use crate::machine::Core;
 use crate::machine::agenda::Timer;
-use crate::machine::{Core, View};
 use crate::session::Session;
 use crate::session::client::{Client, Figures};
 use crate::values::gpu_set::GpuSet;
+use crate::view::View;
 use crate::view::figures::present_ceiling;
 
 /// Largest number of sessions in a queue, or on a card, that are told every change at once.
@@ -91,14 +92,14 @@ impl View {
     fn is_in_a_crowd(&self, session: &Session) -> bool {
         let queues = session.cards.iter().filter(|(_, on)| on.listed.queued.is_some());
         let mut cards = queues.filter_map(|(gpu, _)| self.cards.get(gpu));
-        cards.any(|card| card.census.queue.len() > FEW)
+        cards.any(|card| card.index.queue.len() > FEW)
     }
 
     fn flags(&self, process: &Client, session: &Session, wanted: bool) -> u32 {
         let contended = process.books.keys().any(|gpu| {
             let live = session.sums(gpu).live > 0;
             let card = self.cards.get(gpu);
-            card.is_some_and(|card| card.census.has_other_users(live))
+            card.is_some_and(|card| card.index.has_other_users(live))
         });
         let flag = |set: bool, flag: u32| if set { flag } else { 0 };
         let limited = flag(session.is_limited(), FLAG_LIMITED);
@@ -137,7 +138,7 @@ impl Core {
             };
             let told = card.state_to_tell();
             let before = std::mem::replace(&mut card.told, told);
-            let few = card.census.members.len() <= FEW;
+            let few = card.index.members.len() <= FEW;
             if told.users != before.users || (told.ceilings != before.ceilings && few) {
                 self.touch_members(gpu);
             } else if told.ceilings != before.ceilings && card.alarms.figures.is_none() {
@@ -167,9 +168,9 @@ impl Core {
         let Some(card) = self.view.cards.get_mut(gpu) else {
             return;
         };
-        if card.census.queue.len() <= FEW {
+        if card.index.queue.len() <= FEW {
             card.moved_up = self.view.now;
-            for (_, id) in card.census.queue.clone() {
+            for (_, id) in card.index.queue.clone() {
                 // A gang may stand in a long queue on another card, which did not change.
                 if let Some(session) = self.view.sessions.get_mut(id) {
                     session.hears_place = true;
@@ -196,11 +197,11 @@ impl Core {
     /// Tells the next few sessions in a long queue their places.
     pub(crate) fn tell_places_again(&mut self, gpu: GpuId) {
         let Some(card) = self.view.cards.get(gpu) else { return };
-        let census = &card.census;
+        let index = &card.index;
         // During recovery sessions also wait on cards without turns, which have no queue.
         let waiting: Vec<SessionId> = match self.view.recovery.is_over() {
-            true => census.queue.iter().map(|&(_, id)| id).collect(),
-            false => census.members.iter().copied().collect(),
+            true => index.queue.iter().map(|&(_, id)| id).collect(),
+            false => index.members.iter().copied().collect(),
         };
         let due = |id| Some((self.view.place_is_old(id, card.moved_up)?, id));
         let mut old: Vec<(Nanos, SessionId)> = waiting.into_iter().filter_map(due).collect();
@@ -296,8 +297,8 @@ impl Card {
             _ => self.needed(),
         };
         Told {
-            users: self.census.users(),
-            line: self.census.line(),
+            users: self.index.users(),
+            line: self.index.line(),
             ceilings: [self.before_fixed(), self.fixed(), taken, limit],
         }
     }

@@ -47,7 +47,7 @@ impl Core {
         let reason = self.view.place(id)?.reason;
         let cards = self.view.turn_cards(id);
         let here = || self.view.cards.among(cards).map(|(_, card)| card);
-        let holders: BTreeSet<SessionId> = here().flat_map(|card| &card.census.holders).copied().collect();
+        let holders: BTreeSet<SessionId> = here().flat_map(|card| &card.index.holders).copied().collect();
         let rest = |holder: SessionId| match &self.view.sessions.get(holder)?.lock {
             Lock::Holding(grant) => Some((holder, grant.clock.end() - now)),
             Lock::Dropping(..) => Some((holder, Nanos::ZERO)),

@@ -18,9 +18,10 @@
 use gpushare_proto::{GpuId, Nanos, SessionId};
 
 use crate::card::{quantum, queue};
-use crate::machine::{Core, View};
+use crate::machine::Core;
 use crate::session::clock::Clock;
 use crate::values::gpu_set::GpuSet;
+use crate::view::View;
 
 /// Shortest backfilled turn, as a number of switch costs. Two switches take half of that time, and the other
 /// half is of use.
@@ -63,7 +64,7 @@ impl View {
 
     /// Whether another session would be granted a holder's cards until `until`, and precedes the holder in the
     /// order of turns.
-    fn yields_behind(&self, id: SessionId, until: Nanos) -> bool {
+    pub(super) fn yields_behind(&self, id: SessionId, until: Nanos) -> bool {
         let cards = self.turn_cards(id);
         let tied = self.tied_to(cards);
         let mut taken = self.occupancies(tied);
@@ -90,7 +91,7 @@ impl View {
         let (Some(card), Some(mut occupancy)) = (self.cards.get(gpu), self.occupancy_on(gpu)) else {
             return self.now;
         };
-        let here = card.census.holders.iter().copied();
+        let here = card.index.holders.iter().copied();
         let ends = here.filter(|&holder| self.turn_cards(holder).contains(gpu) && !self.is_stuck(holder));
         let mut ends: Vec<_> = ends.map(|holder| (self.turn_ends(holder), holder)).collect();
         ends.sort_unstable();
@@ -120,19 +121,10 @@ impl View {
 }
 
 impl Core {
-    /// Lets a holder whose quantum is over go on until `until`, for at most another quantum. It releases the
-    /// lock instead if a session that precedes it would be granted its cards.
-    pub(crate) fn go_on(&mut self, id: SessionId, until: Nanos) {
-        match self.view.yields_behind(id, until) {
-            true => self.begin_drop(id),
-            false => self.renew(id, Some(until)),
-        }
-    }
-
     /// Ends the backfilled turns on some cards, after a session released the lock there or stopped waiting.
     /// Those whose cards are still of no use to the gang go on.
     pub(crate) fn end_backfill(&mut self, cards: GpuSet) {
-        let holders = self.view.cards.among(cards).flat_map(|(_, card)| &card.census.holders);
+        let holders = self.view.cards.among(cards).flat_map(|(_, card)| &card.index.holders);
         let limited = |id: &SessionId| {
             let grant = self.view.sessions.get(*id).and_then(|session| session.lock.holding());
             grant.is_some_and(|grant| grant.clock.is_limited())

@@ -11,8 +11,9 @@ use std::cmp::Reverse;
 
 use gpushare_proto::{GpuId, Nanos, SessionId};
 
-use crate::machine::{Core, View};
+use crate::machine::Core;
 use crate::session::lock::Lock;
+use crate::view::View;
 
 impl View {
     /// Holders on a card that must release the lock for a waiter, starting with the one that has had the most
@@ -24,7 +25,7 @@ impl View {
         let need = self.need(id, gpu);
         let mut occupancy = self.occupancy_on(gpu)?;
         let (leaving, mut behind): (Vec<SessionId>, Vec<SessionId>) = card
-            .census
+            .index
             .holders
             .iter()
             .filter(|holder| self.turn_cards(**holder).contains(gpu) && !self.is_stuck(**holder))

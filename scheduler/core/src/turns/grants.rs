@@ -1,19 +1,20 @@
-//! Grants of the lock. Where sessions take turns, they get the lock in turn order (turns.rs); elsewhere every
+//! Grants of the lock. Where sessions take turns, they get the lock in turn order (turns/order.rs); elsewhere every
 //! session gets it. After a restart of the daemon, the earlier holders get it again.
 
 use gpushare_proto::{ClientId, GpuId, Nanos, SessionId};
 
+use crate::card::Card;
+use crate::card::queue::{self, Occupancies, Occupancy};
 use crate::config::StuckPolicy;
-use crate::event::Notice;
-use crate::gpu::Card;
-use crate::gpu::queue::{self, Occupancies, Occupancy};
-use crate::gpu_set::GpuSet;
-use crate::machine::{Core, View};
+use crate::events::Notice;
+use crate::machine::Core;
 use crate::memory::absent::Absent;
 use crate::session::client::Past;
 use crate::session::clock::Clock;
 use crate::session::drop::PendingDrop;
 use crate::session::lock::{Entry, Grant, Lock, Ticket};
+use crate::values::gpu_set::GpuSet;
+use crate::view::View;
 
 /// Reason for which a session gets the lock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -41,7 +42,7 @@ impl View {
         let mut tied = GpuSet::from(gpu);
         let mut open = tied;
         while let Some(gpu) = open.pop_first() {
-            let gangs = self.cards.get(gpu).map(|card| &card.census.gangs);
+            let gangs = self.cards.get(gpu).map(|card| &card.index.gangs);
             for &id in gangs.into_iter().flatten() {
                 let more = self.cards_of(id).without(tied);
                 (tied, open) = (tied.with(more), open.with(more));
@@ -146,7 +147,7 @@ impl View {
     /// Quantum of the next turn on a card: of the first session in its queue, else of one that moves no
     /// memory.
     pub(crate) fn next_quantum(&self, card: &Card) -> Nanos {
-        match card.census.queue.first() {
+        match card.index.queue.first() {
             Some(&(_, id)) => self.quantum(id, self.expected_move(id)),
             None => card.quantum(Nanos::ZERO, &self.config),
         }
@@ -279,7 +280,7 @@ impl Core {
         self.view.wanted = before.without(of).with(wanted);
         let changed = before.without(self.view.wanted).with(self.view.wanted.without(before));
         for gpu in changed {
-            let holders = self.view.cards.get(gpu).map(|card| card.census.holders.clone());
+            let holders = self.view.cards.get(gpu).map(|card| card.index.holders.clone());
             holders.into_iter().flatten().for_each(|id| self.touch(id));
         }
     }

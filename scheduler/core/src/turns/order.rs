@@ -15,7 +15,7 @@
 //! A session on several cards (a gang) is ordered by the greatest of its distances from the floors. So its
 //! place is the same on each card. At the end of a quantum, a holder goes on only if the first waiter's
 //! virtual time exceeds the holder's by more than half a quantum. Where the first waiter is a gang that also
-//! waits for another card, others use the time until then (backfill.rs). A waiting gang keeps the floors of all its cards down, so that it becomes first at some
+//! waits for another card, others use the time until then (turns/backfill.rs). A waiting gang keeps the floors of all its cards down, so that it becomes first at some
 //! time. Before its turn it gives up the lead that waiting for another card gave it. A new session begins at
 //! the least virtual time of the others.
 //!
@@ -27,21 +27,22 @@
 //! [(wⱼ/wᵢ)(qᵢ+sᵢ) + (3/2)qⱼ + sⱼ], plus the switch budget. Here q is the quantum, s the cost of a switch
 //! ([`Card::switch_cost`]) and w the effective weight. The three terms: j catches up with i, ends its present
 //! quantum, and may be renewed half a quantum early. A gang also waits for the drain of backfilled turns. A session that waits for memory of stuck
-//! or absent processes (grants.rs) has no bound.
+//! or absent processes (turns/grants.rs) has no bound.
 
 use std::collections::BTreeSet;
 
 use gpushare_proto::{GpuId, Nanos, SessionId};
 
-use crate::few::ByGpu;
-use crate::gpu::Card;
-use crate::gpu_set::GpuSet;
-use crate::machine::{Core, View};
+use crate::card::Card;
+use crate::machine::Core;
 use crate::memory::absent::Absent;
 use crate::session::Session;
 use crate::session::lock::{Lock, Ticket, Turn};
 use crate::session::on_card::OnCard;
 use crate::session::share::{Class, Share, Virtual, part};
+use crate::values::gpu_set::GpuSet;
+use crate::values::small_map::ByGpu;
+use crate::view::View;
 
 /// Sort key in the order over several cards: not urgent, distance from the floor, class, ticket, session.
 type Order = (bool, i128, Class, Ticket, SessionId);
@@ -52,14 +53,14 @@ impl View {
         let mut here = cards.into_iter();
         let (first, second) = (here.next(), here.next());
         let one = first.filter(|_| second.is_none()).and_then(|gpu| self.cards.get(gpu));
-        let one = one.into_iter().flat_map(|card| card.census.queue.iter().map(|&(_, id)| id));
+        let one = one.into_iter().flat_map(|card| card.index.queue.iter().map(|&(_, id)| id));
         let many = second.map(|_| self.in_common_line(cards));
         one.chain(many.into_iter().flatten())
     }
 
     /// Returns the queued sessions of several cards in one common order of turns.
     fn in_common_line(&self, cards: GpuSet) -> Vec<SessionId> {
-        let waiters = self.cards.among(cards).flat_map(|(_, card)| &card.census.queue);
+        let waiters = self.cards.among(cards).flat_map(|(_, card)| &card.index.queue);
         let waiters: BTreeSet<Order> = waiters.map(|&(turn, id)| self.order(turn, id)).collect();
         let mut seen = BTreeSet::new();
         let ids = waiters.into_iter().map(|(.., id)| id);
@@ -75,12 +76,12 @@ impl View {
         let Some(card) = self.cards.get(gpu) else {
             return Virtual::default();
         };
-        let pays = card.census.first_payers().filter_map(|id| {
+        let pays = card.index.first_payers().filter_map(|id| {
             let session = self.sessions.get(id)?;
             let on = session.cards.get(gpu)?;
             Some(on.standing().plus(owed(now, session, card, on)))
         });
-        let least = card.census.least_waiting().into_iter().chain(pays).min();
+        let least = card.index.least_waiting().into_iter().chain(pays).min();
         least.map_or(card.floor, |least| card.floor.max(least))
     }
 
@@ -105,12 +106,12 @@ impl View {
     /// there are none, of waiting gangs.
     fn least_beside(&self, id: SessionId, gpu: GpuId, card: &Card) -> Option<Virtual> {
         let line = || {
-            let others = card.census.queue.iter().filter(|&&(_, other)| other != id);
+            let others = card.index.queue.iter().filter(|&&(_, other)| other != id);
             others.filter(|&&(_, other)| self.is_admissible(other))
         };
         let is_alone = |&&(_, other): &&(Turn, SessionId)| self.turn_cards(other).len() < 2;
         let waits = line().find(is_alone).map(|(turn, _)| turn.had);
-        let pays = card.census.payers().filter(|&other| other != id).filter_map(|other| {
+        let pays = card.index.payers().filter(|&other| other != id).filter_map(|other| {
             let session = self.sessions.get(other)?;
             Some(self.had(session, card, session.cards.get(gpu)?))
         });
@@ -208,7 +209,7 @@ impl Core {
     /// floor would be too low where a gang, or a waiter for memory that does not come back, keeps it down.
     fn level(&mut self, id: SessionId, gpu: GpuId) -> Virtual {
         let floor = self.raise_floor(gpu);
-        let held_down = |card: &&Card| card.census.has_gangs() || self.view.absent(gpu) != Absent::NONE;
+        let held_down = |card: &&Card| card.index.has_gangs() || self.view.absent(gpu) != Absent::NONE;
         let card = self.view.cards.get(gpu).filter(held_down);
         let beside = card.and_then(|card| self.view.least_beside(id, gpu, card));
         beside.unwrap_or(floor).max(floor)
@@ -258,7 +259,7 @@ impl Core {
     /// processes of the last daemon are about to return, turns go on instead, and all keep their distances.
     pub(crate) fn start_level(&mut self, gpu: GpuId) {
         let Some(card) = self.view.cards.get(gpu) else { return };
-        let (floor, members) = (card.floor, card.census.members.clone());
+        let (floor, members) = (card.floor, card.index.members.clone());
         for id in members {
             self.charge_so_far(id);
             if let Some(on) = self.view.sessions.get_mut(id).and_then(|session| session.cards.get_mut(gpu))
@@ -314,7 +315,7 @@ impl Core {
         }
         // Gangs wait longer for this holder than expected, which leaves others more time on their other cards.
         for gpu in self.view.turn_cards(id) {
-            if self.view.cards.get(gpu).is_some_and(|card| !card.census.gangs.is_empty()) {
+            if self.view.cards.get(gpu).is_some_and(|card| !card.index.gangs.is_empty()) {
                 self.agenda.look_at(gpu);
                 self.reordered = true;
             }

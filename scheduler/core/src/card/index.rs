@@ -3,7 +3,7 @@
 //!
 //! ```text
 //!   a book changes ─▶ sums
-//!   book or lock changes ─▶ OnCard::listed, as it was ─▶ Census::list takes that out and the new one in
+//!   book or lock changes ─▶ OnCard::listed, as it was ─▶ CardIndex::list takes that out and the new one in
 //! ```
 
 use std::collections::btree_map::Entry;
@@ -12,14 +12,14 @@ use std::ops::Bound;
 
 use gpushare_proto::{Bytes, SessionId};
 
+use crate::memory::sums::{Sums, Total};
 use crate::session::lock::Turn;
 use crate::session::on_card::{Listing, Presence};
 use crate::session::share::{Share, Virtual};
-use crate::sums::{Sums, Total};
 
 /// Counts, sums and ordered sets over the sessions on one card.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Census {
+pub(crate) struct CardIndex {
     /// Sums over the memory books of all sessions on the card.
     pub(crate) sums: Sums,
     /// Sessions with a process that uses the card.
@@ -59,7 +59,7 @@ pub(crate) struct Census {
     line: u64,
 }
 
-impl Census {
+impl CardIndex {
     /// Replaces a session's entry `old` by `new` in all counts, sums and sets.
     pub(crate) fn list(&mut self, id: SessionId, old: &Listing, new: &Listing) {
         change(&mut self.members, id, old.member, new.member);

@@ -3,14 +3,34 @@
 
 use gpushare_proto::{GpuId, Nanos, SessionId};
 
-use crate::event::{Effect, Notice};
-use crate::gpu::Card;
-use crate::gpu::queue;
-use crate::machine::{Core, View};
+use crate::card::Card;
+use crate::card::queue;
+use crate::events::{Effect, Notice};
+use crate::machine::Core;
 use crate::session::drop::{PendingDrop, Step};
 use crate::session::lock::Lock;
+use crate::view::View;
+
+/// Decision on a holder whose quantum is over.
+enum AfterQuantum {
+    /// The holder releases the lock for the first waiter on a card.
+    MakeWay(GpuId),
+    /// The holder releases the lock for a session whose turn is backfilled.
+    Drop,
+    /// Another quantum begins; if it is backfilled, it ends by the given time.
+    Renew(Option<Nanos>),
+}
 
 impl View {
+    fn after_quantum(&self, id: SessionId) -> AfterQuantum {
+        match (self.useless_until(id), self.makes_way(id)) {
+            (Some(until), _) if self.yields_behind(id, until) => AfterQuantum::Drop,
+            (Some(until), _) => AfterQuantum::Renew(Some(until)),
+            (None, Some(gpu)) => AfterQuantum::MakeWay(gpu),
+            (None, None) => AfterQuantum::Renew(None),
+        }
+    }
+
     /// Whether a waiting session needs holders to make room on a card.
     pub(crate) fn is_wanted(&self, gpu: GpuId) -> bool {
         self.wanted.contains(gpu)
@@ -63,7 +83,7 @@ impl Core {
             }
         }
         // Turns are backfilled only where gangs wait.
-        if self.view.cards.among(cards).any(|(_, card)| card.census.has_gangs()) {
+        if self.view.cards.among(cards).any(|(_, card)| card.index.has_gangs()) {
             self.end_backfill(self.view.tied_to(cards));
         }
         self.notice(Notice::Dropped { session: id, epoch, gpus, drain });
@@ -77,7 +97,7 @@ impl Core {
                 continue;
             };
             let mut holders: Vec<_> = card
-                .census
+                .index
                 .holders
                 .iter()
                 .filter(|id| self.view.turn_cards(**id).contains(gpu))
@@ -98,17 +118,14 @@ impl Core {
         }
     }
 
-    /// Handles the end of a quantum: the holder goes on while the first waiter cannot begin, releases the lock
-    /// for it, or begins another quantum.
+    /// Handles the end of a quantum.
     fn expire_quantum(&mut self, id: SessionId) {
         let wanted = self.view.turn_cards(id).and(self.view.wanted);
         wanted.into_iter().for_each(|gpu| self.raise_floors(gpu));
-        if let Some(until) = self.view.useless_until(id) {
-            return self.go_on(id, until);
-        }
-        match self.view.makes_way(id) {
-            Some(gpu) => self.make_way(id, gpu),
-            None => self.renew(id, None),
+        match self.view.after_quantum(id) {
+            AfterQuantum::MakeWay(gpu) => self.make_way(id, gpu),
+            AfterQuantum::Drop => self.begin_drop(id),
+            AfterQuantum::Renew(limit) => self.renew(id, limit),
         }
     }
 
