@@ -1,5 +1,5 @@
-//! The driver's functions that `src/lib.rs` does not write out: a real driver has them all, and what a lookup costs
-//! depends on that.
+//! The driver's functions that `src/lib.rs` does not write out: a real driver has them all, and what a
+//! lookup costs depends on that.
 
 use std::fmt::Write;
 use std::path::Path;

@@ -9,8 +9,8 @@
 //!   resolve   lookups of 481 functions, as many as libcudart makes when it starts; once, in a new process
 //! ```
 //!
-//! Run with and without the preload; the difference is what we add. The time is the thread's own CPU time, so that
-//! other threads on the same core do not count.
+//! Run with and without the preload; the difference is what we add. The time is the thread's own CPU time,
+//! so that other threads on the same core do not count.
 
 mod launch;
 
@@ -172,8 +172,8 @@ fn memory(driver: &Library, batches: usize) -> anyhow::Result<serde_json::Value>
     }))
 }
 
-/// Batches of a hundred, with a pause after each: a process that is refused does something else before it tries again, and who
-/// is told has time to listen.
+/// Batches of a hundred, with a pause after each: a process that is refused does something else before it
+/// tries again, and who is told has time to listen.
 fn refuse(driver: &Library, batches: usize) -> anyhow::Result<serde_json::Value> {
     // SAFETY: the driver's headers give this export this signature.
     let allocate = unsafe { driver.get::<Allocate>("cuMemAlloc_v2") }?;

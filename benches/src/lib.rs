@@ -1,6 +1,6 @@
-//! A libcuda that does nothing, so that what stands before the driver is all that is measured: one card, one
-//! context, and memory that is only numbers. It has every function of a driver, those that the library calls written out
-//! here and the others made by `build.rs`, and every call succeeds.
+//! A libcuda that does nothing, so that what stands before the driver is all that is measured: one card,
+//! one context, and memory that is only numbers. It has every function of a driver, those that the library
+//! calls written out here and the others made by `build.rs`, and every call succeeds.
 
 use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
 use std::sync::atomic::{AtomicU64, Ordering};

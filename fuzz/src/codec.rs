@@ -1,5 +1,5 @@
-//! Both sockets' messages: no bytes panic the decoder, what decodes encodes to what decodes to the same, and a frame that
-//! comes in pieces is the frame that comes whole.
+//! Both sockets' messages: no bytes panic the decoder, what decodes encodes to what decodes to the same,
+//! and a frame that comes in pieces is the frame that comes whole.
 
 use std::fmt::Debug;
 

@@ -1,8 +1,9 @@
 //! Any bytes as a list of events with times, which the decision machine must survive with its rules intact.
 //!
-//! Ids are few, so that events meet; amounts are round, tiny or as large as can be; time stands still, passes, jumps,
-//! and now and then runs backwards. The shell's contract is kept in one thing, that a recall is answered before anything
-//! else is told; how much was taken back may be a lie, and so may all that a page says.
+//! Ids are few, so that events meet; amounts are round, tiny or as large as can be; time stands still,
+//! passes, jumps, and now and then runs backwards. The shell's contract is kept in one thing, that a recall
+//! is answered before anything else is told; how much was taken back may be a lie, and so may all that a
+//! page says.
 
 use std::collections::BTreeSet;
 

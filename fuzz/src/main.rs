@@ -14,8 +14,8 @@ use gpushare_fuzz::{codec, events, mutate};
 use gpushare_tests::dice::Dice;
 use serde::Serialize;
 
-/// More than this a decode never takes beyond what its bytes can stand for: the decoder's first guess at a sequence is
-/// at most a mebibyte, and sequences lie in each other three deep.
+/// More than this a decode never takes beyond what its bytes can stand for: the decoder's first guess at a
+/// sequence is at most a mebibyte, and sequences lie in each other three deep.
 const ALLOWANCE: usize = 4 << 20;
 /// Most bytes of memory that one byte of any message can stand for.
 const PER_BYTE: usize = 256;

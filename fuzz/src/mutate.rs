@@ -1,4 +1,5 @@
-//! Bytes that are almost a message: the golden bytes of every release, changed as one who knows the encoding would.
+//! Bytes that are almost a message: the golden bytes of every release, changed as one who knows the
+//! encoding would.
 
 use std::fs;
 use std::path::Path;

@@ -1,6 +1,7 @@
 //! The `cudarc` crate as it is published: it opens libcuda itself and looks every function up in it.
 //!
-//! Uploads words, adds to them by a kernel on a stream of its own, and prints what comes back and how large the card is.
+//! Uploads words, adds to them by a kernel on a stream of its own, and prints what comes back and how large
+//! the card is.
 
 use std::ffi::CString;
 

@@ -1,7 +1,7 @@
 //! Where the programs and libraries under test are: just built, or in one folder on a machine without Rust.
 //!
-//! What users get is linked in another way than what `cargo test` builds. `GPUSHARE_TEST_SHIPPED=FOLDER` runs any test on the
-//! library, the daemon and the command line of a stage instead.
+//! What users get is linked in another way than what `cargo test` builds. `GPUSHARE_TEST_SHIPPED=FOLDER`
+//! runs any test on the library, the daemon and the command line of a stage instead.
 
 use std::collections::BTreeMap;
 use std::ops::Index;
@@ -90,7 +90,8 @@ impl Index<Part> for Artifacts {
 }
 
 impl Artifacts {
-    /// Artifacts of this test run: built by the first test that asks, or in part those that [`SHIPPED`] names.
+    /// Artifacts of this test run: built by the first test that asks, or in part those that [`SHIPPED`]
+    /// names.
     pub fn of_tests() -> anyhow::Result<&'static Self> {
         static BUILT: OnceLock<Result<Artifacts, String>> = OnceLock::new();
         BUILT

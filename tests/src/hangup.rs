@@ -1,4 +1,5 @@
-//! Ending the connection of a process from outside, as if it had done so itself: it lives, and keeps all that it has.
+//! Ending the connection of a process from outside, as if it had done so itself: it lives, and keeps all
+//! that it has.
 
 use std::fs;
 use std::os::fd::{AsFd, OwnedFd};

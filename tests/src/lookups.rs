@@ -5,9 +5,9 @@
 //!      └──> libcudart_start + libgpushare.so ─────> libcuda      NAME VERSION FLAGS  libgpushare   cuLaunchKernel_ptsz
 //! ```
 //!
-//! The driver's own answer is the judge: its code and status must not change, and where it points to an export that
-//! libgpushare.so has too, that very export of libgpushare.so must be answered; anything else must stay as
-//! it is, to the byte.
+//! The driver's own answer is the judge: its code and status must not change, and where it points to an
+//! export that libgpushare.so has too, that very export of libgpushare.so must be answered; anything else
+//! must stay as it is, to the byte.
 
 use std::collections::BTreeSet;
 use std::path::Path;

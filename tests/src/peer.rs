@@ -1,6 +1,7 @@
 //! One end of a conversation with a daemon: what speaks its language, or only begins to.
 //!
-//! For questions that come too often to start `gpushare-ctl` for each, and for peers that no tool of ours would be.
+//! For questions that come too often to start `gpushare-ctl` for each, and for peers that no tool of ours
+//! would be.
 
 use std::io::{Read, Write};
 use std::marker::PhantomData;

@@ -55,7 +55,8 @@ impl Program {
         Ok(program)
     }
 
-    /// Starts a program with a variable in its environment, without memory, and waits until it has its context.
+    /// Starts a program with a variable in its environment, without memory, and waits until it has its
+    /// context.
     pub fn hold_with(
         world: &World,
         sharing: &Sharing,

@@ -4,9 +4,9 @@ use std::collections::BTreeMap;
 
 use serde_json::Value;
 
-/// Reads a trace, and holds its slices against their order: times never fall, on each track one slice is after the
-/// other, every end has its beginning, and nothing is open at the end. Gives the slices' names in the order of their
-/// ends.
+/// Reads a trace, and holds its slices against their order: times never fall, on each track one slice is
+/// after the other, every end has its beginning, and nothing is open at the end. Gives the slices' names in
+/// the order of their ends.
 ///
 /// # Panics
 /// If the trace is not whole or its slices are in no such order.

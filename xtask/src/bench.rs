@@ -1,7 +1,9 @@
-//! `cargo xtask bench`: measures the cost of single operations, without a GPU: the driver under the library does nothing.
+//! `cargo xtask bench`: measures the cost of single operations, without a GPU: the driver under the library
+//! does nothing.
 //!
-//! Times are held against something that is measured in the same run: an atomic addition on the processor, or an echo of the same
-//! message between two processes. So the bounds say more about the code than about the machine.
+//! Times are held against something that is measured in the same run: an atomic addition on the processor,
+//! or an echo of the same message between two processes. So the bounds say more about the code than about
+//! the machine.
 
 use std::collections::BTreeMap;
 use std::fmt;

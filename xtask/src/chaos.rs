@@ -1,4 +1,5 @@
-//! `cargo xtask chaos`: a daemon with sessions and programs on the simulated card, in which things break at random.
+//! `cargo xtask chaos`: a daemon with sessions and programs on the simulated card, in which things break at
+//! random.
 //!
 //! ```text
 //!   seed ─▶ schedule ─▶ kill, stop, cut, fill, jump ... ─┐
@@ -7,12 +8,13 @@
 //!   peers that speak half, nonsense, or never read ──────┘
 //! ```
 //!
-//! Promises: every byte that the daemon counts belongs to a living program, and the other way round; every program
-//! answers; what a dead program had is free within 50 ms of the kernel's word, while the daemon lives. The same seed
-//! gives the same schedule of faults and the same lines for each program; when each of them is answered is the machine's affair.
+//! Promises: every byte that the daemon counts belongs to a living program, and the other way round; every
+//! program answers; what a dead program had is free within 50 ms of the kernel's word, while the daemon
+//! lives. The same seed gives the same schedule of faults and the same lines for each program; when each of
+//! them is answered is the machine's affair.
 //!
-//! The machine's clock is left alone. A restarted daemon may find itself in a time namespace whose monotonic clock is
-//! off by up to eleven days, forwards or, at the next restart, backwards.
+//! The machine's clock is left alone. A restarted daemon may find itself in a time namespace whose
+//! monotonic clock is off by up to eleven days, forwards or, at the next restart, backwards.
 
 use std::collections::VecDeque;
 use std::process::{Command, ExitCode, Output};
@@ -57,8 +59,8 @@ const CARD: Bytes = Bytes::mib(192);
 const QUOTA: Bytes = Bytes::mib(96);
 const SESSIONS: usize = 3;
 const PROGRAMS_EACH: usize = 2;
-/// How long books may take to be right when nothing happens any more: a program that lost its daemon comes back at
-/// once, but a stopped one was continued only now.
+/// How long books may take to be right when nothing happens any more: a program that lost its daemon comes
+/// back at once, but a stopped one was continued only now.
 const SETTLED: Duration = Duration::from_secs(10);
 
 /// How long, and which run.
@@ -429,7 +431,8 @@ impl Chaos<'_> {
         }
     }
 
-    /// All programs are gone: the books are empty, the card too, and a whole quota is to be had in each session.
+    /// All programs are gone: the books are empty, the card too, and a whole quota is to be had in each
+    /// session.
     fn end(mut self, world: &World) -> anyhow::Result<Report> {
         self.disk.free();
         self.lingering.clear();

@@ -1,5 +1,5 @@
-//! Packages of Debian, unpacked below `target/debian/`: nothing is installed, root is not needed, and they may be of another
-//! architecture or of an older Debian than this machine.
+//! Packages of Debian, unpacked below `target/debian/`: nothing is installed, root is not needed, and they
+//! may be of another architecture or of an older Debian than this machine.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -46,8 +46,8 @@ impl Debian {
         }
     }
 
-    /// A folder with these packages unpacked into it, `NAME` or `NAME:ARCHITECTURE`, and without those that they depend on.
-    /// Nothing is asked of the network if they are there.
+    /// A folder with these packages unpacked into it, `NAME` or `NAME:ARCHITECTURE`, and without those that
+    /// they depend on. Nothing is asked of the network if they are there.
     ///
     /// # Errors
     /// They cannot be had.

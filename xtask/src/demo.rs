@@ -6,8 +6,9 @@
 //!   picture      both timelines as SVG
 //! ```
 //!
-//! The programs run on the real card if there is one, else on the simulated card. There the demo fails if gpushare is not at
-//! least twice as fast, or never handed the card over. It fails on any card if a buffer was corrupted.
+//! The programs run on the real card if there is one, else on the simulated card. There the demo fails if
+//! gpushare is not at least twice as fast, or never handed the card over. It fails on any card if a buffer
+//! was corrupted.
 
 use std::path::PathBuf;
 use std::process::ExitCode;

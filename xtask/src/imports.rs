@@ -1,8 +1,9 @@
 //! `cargo xtask imports`: finds circles among the files of each crate that are wider than one folder.
 //!
-//! A file imports another if it names a path into it: `crate::`, `self::`, `super::`, or the name of a module that it declares.
-//! Files that import each other, directly or through others, form one circle. `foo.rs` and everything below `foo/` are one
-//! folder, in which circles are allowed. `lib.rs`, `main.rs` and modules of tests do not count.
+//! A file imports another if it names a path into it: `crate::`, `self::`, `super::`, or the name of a
+//! module that it declares. Files that import each other, directly or through others, form one circle.
+//! `foo.rs` and everything below `foo/` are one folder, in which circles are allowed. `lib.rs`, `main.rs`
+//! and modules of tests do not count.
 //!
 //! The source is read as a stream of tokens, without a parser: paths are all that matters here.
 
@@ -60,7 +61,8 @@ pub(crate) fn run(options: &Options, json: bool) -> anyhow::Result<ExitCode> {
     Ok(if fine { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-/// Number of circles in the crates for whose folder `counts` holds. The circles of all crates are named on stderr.
+/// Number of circles in the crates for whose folder `counts` holds. The circles of all crates are named on
+/// stderr.
 pub(crate) fn count(counts: impl Fn(&str) -> bool) -> anyhow::Result<usize> {
     let outcome = Outcome::of(&[])?;
     if !outcome.circles.is_empty() {

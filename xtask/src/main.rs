@@ -1,6 +1,7 @@
 //! Developer commands. Progress goes to stderr; under `--json` stdout ends with one line of JSON.
 //!
-//! In reading order: output and promises, the tools and programs that commands need, measurements, checks, and the rest.
+//! In reading order: output and promises, the tools and programs that commands need, measurements, checks,
+//! and the rest.
 #![forbid(unsafe_code)]
 
 mod output;
@@ -54,9 +55,11 @@ enum Command {
     /// Measure one scenario's promises on the simulated card; fails if one does not hold
     #[command(subcommand)]
     Scenario(scenario::Scenario),
-    /// Break things at random on the simulated card; fails if bytes are lost, a program hangs, or memory of a dead program stays
+    /// Break things at random on the simulated card; fails if bytes are lost, a program hangs, or memory of
+    /// a dead program stays
     Chaos(chaos::Options),
-    /// Give random bytes to the codec and random events to the core; fails if one of them panics or breaks a rule
+    /// Give random bytes to the codec and random events to the core; fails if one of them panics or breaks
+    /// a rule
     Fuzz(fuzz::Options),
     /// Measure one thing
     #[command(subcommand)]

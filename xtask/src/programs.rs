@@ -19,7 +19,8 @@ pub(crate) fn debug() -> anyhow::Result<Artifacts> {
     built(Profile::Dev, "the daemon, the library and the simulated card (about a minute the first time)")
 }
 
-/// Run by cargo, it builds; run from a stage, on a machine that may have no Rust, it takes those in its own folder.
+/// Run by cargo, it builds; run from a stage, on a machine that may have no Rust, it takes those in its own
+/// folder.
 fn built(profile: Profile, what: &str) -> anyhow::Result<Artifacts> {
     if by_cargo() {
         progress(format_args!("building {what}"));

@@ -1,10 +1,12 @@
-//! Promises of the project: the bound of each measured value, and whether it holds. One model, as a table or as JSON.
+//! Promises of the project: the bound of each measured value, and whether it holds. One model, as a table
+//! or as JSON.
 //!
 //! ```text
 //!   Check ── measure ─▶ one value per Bound ─▶ Promises ─▶ table, JSON, docs/results/scoreboard.md
 //! ```
 //!
-//! A bound is a ratio within one run or a counted quantity, so that it says more about the code than about the machine.
+//! A bound is a ratio within one run or a counted quantity, so that it says more about the code than about
+//! the machine.
 
 use std::fmt;
 use std::process::ExitCode;

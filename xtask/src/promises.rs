@@ -5,8 +5,8 @@
 //!   docs/results/cards.toml: figures of real cards, with card and date ─┘  └─▶ scoreboard.md: lines of what ran are replaced
 //! ```
 //!
-//! With `--quick` only values that are counted or computed in virtual time are measured. The others are skipped, and their lines
-//! of the scoreboard stay as they are.
+//! With `--quick` only values that are counted or computed in virtual time are measured. The others are
+//! skipped, and their lines of the scoreboard stay as they are.
 
 use std::process::ExitCode;
 

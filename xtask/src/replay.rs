@@ -6,8 +6,9 @@
 //!                                                        └──▶ the first that is broken, with its line: exit 1
 //! ```
 //!
-//! A replay that decides otherwise than the daemon did ends with exit 1 too: either the recording is of another
-//! version, or something besides its events went into a decision. So does a recording that is not as the daemon wrote it.
+//! A replay that decides otherwise than the daemon did ends with exit 1 too: either the recording is of
+//! another version, or something besides its events went into a decision. So does a recording that is not
+//! as the daemon wrote it.
 
 pub(crate) mod recording;
 mod words;

@@ -1,6 +1,7 @@
 //! `cargo xtask scenario`: promises that are measured with real processes on the simulated card.
 //!
-//! They are ratios of times, which other tests on the same machine would bend. So they are no part of `cargo test`.
+//! They are ratios of times, which other tests on the same machine would bend. So they are no part of
+//! `cargo test`.
 
 use std::process::ExitCode;
 
@@ -32,7 +33,8 @@ pub(crate) enum Scenario {
     Thrash,
     /// Programs under compute limits, alone and in pairs: their rates, as percent of the rate without one
     Shares,
-    /// Equal programs, two beside one with a limit, two under one limit, and the simulator's prediction of two that take turns
+    /// Equal programs, two beside one with a limit, two under one limit, and the simulator's prediction of
+    /// two that take turns
     Fairness,
     /// Rare bursts beside a program that always has work, where both fit and where they do not
     Burst,

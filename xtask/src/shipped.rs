@@ -1,11 +1,13 @@
 //! How what users get is built: for the C library of old systems, whatever this machine has.
 //!
-//! A library that is linked here needs the glibc of here, and does not load in an older container. Zig brings the symbol tables
-//! of every glibc since 2.17 and links against the one that is asked for; `cargo-zigbuild` puts it in the linker's place. Both
-//! come from PyPI, at pinned versions, into an environment below `target/`.
+//! A library that is linked here needs the glibc of here, and does not load in an older container. Zig
+//! brings the symbol tables of every glibc since 2.17 and links against the one that is asked for;
+//! `cargo-zigbuild` puts it in the linker's place. Both come from PyPI, at pinned versions, into an
+//! environment below `target/`.
 //!
-//! Zig would also bring an unwinder of its own. Ours must be the C library's: when a thread is cancelled, glibc unwinds
-//! it with libgcc's, and libgcc asks the functions that our frames name about *its* state. So `libgcc_s.so.1` comes first.
+//! Zig would also bring an unwinder of its own. Ours must be the C library's: when a thread is cancelled,
+//! glibc unwinds it with libgcc's, and libgcc asks the functions that our frames name about *its* state. So
+//! `libgcc_s.so.1` comes first.
 
 pub(crate) mod elf;
 
@@ -40,8 +42,9 @@ pub(crate) struct Build<'a> {
     pub(crate) folder: &'a str,
 }
 
-/// Builds all that is shipped, staged and measured in release, for this machine's architecture. Always all of it: another
-/// choice of packages would choose other features of what they share, and build that once more.
+/// Builds all that is shipped, staged and measured in release, for this machine's architecture. Always all
+/// of it: another choice of packages would choose other features of what they share, and build that once
+/// more.
 ///
 /// # Errors
 /// The tools cannot be had, or something does not compile.

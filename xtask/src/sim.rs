@@ -1,5 +1,5 @@
-//! `cargo xtask sim TRACE`: the daemon's own core in virtual time, for as many sessions and days as one likes, against
-//! what others do on the same cards.
+//! `cargo xtask sim TRACE`: the daemon's own core in virtual time, for as many sessions and days as one
+//! likes, against what others do on the same cards.
 //!
 //! ```text
 //!   trace (built in, a file, a recording) ─▶ sessions ─┐            ┌─▶ table, JSON
@@ -7,8 +7,8 @@
 //!   gpushare's core · FCFS · 5 s per GB · nobody ──────┘  on cards  └─▶ figures
 //! ```
 //!
-//! What the cards are like is said in `card.rs` and docs/simulator.md, and is the same for all of them. Nothing here is a
-//! measurement.
+//! What the cards are like is said in `card.rs` and docs/simulator.md, and is the same for all of them.
+//! Nothing here is a measurement.
 
 mod account;
 mod between;

@@ -1,7 +1,8 @@
 //! `cargo xtask gpu stage`: everything that a machine with a GPU but without Rust needs, in one folder.
 //!
-//! All of it runs on the C library of old systems (`shipped.rs`); how old is said of each file, and is a failure where it is
-//! too new. Flat, because each program looks for the others beside itself: `target/stage/xtask demo` works there.
+//! All of it runs on the C library of old systems (`shipped.rs`); how old is said of each file, and is a
+//! failure where it is too new. Flat, because each program looks for the others beside itself:
+//! `target/stage/xtask demo` works there.
 
 use std::fmt;
 use std::fs;

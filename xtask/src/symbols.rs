@@ -1,5 +1,5 @@
-//! `cargo xtask symbols`: how many of the driver's functions are wrapped, answered, passed and unsupported, and whether
-//! one that NVIDIA's headers list, or libcudart asks for, has no row.
+//! `cargo xtask symbols`: how many of the driver's functions are wrapped, answered, passed and unsupported,
+//! and whether one that NVIDIA's headers list, or libcudart asks for, has no row.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;

@@ -20,7 +20,8 @@ const RETRIES: &str = "5";
 pub(crate) struct Venv(PathBuf);
 
 impl Venv {
-    /// `target/NAME` with exactly these packages, `PACKAGE==VERSION` each. Nothing is asked of the network if they are there.
+    /// `target/NAME` with exactly these packages, `PACKAGE==VERSION` each. Nothing is asked of the network
+    /// if they are there.
     ///
     /// # Errors
     /// Python is missing and cannot be installed, or the packages cannot be had.

@@ -1,14 +1,15 @@
 //! How many events the core takes in a second: 1000 sessions on 8 cards, on one thread.
 //!
-//! Of five events two ask for a turn, two let go of one, and one is about memory or limits. Every word is the one that
-//! the core gave, so each request is in order and turns are really granted. Effects are drained after every event; a
-//! deadline that is reached is told as it is by the daemon, and not counted.
+//! Of five events two ask for a turn, two let go of one, and one is about memory or limits. Every word is
+//! the one that the core gave, so each request is in order and turns are really granted. Effects are
+//! drained after every event; a deadline that is reached is told as it is by the daemon, and not counted.
 //!
 //! ```text
 //!   closed ── Wait ─▶ waiting ── Gate ─▶ holding ── Released ─▶ closed      the longest closed and the longest holding first
 //! ```
 //!
-//! On each card 125 sessions of 1 GiB want 16 GiB, so that 16 hold the lock. About half of them all wait at any time.
+//! On each card 125 sessions of 1 GiB want 16 GiB, so that 16 hold the lock. About half of them all wait at
+//! any time.
 
 use std::collections::{BTreeSet, VecDeque};
 use std::time::{Duration, Instant};
@@ -155,7 +156,8 @@ impl Bench {
         Ok(())
     }
 
-    /// One after the other: memory is in, a piece is taken, it lies unused, it is taken back, the limit is another one.
+    /// One after the other: memory is in, a piece is taken, it lies unused, it is taken back, the limit is
+    /// another one.
     fn changes_memory(&mut self) {
         self.changes += 1;
         let number = self.changes / 5 % self.gates.len();

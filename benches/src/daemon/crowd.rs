@@ -1,12 +1,13 @@
-//! A thousand clients of 500 sessions on one card that has room for one session at a time. All of them want it always.
+//! A thousand clients of 500 sessions on one card that has room for one session at a time. All of them want
+//! it always.
 //!
 //! ```text
 //!   a turn:  Gate ─▶ both clients of the session: memory is in, the quota's rest and back ─▶ 5 ms are over
 //!            ─▶ both let go ─▶ the next session's Gate: this is timed ─▶ both wait again, at the end of the queue
 //! ```
 //!
-//! A grant's time is from the last word of those who let go to the last client of the next session that has heard. One thread
-//! hears for all clients, as each library's link does for its own, and notes when.
+//! A grant's time is from the last word of those who let go to the last client of the next session that has
+//! heard. One thread hears for all clients, as each library's link does for its own, and notes when.
 
 use std::path::Path;
 use std::sync::mpsc::{Receiver, Sender, channel};
@@ -28,8 +29,8 @@ const EACH: usize = 2;
 /// Memory of a client; the clients of two sessions do not fit a capacity of 64 MiB.
 const MEMORY: Bytes = Bytes::mib(24);
 const QUOTA: Bytes = Bytes::mib(56);
-/// What the quota has besides. Each client takes it in a turn and leaves it unused, so the next one must be given it out of the
-/// other's page.
+/// What the quota has besides. Each client takes it in a turn and leaves it unused, so the next one must be
+/// given it out of the other's page.
 const REST: Bytes = Bytes::mib(8);
 const TURN: Duration = Duration::from_millis(5);
 /// Once around before anything is measured.

@@ -1,4 +1,5 @@
-//! Echo: the time of a question and an answer between two processes that decide nothing, over the same kind of socket.
+//! Echo: the time of a question and an answer between two processes that decide nothing, over the same kind
+//! of socket.
 
 use std::fs;
 use std::io::{Read, Write};

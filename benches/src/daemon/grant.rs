@@ -5,9 +5,10 @@
 //! ```
 //!
 //! The session's process has no memory, so none has to come in. It is alone, so this measures the way to a
-//! decision and back, not its wait. The echo is of the same frame, in blocks between the rounds, so that a slow minute of the
-//! machine is in both. All three processes are put on one processor: where a kernel puts the two ends of an exchange is
-//! another thing each time and costs more than all the rest (two idle processors of a virtual machine: 30 µs for an echo of 9).
+//! decision and back, not its wait. The echo is of the same frame, in blocks between the rounds, so that a
+//! slow minute of the machine is in both. All three processes are put on one processor: where a kernel puts
+//! the two ends of an exchange is another thing each time and costs more than all the rest (two idle
+//! processors of a virtual machine: 30 µs for an echo of 9).
 
 use std::path::Path;
 use std::time::{Duration, Instant};

@@ -1,4 +1,5 @@
-//! Cost of a quota and of a turn: in the process, at the daemon, in its core, and with a crowd. Prints one line of JSON.
+//! Cost of a quota and of a turn: in the process, at the daemon, in its core, and with a crowd. Prints one
+//! line of JSON.
 //!
 //! ```text
 //!   reserve   bytes taken from the lease and entered in the books, in this process, as every door does it
@@ -8,8 +9,8 @@
 //!   grant     a turn on a card that is free, from the request to the open gate
 //! ```
 //!
-//! The clients speak the library's protocol over the daemon's socket and have the pages that it gave them, and no CUDA.
-//! `sibling` and `echo` are the other processes of `recall` and `grant`.
+//! The clients speak the library's protocol over the daemon's socket and have the pages that it gave them,
+//! and no CUDA. `sibling` and `echo` are the other processes of `recall` and `grant`.
 
 mod core;
 mod crowd;

@@ -1,5 +1,5 @@
-//! The last byte of a quota, while all the rest of it lies unused in the pages of 32 sibling processes, of which eight are
-//! stopped: those cannot be asked, so the daemon takes it out of their pages.
+//! The last byte of a quota, while all the rest of it lies unused in the pages of 32 sibling processes, of
+//! which eight are stopped: those cannot be asked, so the daemon takes it out of their pages.
 //!
 //! ```text
 //!   each round:  every sibling leases a piece and leaves it unused ─▶ eight are stopped

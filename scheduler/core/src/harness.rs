@@ -7,8 +7,8 @@
 //!   Core::handle(now) ─▶ effects ─▶ gate words in the pages of the processes
 //! ```
 //!
-//! [`Harness::step`] also checks the invariants, and leaves recalls to the caller. [`Harness::poll_effect`] checks
-//! nothing, and answers recalls.
+//! [`Harness::step`] also checks the invariants, and leaves recalls to the caller. [`Harness::poll_effect`]
+//! checks nothing, and answers recalls.
 
 use gpushare_proto::{Bytes, ClientId, GateState, GateWord, Nanos};
 

@@ -1,5 +1,5 @@
-//! Bug 1: at the start of libcudart one base name has several variants. Handing out the wrapper of another one moves work
-//! to another stream, or calls a function with the wrong arguments.
+//! Bug 1: at the start of libcudart one base name has several variants. Handing out the wrapper of another
+//! one moves work to another stream, or calls a function with the wrong arguments.
 
 use std::collections::BTreeSet;
 use std::fmt::Write as _;

@@ -1,5 +1,5 @@
-//! Bug 2: `dlsym(RTLD_NEXT, name)` means something else for every library that asks. A tool that forwards the call asks as
-//! itself, and sends the caller back to its own beginning, for ever.
+//! Bug 2: `dlsym(RTLD_NEXT, name)` means something else for every library that asks. A tool that forwards
+//! the call asks as itself, and sends the caller back to its own beginning, for ever.
 
 use gpushare_tests::{Sharing, foreign};
 

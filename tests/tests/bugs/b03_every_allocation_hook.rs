@@ -1,5 +1,5 @@
-//! Bug 3: a quota that holds for one allocation function of the driver and not for another. Each function asks for
-//! 64 blocks of 64 MiB against a quota of 512 MiB.
+//! Bug 3: a quota that holds for one allocation function of the driver and not for another. Each function
+//! asks for 64 blocks of 64 MiB against a quota of 512 MiB.
 
 use gpushare_proto::Bytes;
 use gpushare_tests::{Daemon, Program, Sharing, World};
@@ -10,8 +10,8 @@ const BLOCKS: usize = 64;
 /// Blocks that the quota has room for.
 const FIT: usize = 8;
 
-/// An allocation function of the driver by its name in `hold`, how its blocks are freed, and what then makes the
-/// driver give back what it keeps.
+/// An allocation function of the driver by its name in `hold`, how its blocks are freed, and what then
+/// makes the driver give back what it keeps.
 struct Function {
     name: &'static str,
     free: &'static str,

@@ -1,5 +1,5 @@
-//! Bug 5: a process that is killed between reserving, allocating and booking takes its quota with it, or leaves somebody asleep.
-//! Its siblings get all of it as soon as the daemon knows, and nobody blocks.
+//! Bug 5: a process that is killed between reserving, allocating and booking takes its quota with it, or
+//! leaves somebody asleep. Its siblings get all of it as soon as the daemon knows, and nobody blocks.
 //!
 //! ```text
 //!   reserve ──▶ the driver allocates ──▶ booked ──▶ … ──▶ struck ──▶ the driver frees ──▶ given back
@@ -35,8 +35,8 @@ const DOORS: &[(&str, &str)] = &[
     ("mipmap", "cuMipmappedArrayCreate"),
 ];
 
-/// Waits until the daemon knows that only the survivor lives; then there is all of the quota for it, at the first try: it is not
-/// refused what the driver is about to have back.
+/// Waits until the daemon knows that only the survivor lives; then there is all of the quota for it, at the
+/// first try: it is not refused what the driver is about to have back.
 fn all_is_there(daemon: &Daemon, survivor: &mut Program, death: &str) -> anyhow::Result<()> {
     daemon.until("the daemon knows of the death", |status| {
         status.sessions.iter().all(|session| session.clients.len() == 1)
@@ -113,8 +113,8 @@ fn who_dies_while_the_daemon_thinks_leaves_its_quota_to_its_siblings() -> anyhow
     Ok(())
 }
 
-/// At instants from all over a loop of allocations and frees, with a driver that takes its time now and then. The next instant
-/// follows from the one before, so that a failure happens again.
+/// At instants from all over a loop of allocations and frees, with a driver that takes its time now and
+/// then. The next instant follows from the one before, so that a failure happens again.
 #[test]
 fn who_dies_at_any_instant_of_a_loop_leaves_its_quota_to_its_siblings() -> anyhow::Result<()> {
     let (world, daemon) = World::of(Bytes::gib(1))?.with_daemon(&[])?;

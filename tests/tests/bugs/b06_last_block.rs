@@ -1,5 +1,6 @@
-//! Bug 6: thirty-two processes race for the last block of a quota. Never is more given than the quota has, exactly one wins,
-//! and nobody is refused while room exists, also where that room lies unused in the page of somebody who is stopped.
+//! Bug 6: thirty-two processes race for the last block of a quota. Never is more given than the quota has,
+//! exactly one wins, and nobody is refused while room exists, also where that room lies unused in the page
+//! of somebody who is stopped.
 
 use gpushare_proto::Bytes;
 use gpushare_tests::{Artifacts, Daemon, Program, World};
@@ -109,8 +110,8 @@ fn a_whole_quota_that_lies_unused_with_stopped_and_running_siblings_is_there_for
     Ok(())
 }
 
-/// Everybody takes and gives back as fast as it can, and at every moment at which anybody looks the quota holds: by the
-/// daemon's books and by what the card itself has given out.
+/// Everybody takes and gives back as fast as it can, and at every moment at which anybody looks the quota
+/// holds: by the daemon's books and by what the card itself has given out.
 #[test]
 fn a_quota_holds_at_every_moment_of_a_race() -> anyhow::Result<()> {
     let (world, daemon) = world()?.with_daemon(&[])?;

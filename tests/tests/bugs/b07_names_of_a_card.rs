@@ -1,5 +1,5 @@
-//! Bug 7: the same card by different names must be one card: by index in either order, by UUID, by the beginning of that, as a
-//! MIG instance; and what names no card must stay no card.
+//! Bug 7: the same card by different names must be one card: by index in either order, by UUID, by the
+//! beginning of that, as a MIG instance; and what names no card must stay no card.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -16,7 +16,8 @@ const FIRST: &str = "MIG-44bbbbbb-0000-0000-0000-000000000002";
 const SECOND: &str = "MIG-44bbbbbb-0000-0000-0000-000000000102";
 const VISIBLE: &str = "CUDA_VISIBLE_DEVICES";
 
-/// A small card first on the bus, and a large one that CUDA counts first unless it is told to count by the bus.
+/// A small card first on the bus, and a large one that CUDA counts first unless it is told to count by the
+/// bus.
 fn two_cards() -> anyhow::Result<World> {
     let flags = ["--gpus", "2", "--memory", "32MiB", "--memory", "64MiB", "--uuid", SMALL, "--uuid", LARGE];
     World::with_card_flags(Artifacts::of_tests()?, &flags)

@@ -1,4 +1,5 @@
-//! Bug 9: a daemon that is missing, dies or returns, and peers that are no peers, cost nobody who shares anything.
+//! Bug 9: a daemon that is missing, dies or returns, and peers that are no peers, cost nobody who shares
+//! anything.
 
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;

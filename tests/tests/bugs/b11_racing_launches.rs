@@ -1,9 +1,9 @@
 //! Bug 11: a launch that races the release of the lock and runs in somebody else's turn.
 //!
-//! Two programs with four threads each launch short kernels as fast as they can while the lock changes hands as
-//! often as it may. Every launch that slipped through a gate that was being closed would compute in the other's
-//! turn: the card's own timeline shows who computed when, and it must not change hands more often than the
-//! lock did.
+//! Two programs with four threads each launch short kernels as fast as they can while the lock changes
+//! hands as often as it may. Every launch that slipped through a gate that was being closed would compute
+//! in the other's turn: the card's own timeline shows who computed when, and it must not change hands more
+//! often than the lock did.
 
 use gpushare_proto::Nanos;
 use gpushare_tests::{Artifacts, Daemon, Program, Sharing, World};

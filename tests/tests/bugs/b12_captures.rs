@@ -1,5 +1,5 @@
-//! Bug 12: tools that synchronise inside their launch hook break every stream capture. Two programs that contend record
-//! and replay graphs.
+//! Bug 12: tools that synchronise inside their launch hook break every stream capture. Two programs that
+//! contend record and replay graphs.
 
 use gpushare_tests::Program;
 

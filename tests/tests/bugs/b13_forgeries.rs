@@ -1,9 +1,9 @@
-//! Bug 13: peers that forge what they are, what they have and what they may: pid, size, release, token. None of it changes
-//! anything in anybody else's books, and the daemon goes on.
+//! Bug 13: peers that forge what they are, what they have and what they may: pid, size, release, token.
+//! None of it changes anything in anybody else's books, and the daemon goes on.
 //!
-//! The liars speak to the sockets themselves. Beside them a program of a session with a quota holds the card and a second one
-//! waits for it: after every lie both are what they were. What another user may try is in the daemon's own tests
-//! (`scheduler/tests/it/`), which can start the system's.
+//! The liars speak to the sockets themselves. Beside them a program of a session with a quota holds the
+//! card and a second one waits for it: after every lie both are what they were. What another user may try
+//! is in the daemon's own tests (`scheduler/tests/it/`), which can start the system's.
 
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;

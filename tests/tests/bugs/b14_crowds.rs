@@ -1,5 +1,5 @@
-//! Bug 14: three hundred processes that start within seconds: every one gets its context and its memory, and the daemon loses
-//! track of none.
+//! Bug 14: three hundred processes that start within seconds: every one gets its context and its memory,
+//! and the daemon loses track of none.
 
 use std::io::{BufRead, BufReader};
 use std::process::Stdio;

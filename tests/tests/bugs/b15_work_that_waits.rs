@@ -1,5 +1,5 @@
-//! Bug 15: work in flight that waits for something which the same program does later. A drop that waits for such work at a
-//! closed gate waits for itself; it must be undone and tried again.
+//! Bug 15: work in flight that waits for something which the same program does later. A drop that waits for
+//! such work at a closed gate waits for itself; it must be undone and tried again.
 
 use gpushare_proto::Bytes;
 use gpushare_proto::admin::{LockView, Status};

@@ -1,5 +1,5 @@
-//! Bug 16: what is left in the middle: a freed block that is used again at once, a free during a capture, an exit at a
-//! closed gate, a thread that is cancelled inside the gate.
+//! Bug 16: what is left in the middle: a freed block that is used again at once, a free during a capture,
+//! an exit at a closed gate, a thread that is cancelled inside the gate.
 
 use gpushare_proto::Bytes;
 use gpushare_tests::{Dialogue, Program, Sharing, World, foreign};
@@ -16,8 +16,8 @@ fn cancelling(world: &World, sharing: &Sharing, way: &str) -> anyhow::Result<Dia
     Ok(program)
 }
 
-/// A thread that is cancelled inside a call of the driver leaves the gate on its way: its process launches from another
-/// thread, and a drop finds nobody inside.
+/// A thread that is cancelled inside a call of the driver leaves the gate on its way: its process launches
+/// from another thread, and a drop finds nobody inside.
 fn cancelled_in_the_driver(way: &str) -> anyhow::Result<()> {
     let (world, daemon) = world()?.with_daemon(&SHORT_TURNS)?;
     for sharing in [Sharing::Native, Sharing::session("a")] {
@@ -42,7 +42,8 @@ fn a_thread_that_is_cancelled_in_a_copy_or_a_launch_leaves_the_gate() -> anyhow:
     ["copy", "launch"].into_iter().try_for_each(cancelled_in_the_driver)
 }
 
-/// While others wait for the card a copy first waits for its stream outside the gate: it may be cancelled there too.
+/// While others wait for the card a copy first waits for its stream outside the gate: it may be cancelled
+/// there too.
 #[test]
 fn a_thread_that_is_cancelled_in_a_copy_while_others_wait_holds_up_nobody() -> anyhow::Result<()> {
     let (world, daemon) = world()?.with_daemon(&SHORT_TURNS)?;
@@ -76,7 +77,8 @@ fn a_thread_that_is_cancelled_while_it_sleeps_at_a_closed_gate_ends_there() -> a
     a.end()
 }
 
-/// Neither the thread that sleeps at the gate nor what the program does in its exit handlers holds up its end.
+/// Neither the thread that sleeps at the gate nor what the program does in its exit handlers holds up its
+/// end.
 #[test]
 fn a_program_exits_at_a_closed_gate_as_it_exits_natively() -> anyhow::Result<()> {
     let (world, daemon) = world()?.with_daemon(&LONG_TURNS)?;
@@ -99,7 +101,8 @@ fn a_program_exits_at_a_closed_gate_as_it_exits_natively() -> anyhow::Result<()>
     Ok(())
 }
 
-/// A block is freed while work on it runs, and what comes next gets its place: the old work has ended by then.
+/// A block is freed while work on it runs, and what comes next gets its place: the old work has ended by
+/// then.
 #[test]
 fn a_freed_block_that_is_used_again_at_once_on_another_stream_keeps_its_new_words() -> anyhow::Result<()> {
     let (world, daemon) = world()?.with_daemon(&SHORT_TURNS)?;
@@ -120,8 +123,8 @@ fn a_freed_block_that_is_used_again_at_once_on_another_stream_keeps_its_new_word
     Ok(())
 }
 
-/// A free is no work that a capture records, and whether it is allowed beside one is the driver's to say. What it refuses
-/// stays in the books.
+/// A free is no work that a capture records, and whether it is allowed beside one is the driver's to say.
+/// What it refuses stays in the books.
 #[test]
 fn a_free_during_a_capture_is_answered_as_natively_and_charged_to_the_byte() -> anyhow::Result<()> {
     const LINES: [&str; 8] = [

@@ -1,5 +1,5 @@
-//! Bugs that tools of this kind have had, one file each, on the simulated card. The numbers are those of the list in
-//! the design notes on interposition.
+//! Bugs that tools of this kind have had, one file each, on the simulated card. The numbers are those of
+//! the list in the design notes on interposition.
 //!
 //! As in `e2e`: real processes, and no assertion on how long something took.
 

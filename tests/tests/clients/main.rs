@@ -1,5 +1,5 @@
-//! Programs of others, each natively and with gpushare, on the simulated card: what they compute and what they are told
-//! must be the same. Those in Python are in `cargo xtask ci-extra`.
+//! Programs of others, each natively and with gpushare, on the simulated card: what they compute and what
+//! they are told must be the same. Those in Python are in `cargo xtask ci-extra`.
 
 use gpushare_proto::Bytes;
 use gpushare_tests::{Program, Sharing, World, foreign};

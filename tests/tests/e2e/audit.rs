@@ -1,5 +1,5 @@
-//! A refusal is in all four places with the same figures, an act says by whom, and the file that holds both may be
-//! full, rotated or gone without anybody waiting for it.
+//! A refusal is in all four places with the same figures, an act says by whom, and the file that holds both
+//! may be full, rotated or gone without anybody waiting for it.
 
 use std::fs;
 use std::io::{Read as _, Write as _};

@@ -1,4 +1,5 @@
-//! Where a program's memory is: managed memory moves and cannot be handed to others, native memory can and stays.
+//! Where a program's memory is: managed memory moves and cannot be handed to others, native memory can and
+//! stays.
 
 use gpushare_proto::Bytes;
 use gpushare_tests::{Program, Sharing, World};

@@ -32,7 +32,8 @@ fn a_capture_survives_a_drop_and_its_graph_replays_right() -> anyhow::Result<()>
     Ok(())
 }
 
-/// The driver ends a capture when it is asked about a pool beside it, so we ask as one whom captures do not concern.
+/// The driver ends a capture when it is asked about a pool beside it, so we ask as one whom captures do not
+/// concern.
 #[test]
 fn the_librarys_questions_about_pools_break_no_capture() -> anyhow::Result<()> {
     let (world, _daemon) = World::of(Bytes::mib(64))?.with_daemon(&[])?;
@@ -57,8 +58,8 @@ fn capturing(world: &World, faults: &str) -> anyhow::Result<Program> {
     Ok(a)
 }
 
-/// `a` captures in its stream `s` while `b` waits for the card, and `steps` end that, each with its error or none: then `b`
-/// has its turn, whatever became of the capture, and after it `a` does what is left.
+/// `a` captures in its stream `s` while `b` waits for the card, and `steps` end that, each with its error
+/// or none: then `b` has its turn, whatever became of the capture, and after it `a` does what is left.
 fn the_lock_is_returned(
     faults: &str,
     steps: &[(&str, Option<&str>)],
@@ -113,8 +114,8 @@ fn the_lock_is_returned_after_a_capture_whose_graph_cannot_be_instantiated() -> 
     the_lock_is_returned("cuGraphInstantiateWithFlags=2", &[("end-capture s g", out_of_memory)], &afterwards)
 }
 
-/// An attempt by the wrong thread ends nothing. It spoils the capture though, so that there is nothing left to hold the
-/// lock for.
+/// An attempt by the wrong thread ends nothing. It spoils the capture though, so that there is nothing left
+/// to hold the lock for.
 #[test]
 fn the_lock_is_returned_after_another_thread_tried_to_end_the_capture() -> anyhow::Result<()> {
     let wrong_thread = Some("CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD");
@@ -122,8 +123,8 @@ fn the_lock_is_returned_after_another_thread_tried_to_end_the_capture() -> anyho
     the_lock_is_returned("", &[("@other end-capture s g", wrong_thread)], &afterwards)
 }
 
-/// A stream that waits for an event of a capturing stream captures too, without a call that says so. Nothing of ours may
-/// wait for it, not even on behalf of a copy that blocks while others want the card.
+/// A stream that waits for an event of a capturing stream captures too, without a call that says so.
+/// Nothing of ours may wait for it, not even on behalf of a copy that blocks while others want the card.
 #[test]
 fn a_stream_that_joins_a_capture_by_an_event_is_recorded_while_a_drop_is_pending() -> anyhow::Result<()> {
     for mode in ["thread", "relaxed"] {

@@ -1,4 +1,5 @@
-//! Room for what the driver takes for itself: where it finds none, the daemon is asked and the call made once more.
+//! Room for what the driver takes for itself: where it finds none, the daemon is asked and the call made
+//! once more.
 
 use gpushare_proto::Bytes;
 use gpushare_tests::{Program, Sharing, World};

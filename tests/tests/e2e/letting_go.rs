@@ -48,7 +48,8 @@ fn an_idle_holder_lets_go_long_before_its_quantum_ends() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Who was let in while everything fitted was told nothing since, and must notice by itself that it is wanted.
+/// Who was let in while everything fitted was told nothing since, and must notice by itself that it is
+/// wanted.
 #[test]
 fn an_idle_holder_from_parallel_times_lets_go_too() -> anyhow::Result<()> {
     let (world, daemon) = World::of(Bytes::mib(64))?.with_daemon(&["--quantum", "10min"])?;
@@ -184,8 +185,9 @@ fn a_thread_that_waits_says_after_two_seconds_what_for() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// How often a drop was undone, where one kernel spins until a `second` piece of work that finds the gate closed has run, after the
-/// program was told `before`. `kernels` are known to talk to others by their names.
+/// How often a drop was undone, where one kernel spins until a `second` piece of work that finds the gate
+/// closed has run, after the program was told `before`. `kernels` are known to talk to others by their
+/// names.
 fn undone_drops(kernels: &str, before: &[&str], second: &str) -> anyhow::Result<u64> {
     let world = World::of(Bytes::mib(64))?;
     let settings = world.scheduler_config().expect("a simulated card's");

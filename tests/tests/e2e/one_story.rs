@@ -1,5 +1,5 @@
-//! One story about memory, whoever asks: CUDA or NVML, before the first context or after it, in a process that computes or in
-//! one that only looks.
+//! One story about memory, whoever asks: CUDA or NVML, before the first context or after it, in a process
+//! that computes or in one that only looks.
 
 use std::fs;
 use std::path::{Path, PathBuf};

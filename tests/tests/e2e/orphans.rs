@@ -1,5 +1,5 @@
-//! Programs that die and leave a child that has the card's files open: the card keeps their memory, and the daemon
-//! goes on charging it to their sessions.
+//! Programs that die and leave a child that has the card's files open: the card keeps their memory, and the
+//! daemon goes on charging it to their sessions.
 
 use std::fs;
 
@@ -147,7 +147,8 @@ fn another_session_waits_for_memory_that_the_driver_takes_back() -> anyhow::Resu
     Ok(())
 }
 
-/// A process that says that it comes back with memory is believed what its quota leaves, beside what the dead have of it.
+/// A process that says that it comes back with memory is believed what its quota leaves, beside what the
+/// dead have of it.
 #[test]
 fn a_returning_process_cannot_claim_orphaned_memory() -> anyhow::Result<()> {
     let (world, daemon) = World::of(CARD)?.with_daemon(&[])?;

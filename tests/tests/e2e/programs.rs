@@ -1,4 +1,5 @@
-//! Programs that a preload does not reach, or would end: `run` says so in one line and starts them all the same.
+//! Programs that a preload does not reach, or would end: `run` says so in one line and starts them all the
+//! same.
 
 use std::fs;
 use std::os::unix::fs::{PermissionsExt as _, symlink};

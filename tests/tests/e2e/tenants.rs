@@ -1,4 +1,5 @@
-//! Sessions that an administrator makes: whose they are, what they may have, and what becomes of them while they run.
+//! Sessions that an administrator makes: whose they are, what they may have, and what becomes of them while
+//! they run.
 
 use std::path::PathBuf;
 use std::process::Command;
@@ -152,8 +153,8 @@ fn setsid_leaves_a_program_in_its_session_with_or_without_token() -> anyhow::Res
         .try_for_each(stays_in_jail)
 }
 
-/// In a POSIX session of its own, and started by way of `through`, a program is held to the quota of the session that it was
-/// started in.
+/// In a POSIX session of its own, and started by way of `through`, a program is held to the quota of the
+/// session that it was started in.
 fn stays_in_jail(through: &[&str]) -> anyhow::Result<()> {
     let (world, daemon) = World::of(Bytes::mib(256))?.with_daemon(&[])?;
     let sharing = Sharing::limited("jail", Bytes::mib(16));

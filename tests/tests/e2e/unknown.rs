@@ -1,5 +1,6 @@
-//! A driver newer than the list of its functions: what nobody knows passes through, and everybody is told that the memory of
-//! a process that was handed it stays where it is. And one that lacks what sharing needs.
+//! A driver newer than the list of its functions: what nobody knows passes through, and everybody is told
+//! that the memory of a process that was handed it stays where it is. And one that lacks what sharing
+//! needs.
 
 use std::fs;
 use std::io::{BufRead, BufReader};
@@ -117,7 +118,8 @@ fn names_of_other_libraries_and_variants_that_are_known_change_nothing() -> anyh
     Ok(())
 }
 
-/// What a program hears that retains a context of a driver which cannot be shared, and what is said on stderr.
+/// What a program hears that retains a context of a driver which cannot be shared, and what is said on
+/// stderr.
 fn with_a_poor_driver(required: &str) -> anyhow::Result<(String, String)> {
     let (world, _daemon) = World::of(Bytes::mib(64))?.with_daemon(&[])?;
     fs::create_dir(world.folder().join("poor"))?;

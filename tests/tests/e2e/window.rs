@@ -1,11 +1,13 @@
-//! How much a program has in flight: as much as it likes while it is alone, and what a drop can wait for beside others.
+//! How much a program has in flight: as much as it likes while it is alone, and what a drop can wait for
+//! beside others.
 
 use gpushare_proto::{Bytes, names};
 use gpushare_tests::{Program, Sharing, Ticket, World, patience::until};
 
 /// Where a window begins; nothing has more in flight before anything was measured.
 const START: u64 = 64;
-/// The windows of the design's default, 10 ms, for kernels of half a millisecond, with room for a card that is late.
+/// The windows of the design's default, 10 ms, for kernels of half a millisecond, with room for a card that
+/// is late.
 const SETTLED: u64 = 32;
 
 /// A program with a stream, which says at its end what it counted.

@@ -2,7 +2,8 @@
 //! with kernels as PTX text (no nvcc) and without a word about gpushare, but for one in `sharing`.
 //!
 //! In reading order: how functions are found and called, a device and what it is, a context with the
-//! kernels loaded, memory, streams, what gpushare can be told; then the programs: `probe`, `train` and the line-driven `hold`.
+//! kernels loaded, memory, streams, what gpushare can be told; then the programs: `probe`, `train` and the
+//! line-driven `hold`.
 
 pub mod error;
 pub mod resolve;

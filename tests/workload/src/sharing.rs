@@ -1,4 +1,5 @@
-//! What a program may tell gpushare itself, where that is loaded: found as any program finds it, by `dlsym` in the whole process.
+//! What a program may tell gpushare itself, where that is loaded: found as any program finds it, by `dlsym`
+//! in the whole process.
 
 use std::ffi::c_int;
 

@@ -55,7 +55,8 @@ pub struct Plan {
     /// Time that the host works after each step
     #[arg(long, value_name = "TIME", default_value = "0ms")]
     pub host_gap: Nanos,
-    /// Time from the beginning of a step to that of the next: bursts of work. None begins before the last has ended
+    /// Time from the beginning of a step to that of the next: bursts of work. None begins before the last
+    /// has ended
     #[arg(long, value_name = "TIME", conflicts_with = "host_gap")]
     pub every: Option<Nanos>,
     /// Steps that the host may run ahead of the GPU

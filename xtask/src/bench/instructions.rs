@@ -1,5 +1,5 @@
-//! Instructions of a launch through an open gate, an allocation, a free, and an event in the core, counted by callgrind and
-//! compared with `benches/instructions.toml`, so that a change that costs more is noticed.
+//! Instructions of a launch through an open gate, an allocation, a free, and an event in the core, counted
+//! by callgrind and compared with `benches/instructions.toml`, so that a change that costs more is noticed.
 //!
 //! ```text
 //!   callgrind ─▶ instructions ─▶ libgpushare.so ─▶ libcuda that does nothing

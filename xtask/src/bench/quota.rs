@@ -1,5 +1,6 @@
-//! Cost of a quota: bytes taken in the process, a refusal there, the last byte when it lies in the pages of stopped siblings, and
-//! a daemon with a thousand clients, most of which only speak the protocol (`benches/src/daemon/`).
+//! Cost of a quota: bytes taken in the process, a refusal there, the last byte when it lies in the pages of
+//! stopped siblings, and a daemon with a thousand clients, most of which only speak the protocol
+//! (`benches/src/daemon/`).
 
 use std::fmt;
 

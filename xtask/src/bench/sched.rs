@@ -1,5 +1,6 @@
-//! Cost of a decision: events a second in the core alone, and the time from a request to the open gate over the daemon's socket,
-//! beside an echo of the same frame over the same kind of socket. The clients only speak the protocol (`benches/src/daemon/`).
+//! Cost of a decision: events a second in the core alone, and the time from a request to the open gate over
+//! the daemon's socket, beside an echo of the same frame over the same kind of socket. The clients only
+//! speak the protocol (`benches/src/daemon/`).
 
 use std::fmt;
 

@@ -1,5 +1,6 @@
-//! With `/etc/ld.so.preload` every process of a machine loads us, so a start must stay cheap: callgrind counts what `true` costs
-//! more with the library, and how much of that is our own code (the rest is the loader binding our symbols).
+//! With `/etc/ld.so.preload` every process of a machine loads us, so a start must stay cheap: callgrind
+//! counts what `true` costs more with the library, and how much of that is our own code (the rest is the
+//! loader binding our symbols).
 
 use std::fs;
 use std::path::Path;

@@ -24,8 +24,8 @@ use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 
 use gpushare_tests::dice::Dice;
 
-/// The longest that any answer may take: all that we stop is stopped for a second at most, and a daemon waits for
-/// its clients no longer than that.
+/// The longest that any answer may take: all that we stop is stopped for a second at most, and a daemon
+/// waits for its clients no longer than that.
 const PATIENCE: Duration = Duration::from_secs(20);
 /// The memory of one buffer is a multiple of this, which every door gives out exactly.
 const PIECE: Bytes = Bytes::mib(2);

@@ -1,7 +1,8 @@
 //! A disk of the daemon's own that can be full.
 //!
-//! A small tmpfs on the daemon's folder, in a mount namespace of this command and what it starts. Where nothing may
-//! be mounted, a folder lies where the registry's temporary file belongs, so that every write of it fails.
+//! A small tmpfs on the daemon's folder, in a mount namespace of this command and what it starts. Where
+//! nothing may be mounted, a folder lies where the registry's temporary file belongs, so that every write
+//! of it fails.
 
 use std::env;
 use std::fs::{self, File};

@@ -15,7 +15,8 @@ const RECOVERY_MS: f64 = 50.0;
 pub(crate) struct Report {
     /// How often each kind happened.
     pub(crate) faults: BTreeMap<&'static str, u64>,
-    /// Difference in bytes between the daemon's count and the memory of living programs, summed over all checkpoints.
+    /// Difference in bytes between the daemon's count and the memory of living programs, summed over all
+    /// checkpoints.
     pub(crate) bytes_lost: u64,
     /// Programs that did not answer though they should have.
     pub(crate) hung: u64,

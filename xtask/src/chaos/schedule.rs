@@ -1,8 +1,8 @@
 //! Schedule of faults: computed from the seed alone, before anything runs.
 //!
-//! A fault that lasts (a stopped program, a full disk, a peer that does not read) ends by an entry of its own, so that
-//! everything else can happen meanwhile. A daemon is not killed while another restart is under way, since faults are
-//! done one after the other.
+//! A fault that lasts (a stopped program, a full disk, a peer that does not read) ends by an entry of its
+//! own, so that everything else can happen meanwhile. A daemon is not killed while another restart is under
+//! way, since faults are done one after the other.
 
 use std::collections::BTreeMap;
 use std::time::Duration;

@@ -32,8 +32,8 @@ const MOMENT: Duration = Duration::from_millis(20);
 /// How many questions fill every buffer on the way.
 const QUESTIONS: usize = 20_000;
 
-/// A process of its own that stops in the middle of a message, and ends when this value does. A daemon that comes
-/// back waits for every client that lives, so none may live on in this process.
+/// A process of its own that stops in the middle of a message, and ends when this value does. A daemon that
+/// comes back waits for every client that lives, so none may live on in this process.
 pub(super) fn half_a_frame(
     world: &World,
     token: &Path,
@@ -69,8 +69,8 @@ pub(super) fn be_one(what: &str) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// With a token the peer is a client of that session before. One that lingers does not attach to a card: it would have
-/// the session's lock and never answer for it, and is then stuck by design.
+/// With a token the peer is a client of that session before. One that lingers does not attach to a card: it
+/// would have the session's lock and never answer for it, and is then stuck by design.
 fn begin_a_frame(
     runtime: &RuntimeDir,
     token: Token,

@@ -1,5 +1,5 @@
-//! What users get, for aarch64 (Grace, Jetson) on a machine that is none: all of it is linted, and the library is built and
-//! loaded in emulation.
+//! What users get, for aarch64 (Grace, Jetson) on a machine that is none: all of it is linted, and the
+//! library is built and loaded in emulation.
 //!
 //! ```text
 //!   Debian: rustc-web, clippy, libstd for both ─▶ objects ─▶ zig (PyPI) ─▶ libgpushare.so for glibc 2.17
@@ -82,7 +82,8 @@ impl Tools {
         Ok(tools)
     }
 
-    /// `program` with its own libraries. Only it: what it starts and what is built with it has those of this machine.
+    /// `program` with its own libraries. Only it: what it starts and what is built with it has those of
+    /// this machine.
     fn script(&self, program: &str) -> anyhow::Result<()> {
         let usr = self.toolchain.join("usr");
         let text = format!(

@@ -1,5 +1,6 @@
-//! NVIDIA's own Python packages as clients of the simulated card: each script prints the same natively and with
-//! gpushare. They come from PyPI into an environment below `target/`, at the versions that are named here.
+//! NVIDIA's own Python packages as clients of the simulated card: each script prints the same natively and
+//! with gpushare. They come from PyPI into an environment below `target/`, at the versions that are named
+//! here.
 
 use std::path::{Path, PathBuf};
 
@@ -39,7 +40,8 @@ pub(super) fn packages() -> anyhow::Result<()> {
     smi(&world, &python)
 }
 
-/// Checks the answers of NVIDIA's Python package, which finds its functions by ctypes, inside a session with a limit.
+/// Checks the answers of NVIDIA's Python package, which finds its functions by ctypes, inside a session
+/// with a limit.
 fn smi(world: &World, python: &Path) -> anyhow::Result<()> {
     let (card, limit) = (Bytes::mib(64), Bytes::mib(16));
     let said = |sharing: &Sharing| {

@@ -1,5 +1,5 @@
-//! A program under another loader than this machine's, by which it meets another C library or another processor: the loader
-//! (or emulator) is the command, the program its argument.
+//! A program under another loader than this machine's, by which it meets another C library or another
+//! processor: the loader (or emulator) is the command, the program its argument.
 
 use std::path::Path;
 use std::process::Command;

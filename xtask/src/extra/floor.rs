@@ -1,5 +1,5 @@
-//! What users get is linked in another way than what all other tests run on: here it is built that way, its demands on the
-//! C library are read, and the tests that would notice a broken link are run on it.
+//! What users get is linked in another way than what all other tests run on: here it is built that way, its
+//! demands on the C library are read, and the tests that would notice a broken link are run on it.
 
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -17,7 +17,8 @@ use crate::debian::{self, Debian};
 use crate::output::progress;
 use crate::stage;
 
-/// Names of tests, or parts of them: sharing and turns; captures; variants of a symbol and the search order; fork.
+/// Names of tests, or parts of them: sharing and turns; captures; variants of a symbol and the search
+/// order; fork.
 const TESTS: [(&str, &[&str]); 2] =
     [("e2e", &["sharing::", "captures::", "guests::"]), ("bugs", &["b01", "b02", "b08", "b10", "b12"])];
 
@@ -40,7 +41,8 @@ pub(super) fn check() -> anyhow::Result<()> {
     on_an_older_glibc(stage.folder())
 }
 
-/// No system with 2.17 can be had, but one from before 2.34, where `dlsym` and threads were in libraries of their own.
+/// No system with 2.17 can be had, but one from before 2.34, where `dlsym` and threads were in libraries of
+/// their own.
 fn on_an_older_glibc(stage: &Path) -> anyhow::Result<()> {
     let packages = ["libc6", "libgcc-s1"].map(|name| format!("{name}:{}", debian::architecture()));
     let root = match Debian::release(OLDER).unpack("glibc", &packages.each_ref().map(String::as_str)) {

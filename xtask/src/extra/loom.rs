@@ -1,5 +1,5 @@
-//! The gate under loom, which tries every interleaving. Its target folder is separate, because `--cfg loom` would rebuild
-//! everything of the usual one. The build is optimised, but not linked as what is shipped.
+//! The gate under loom, which tries every interleaving. Its target folder is separate, because `--cfg loom`
+//! would rebuild everything of the usual one. The build is optimised, but not linked as what is shipped.
 
 use anyhow::ensure;
 use gpushare_tests::cargo;

@@ -1,8 +1,9 @@
-//! A program of musl (Alpine) and a library that needs glibc: by `LD_PRELOAD` the library ends the program before its first
-//! instruction, `gpushare-ctl run` leaves it out, and `/etc/ld.so.preload` does nothing, because only glibc reads it.
+//! A program of musl (Alpine) and a library that needs glibc: by `LD_PRELOAD` the library ends the program
+//! before its first instruction, `gpushare-ctl run` leaves it out, and `/etc/ld.so.preload` does nothing,
+//! because only glibc reads it.
 //!
-//! musl comes from Debian, unpacked below `target/`. A file in `/etc` is put there in a mount namespace of our own; where
-//! that is not allowed, this part is skipped with a line.
+//! musl comes from Debian, unpacked below `target/`. A file in `/etc` is put there in a mount namespace of
+//! our own; where that is not allowed, this part is skipped with a line.
 
 use std::fs;
 use std::path::{Path, PathBuf};

@@ -1,4 +1,5 @@
-//! docs/results/scoreboard.md: a table of all promises with the machine, date and commit of the latest run of each.
+//! docs/results/scoreboard.md: a table of all promises with the machine, date and commit of the latest run
+//! of each.
 //!
 //! The page is also its own memory: lines of promises that were not measured now are taken over as they are.
 

@@ -1,6 +1,6 @@
-//! Reading a recording line by line. A last line that was cut is an end; any other line that does not read is an
-//! error, because what follows it would mean something else without it. A line whose chain is not that of the lines up
-//! to it is not what the daemon wrote there; the first such line is remembered.
+//! Reading a recording line by line. A last line that was cut is an end; any other line that does not read
+//! is an error, because what follows it would mean something else without it. A line whose chain is not
+//! that of the lines up to it is not what the daemon wrote there; the first such line is remembered.
 
 use std::fs::File;
 use std::io::{BufRead, BufReader};
@@ -76,13 +76,14 @@ impl Recording {
         Ok(recording)
     }
 
-    /// The first line that is not what the daemon wrote there: changed, repeated, out of order, or after one that is
-    /// missing.
+    /// The first line that is not what the daemon wrote there: changed, repeated, out of order, or after
+    /// one that is missing.
     pub(crate) fn altered_at_line(&self) -> Option<u64> {
         self.altered_at_line
     }
 
-    /// Holds a line against its chain. The next one is held against what this one says, so that one edit is one.
+    /// Holds a line against its chain. The next one is held against what this one says, so that one edit is
+    /// one.
     fn follow(&mut self, link: &Link, bytes: &[u8]) {
         let whole = serde_json::to_vec(link).is_ok_and(|written| bytes.strip_suffix(b"\n") == Some(&written));
         if !whole || link.chain != self.chain.with(&link.line) {

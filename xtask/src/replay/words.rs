@@ -1,5 +1,5 @@
-//! Events and effects as people read them: `Reserve client=1 gpu=0 request=4 bytes=67108864`. Made from what serde
-//! makes of them, so that a new one needs nothing here.
+//! Events and effects as people read them: `Reserve client=1 gpu=0 request=4 bytes=67108864`. Made from
+//! what serde makes of them, so that a new one needs nothing here.
 
 use serde::Serialize;
 use serde_json::Value;

@@ -1,8 +1,9 @@
 //! How soon a rare burst is served beside a program that always has work, and what that costs the program.
 //!
-//! Where both fit, the burst shares the card. Where they do not, its memory must come in and the other's go out: the **floor** is the
-//! bytes that do not fit ÷ the rate at which they exchange, measured on the same card without gpushare, and the burst's own time
-//! alone. Beside that the program must drain, as long as it did in the same run.
+//! Where both fit, the burst shares the card. Where they do not, its memory must come in and the other's go
+//! out: the **floor** is the bytes that do not fit ÷ the rate at which they exchange, measured on the same
+//! card without gpushare, and the burst's own time alone. Beside that the program must drain, as long as it
+//! did in the same run.
 
 use std::time::Duration;
 
@@ -59,8 +60,8 @@ fn run() -> anyhow::Result<Vec<f64>> {
     Ok(vec![beside, first_result, kept])
 }
 
-/// Bursts every 200 ms, alone and beside a hog that fits, in alternation. What the card makes of both without gpushare is told
-/// too, since where both fit the card shares itself.
+/// Bursts every 200 ms, alone and beside a hog that fits, in alternation. What the card makes of both
+/// without gpushare is told too, since where both fit the card shares itself.
 fn beside(artifacts: &Artifacts) -> anyhow::Result<f64> {
     let (mut alone, mut beside, mut natively) = (Vec::new(), Vec::new(), Vec::new());
     let every = format!("{}ms", OFTEN.as_millis());

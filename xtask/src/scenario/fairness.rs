@@ -1,8 +1,9 @@
-//! Equal programs get equal parts, a limited session takes nothing from those beside it, its processes share its limit, and the simulator
-//! says beforehand what comes.
+//! Equal programs get equal parts, a limited session takes nothing from those beside it, its processes
+//! share its limit, and the simulator says beforehand what comes.
 //!
-//! Where programs share the card their steps are work that takes longer when others have it too: one pass over a buffer, on a card
-//! whose memory is slow enough for that. Where they take turns a step is a wait on the card, which costs the host nothing.
+//! Where programs share the card their steps are work that takes longer when others have it too: one pass
+//! over a buffer, on a card whose memory is slow enough for that. Where they take turns a step is a wait on
+//! the card, which costs the host nothing.
 
 use std::time::Duration;
 

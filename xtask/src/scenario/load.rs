@@ -1,4 +1,5 @@
-//! Programs that work while others do, each in a session of its own: when each of their steps began and ended.
+//! Programs that work while others do, each in a session of its own: when each of their steps began and
+//! ended.
 
 use std::ops::Range;
 use std::thread;
@@ -33,7 +34,8 @@ pub(super) struct Steps {
     pub(super) ends: Vec<Nanos>,
 }
 
-/// So many steps of `step` that they last for `time`, and a bit, for a program that has this share of the card.
+/// So many steps of `step` that they last for `time`, and a bit, for a program that has this share of the
+/// card.
 pub(super) fn lasting(time: Duration, step: Duration, share: f64) -> u32 {
     let steps = (START + time + START).as_secs_f64() / step.as_secs_f64();
     (steps * share * 1.15).ceil() as u32

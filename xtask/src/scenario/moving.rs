@@ -1,4 +1,5 @@
-//! How fast memory comes to a full card: two programs without gpushare push each other's memory out by prefetching their own.
+//! How fast memory comes to a full card: two programs without gpushare push each other's memory out by
+//! prefetching their own.
 
 use std::time::{Duration, Instant};
 

@@ -1,8 +1,8 @@
-//! Two processes of one session under one compute limit: they share it equally while both have work, and one has all of it while the
-//! other has none.
+//! Two processes of one session under one compute limit: they share it equally while both have work, and
+//! one has all of it while the other has none.
 //!
-//! A limit is time with an open gate, and the gates of a session open and close together. So it is the card that divides that time, and the work
-//! must be such that takes longer when another has it too.
+//! A limit is time with an open gate, and the gates of a session open and close together. So it is the card
+//! that divides that time, and the work must be such that takes longer when another has it too.
 
 use anyhow::Context;
 use gpushare_proto::Bytes;
@@ -19,7 +19,8 @@ use super::load::{self, Load};
 /// In percent.
 const LIMIT: f64 = 40.0;
 
-/// Returns what both together, each of them, and one beside an idle one get, in percent of the rate without a limit.
+/// Returns what both together, each of them, and one beside an idle one get, in percent of the rate without
+/// a limit.
 pub(super) fn percents(artifacts: &Artifacts) -> anyhow::Result<[f64; 4]> {
     let alone = rates(artifacts, None, &["only"])?.iter().sum::<f64>();
     let percent = |rates: Vec<f64>| -> Vec<f64> { rates.iter().map(|rate| 100.0 * rate / alone).collect() };

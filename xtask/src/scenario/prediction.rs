@@ -42,8 +42,8 @@ pub(super) fn ratios(artifacts: &Artifacts) -> anyhow::Result<[f64; 2]> {
     Ok([seconds(quantum) / seconds(expected), makespan.as_secs_f64() / seconds(predicted.makespan)])
 }
 
-/// Of the last third: the first turns of a daemon are from what it was told of the card, and its averages take a dozen to be
-/// those of the card.
+/// Of the last third: the first turns of a daemon are from what it was told of the card, and its averages
+/// take a dozen to be those of the card.
 fn settled(quanta: &[Nanos]) -> Nanos {
     median(&quanta[quanta.len() * 2 / 3..])
 }

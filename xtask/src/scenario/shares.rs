@@ -1,7 +1,7 @@
 //! Compute limits, as rates: what a program under a limit gets of the rate that it has alone.
 //!
-//! The rate is that of its steps over ten seconds, in which it always has work. Programs under limits that run at once are measured
-//! over the same ten seconds.
+//! The rate is that of its steps over ten seconds, in which it always has work. Programs under limits that
+//! run at once are measured over the same ten seconds.
 
 use std::time::Duration;
 

@@ -1,10 +1,11 @@
 //! Accounts of a simulation: waits, and the work of each session beside its entitlement.
 //!
-//! A session is **backlogged** from when it wants to work until that work is done. While it is, it is entitled to its
-//! weight's part of each of its cards among those who are backlogged there, the highest priority class only, and to no
-//! more than its compute limit. Its **lag** is what it is entitled to since then, less what it was given. Jain's
-//! index is of given ÷ entitled over the whole run, each at most 1: being served faster than one's share is nobody's loss by itself, and who
-//! pays for it is below 1 himself.
+//! A session is **backlogged** from when it wants to work until that work is done. While it is, it is
+//! entitled to the part of each of its cards that its effective weight (weight × factor of its class) has
+//! among the backlogged sessions there, and to no more than its compute limit. Its **lag** is what it is
+//! entitled to since then, less what it was given. Jain's index is of given ÷ entitled over the whole run,
+//! each at most 1: a session that gets more than its share harms others only, and they are below 1
+//! themselves.
 
 use gpushare_proto::Nanos;
 use gpushare_proto::session::Priority;
@@ -13,7 +14,8 @@ use super::card::Work;
 use super::policy::Who;
 use super::tenant::Tenant;
 
-/// How many classes there are.
+/// Factors of the weights of the three classes, high first, for the default `trickle` of 5%.
+const FACTORS: [f64; CLASSES] = [361.0, 19.0, 1.0];
 const CLASSES: usize = 3;
 
 /// A class by its number: the first comes first.
@@ -41,10 +43,13 @@ impl Shares {
     fn advance(&mut self, now: Nanos) {
         let span = now - self.since;
         self.since = now;
-        let first = self.weights.iter().position(|&weight| weight > 0);
-        if let Some(class) = first {
+        let weights = self.weights.iter().zip(FACTORS).map(|(&weight, factor)| weight as f64 * factor);
+        let sum: f64 = weights.sum();
+        if sum > 0.0 {
             self.busy += span;
-            self.entitled[class] += span.0 as f64 / self.weights[class] as f64;
+            for (entitled, factor) in self.entitled.iter_mut().zip(FACTORS) {
+                *entitled += span.0 as f64 * factor / sum;
+            }
         }
     }
 }
@@ -112,7 +117,8 @@ impl<'a> Accounts<'a> {
         self.sessions[who].given += work;
     }
 
-    /// What `who` is entitled to since it is backlogged. Its lag is greatest before it is given anything, so this is asked then.
+    /// What `who` is entitled to since it is backlogged. Its lag is greatest before it is given anything,
+    /// so this is asked then.
     pub(super) fn look(&mut self, now: Nanos, who: Who) -> Work {
         let tenant = &self.tenants[who];
         let Some(period) = &self.sessions[who].period else {
@@ -202,13 +208,13 @@ mod tests {
     }
 
     #[test]
-    fn a_lower_class_is_entitled_to_nothing_beside_a_higher_one() {
-        let tenants = two("priority = 'high'", "priority = 'low'");
+    fn a_class_is_entitled_to_a_twentieth_beside_the_next_higher_one() {
+        let tenants = two("priority = 'high'", "");
         let mut accounts = Accounts::new(&tenants, 1);
         accounts.begin(seconds(0), 0);
         accounts.begin(seconds(0), 1);
-        accounts.end(seconds(3), 0);
-        assert_eq!(accounts.look(seconds(5), 1), 2e9);
+        accounts.end(seconds(20), 0);
+        assert_eq!(accounts.look(seconds(22), 1), 3e9);
     }
 
     #[test]

@@ -1,8 +1,10 @@
 //! A card in virtual time: who works on it how fast, whose memory is there, and what its link carries.
 //!
-//! - **Work.** Whoever has work in flight has an equal share of the card. So one number, the work that each of them was given so
+//! - **Work.** Whoever has work in flight has an equal share of the card. So one number, the work that each
+//! of them was given so
 //!   far, says when anybody is done: at a fixed value of it. Where what runs at once does not fit the card, all of it takes longer.
-//! - **Memory.** A session's memory comes in before it runs. What ran least recently goes out for it, at the same
+//! - **Memory.** A session's memory comes in before it runs. What ran least recently goes out for it, at
+//! the same
 //!   time over the other half of the link; only what comes in is counted.
 //! - **Link.** One after the other.
 
@@ -151,7 +153,8 @@ impl Card {
         memory.min(self.capacity) - self.resident.get(&who).map_or(Bytes::ZERO, |there| there.bytes)
     }
 
-    /// Brings in what is missing, as far as there is room beside those who work: how much, and when it is there.
+    /// Brings in what is missing, as far as there is room beside those who work: how much, and when it is
+    /// there.
     pub(super) fn bring_in(&mut self, now: Nanos, who: Who, memory: Bytes) -> (Bytes, Nanos) {
         self.make_room(who, memory);
         let bytes = self.missing(who, memory).min(self.free);
@@ -171,8 +174,9 @@ impl Card {
         (bytes, self.link_free)
     }
 
-    /// What ran least recently goes out until what is missing of the entrant's has room. What the entrant kept goes like all else: where it
-    /// is the oldest it makes way for the entrant's first pages, and is missing when they are in.
+    /// What ran least recently goes out until what is missing of the entrant's has room. What the entrant
+    /// kept goes like all else: where it is the oldest it makes way for the entrant's first pages, and is
+    /// missing when they are in.
     fn make_room(&mut self, entrant: Who, memory: Bytes) {
         let (mut missing, mut out) = (self.missing(entrant, memory), Vec::new());
         for &(used, who) in &self.by_age {

@@ -113,7 +113,8 @@ const PANELS: [Panel; 4] = [
     ("time lost, %", |row| Some(row.lost_percent)),
 ];
 
-/// Makespan, fairness and loss of all schedulers, side by side. One that was not done has no makespan, and no bar.
+/// Makespan, fairness and loss of all schedulers, side by side. One that was not done has no makespan, and
+/// no bar.
 fn bars(report: &Report) -> anyhow::Result<String> {
     let mut svg = String::new();
     {

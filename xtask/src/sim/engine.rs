@@ -248,7 +248,8 @@ impl<'a, P: Policy> Run<'a, P> {
         }
     }
 
-    /// Its gate is open. Memory that is not there is fetched first, unless so much runs that nothing stays there.
+    /// Its gate is open. Memory that is not there is fetched first, unless so much runs that nothing stays
+    /// there.
     fn resume(&mut self, who: Who) {
         if self.players[who].phase.is_none() {
             return;
@@ -326,8 +327,8 @@ impl<'a, P: Policy> Run<'a, P> {
         self.replies.push_back((who, Reply::LetGo(self.now - told)));
     }
 
-    /// A thread that has work sleeps at the closed gate. It came there before the last work had ended, so it asks before its session is
-    /// said to have let go.
+    /// A thread that has work sleeps at the closed gate. It came there before the last work had ended, so
+    /// it asks before its session is said to have let go.
     fn sleep(&mut self, who: Who) {
         let player = &mut self.players[who];
         let Some(_) = player.phase else { return };

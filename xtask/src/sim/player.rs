@@ -7,7 +7,8 @@ use super::card::Work;
 use super::policy::Who;
 use super::tenant::{Phase, Phases, Tenant};
 
-/// Future event of a session or card. An event whose number is not the present one belongs to an abandoned plan.
+/// Future event of a session or card. An event whose number is not the present one belongs to an abandoned
+/// plan.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum What {
     Arrives(Who),

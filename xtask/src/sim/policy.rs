@@ -31,8 +31,8 @@ pub(super) enum Word {
 pub(super) trait Policy {
     /// Name of the scheduler in tables.
     fn name(&self) -> &'static str;
-    /// When a session lets go by itself that has had nothing to do since `idle` and that somebody waits for from `now` on. `grace` is how
-    /// long gpushare's library would look at that.
+    /// When a session lets go by itself that has had nothing to do since `idle` and that somebody waits for
+    /// from `now` on. `grace` is how long gpushare's library would look at that.
     fn lets_go_at(&self, now: Nanos, idle: Nanos, grace: Nanos) -> Nanos;
     /// The session has arrived, with a closed gate.
     fn arrives(&mut self, now: Nanos, who: Who, tenant: &Tenant);

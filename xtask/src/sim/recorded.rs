@@ -1,16 +1,19 @@
-//! The sessions of a recording (docs/replay.md), and what they did: the same people on another day, under another scheduler.
+//! The sessions of a recording (docs/replay.md), and what they did: the same people on another day, under
+//! another scheduler.
 //!
-//! The recording is told to the core of this checkout, and what the core then says is what each session could do.
+//! The recording is told to the core of this checkout, and what the core then says is what each session
+//! could do.
 //!
 //! ```text
 //!   joined ── Wait ▒▒▒ gate opens ███████ Released (idle) ── pause ── Wait ▒▒▒ opens ████ closes, drained ▒▒▒ opens ██ gone
 //!                                  work 1                                            work 2 ─────────────────────
 //! ```
 //!
-//! A session works while its gate is open and it is not known to be idle, at the speed that those leave it who may work on
-//! its cards at the same time. That is an upper bound: a gate that is open says nothing of the host's pauses below the idle
-//! grace, nor, where nobody waits, of any. Its memory is the most that it ever had on one card, and a card's capacity the least that it ever was. All processes of a session are one
-//! here.
+//! A session works while its gate is open and it is not known to be idle, at the speed that those leave it
+//! who may work on its cards at the same time. That is an upper bound: a gate that is open says nothing of
+//! the host's pauses below the idle grace, nor, where nobody waits, of any. Its memory is the most that it
+//! ever had on one card, and a card's capacity the least that it ever was. All processes of a session are
+//! one here.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;

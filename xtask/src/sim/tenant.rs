@@ -1,5 +1,5 @@
-//! A simulated session: what it has, what it was promised, and what it does with a card. What a scheduler is told of it
-//! is said in one place, [`Tenant::introduction`].
+//! A simulated session: what it has, what it was promised, and what it does with a card. What a scheduler
+//! is told of it is said in one place, [`Tenant::introduction`].
 
 use gpushare_core::Event;
 use gpushare_proto::session::Priority;

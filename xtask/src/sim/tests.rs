@@ -106,7 +106,8 @@ fn a_burst_beside_a_hog_is_served_within_a_turn_and_all_work_is_done() {
     assert!(ours.makespan_s < theirs.makespan_s, "an idle holder keeps the card for 5 s there");
 }
 
-/// A thread asks for the next turn while the last work drains: nobody who is behind its session in line is let in beside the next.
+/// A thread asks for the next turn while the last work drains: nobody who is behind its session in line is
+/// let in beside the next.
 #[test]
 fn a_small_session_that_fits_beside_either_of_two_large_ones_gets_no_more_than_they_do() {
     let steps = |memory| {

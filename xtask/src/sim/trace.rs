@@ -1,8 +1,8 @@
-//! Traces: the sessions of a simulation, from a file (docs/simulator.md) or from one of those that come with this
-//! command (`traces/`).
+//! Traces: the sessions of a simulation, from a file (docs/simulator.md) or from one of those that come
+//! with this command (`traces/`).
 //!
-//! Everything that is drawn is drawn here or from a session's own dice, never by who schedules, so that all schedulers
-//! are given the same.
+//! Everything that is drawn is drawn here or from a session's own dice, never by who schedules, so that all
+//! schedulers are given the same.
 
 use std::fmt::Display;
 use std::fs;
@@ -31,9 +31,10 @@ const BUILT_IN: [(&str, &str); 5] = [
     ("crowd", include_str!("traces/crowd.toml")),
 ];
 
-/// Factor by which work takes longer where running sessions do not fit the card and take no turns: the makespan of two programs
-/// that need 1.5 times the card, without gpushare, by that one after the other (docs/results/scheduling.md; measured
-/// on the simulated card, since no real one was ever oversubscribed here).
+/// Factor by which work takes longer where running sessions do not fit the card and take no turns: the
+/// makespan of two programs that need 1.5 times the card, without gpushare, by that one after the other
+/// (docs/results/scheduling.md; measured on the simulated card, since no real one was ever oversubscribed
+/// here).
 const THRASHING: f64 = 54.52 / 10.05;
 
 /// Sessions and machine of a simulation.
@@ -208,7 +209,8 @@ impl Machine {
         }
     }
 
-    /// Returns gpushare's configuration for such cards: the defaults, and the values that it would have measured.
+    /// Returns gpushare's configuration for such cards: the defaults, and the values that it would have
+    /// measured.
     fn config(&self) -> Config {
         Config {
             capacity: Some(self.capacity),

@@ -1,5 +1,5 @@
-//! Functions that NVIDIA's headers list, and that libcudart asks for. The packages come from PyPI, at the releases that
-//! are named here, below `target/`; nothing of them is kept in the repository.
+//! Functions that NVIDIA's headers list, and that libcudart asks for. The packages come from PyPI, at the
+//! releases that are named here, below `target/`; nothing of them is kept in the repository.
 //!
 //! ```text
 //! typedef CUresult (CUDAAPI *PFN_cuMemcpyHtoD_v7000_ptds)(CUdeviceptr_v2 dst, ...);

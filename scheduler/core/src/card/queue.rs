@@ -15,8 +15,8 @@
 //! ```
 //!
 //! A waiter that could not fit beside absent memory (memory/absent.rs) even after all holders let go is
-//! skipped. Every other waiter that does not fit yet reserves its cards. Otherwise smaller sessions would pass
-//! it for as long as the absent memory stays.
+//! skipped. Every other waiter that does not fit yet reserves its cards. Otherwise smaller sessions would
+//! pass it for as long as the absent memory stays.
 
 use gpushare_proto::{Bytes, GpuId, Nanos, SessionId};
 use smallvec::SmallVec;
@@ -82,14 +82,14 @@ pub(crate) struct Admission {
     pub(crate) wanted: GpuSet,
 }
 
-/// Number of waiters behind the first reservation that are examined for backfill. Most of a long line want the
-/// same cards.
+/// Number of waiters behind the first reservation that are examined for backfill. Most of a long line want
+/// the same cards.
 const DEPTH: usize = 16;
 
-/// Decides which waiting sessions are admitted. `waiters` come in the order of turns, each with its cards in
-/// `taken`; `need` gives the bytes that a session needs on a card. `start` gives the earliest point in time at
-/// which a session has room on the cards where it does not fit. `ends_before` says whether a session's turn
-/// can end before a point in time.
+/// Decides which waiting sessions are admitted. `waiters` come in the order of turns, each with its cards
+/// in `taken`; `need` gives the bytes that a session needs on a card. `start` gives the earliest point in
+/// time at which a session has room on the cards where it does not fit. `ends_before` says whether a
+/// session's turn can end before a point in time.
 pub(crate) fn admit(
     waiters: impl IntoIterator<Item = (SessionId, GpuSet)>,
     need: impl Fn(SessionId, GpuId) -> Bytes,

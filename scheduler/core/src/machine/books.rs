@@ -117,7 +117,7 @@ impl Core {
             return;
         }
         // A holder on a card that is not wanted is not looked at, though its virtual time grows.
-        for tied in self.view.tied(gpu) {
+        for tied in self.view.tied(gpu.into()) {
             let floors = |core: &Self| core.view.cards.get(tied).map(|card| card.floor);
             let before = floors(self);
             self.raise_floor(tied);

@@ -94,7 +94,7 @@ impl Core {
     pub(crate) fn part_with(&mut self, client: ClientId) -> Option<(SessionId, ByGpu<Book>)> {
         self.view.recovery.gone(client);
         self.recalls.forget(client);
-        let cards = self.view.tied_to(self.view.cards_of(self.view.session_of(client)?));
+        let cards = self.view.tied(self.view.cards_of(self.view.session_of(client)?));
         let (home, books) = self.close_books(client)?;
         if let Some(session) = self.view.sessions.get_mut(home)
             && session.attached().next().is_none()

@@ -221,7 +221,8 @@ impl Core {
         }
     }
 
-    /// Whether the facts from which the mode of a card on the agenda follows have changed since it was chosen.
+    /// Whether the facts from which the mode of a card on the agenda follows have changed since it was
+    /// chosen.
     fn is_mode_due(&self) -> bool {
         let mut cards = self.view.cards.among(self.agenda.cards());
         cards.any(|(gpu, card)| card.is_mode_due(self.view.recovery.used(gpu)))
@@ -237,7 +238,7 @@ impl Core {
             let id = self.agenda.session(at);
             let turns = self.view.turn_cards(id);
             if !turns.is_empty() && turns.is_within(began) {
-                let clock = self.view.clock(id, Nanos::ZERO);
+                let clock = self.view.clock(id, Nanos::ZERO, None);
                 if let Some(Lock::Holding(grant)) =
                     self.view.sessions.get_mut(id).map(|session| &mut session.lock)
                 {

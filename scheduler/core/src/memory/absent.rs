@@ -5,10 +5,10 @@
 //!   overdue process   did not return after a restart    the bytes that the last daemon recorded
 //! ```
 //!
-//! With the policy `run_others`, sessions run that fit beside the absent memory; those that do not fit wait for
-//! it. With the other policies no memory is absent: a stuck holder is a holder, and an overdue process keeps
-//! its cards. Fixed memory and the memory that dead processes left are not absent. They reduce the card's
-//! capacity for every session.
+//! With the policy `run_others`, sessions run that fit beside the absent memory; those that do not fit wait
+//! for it. With the other policies no memory is absent: a stuck holder is a holder, and an overdue process
+//! keeps its cards. Fixed memory and the memory that dead processes left are not absent. They reduce the
+//! card's capacity for every session.
 
 use gpushare_proto::Bytes;
 

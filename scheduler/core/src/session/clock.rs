@@ -16,13 +16,9 @@ pub(crate) struct Clock {
 
 impl Clock {
     /// Creates the clock of a grant at the time `now`. The memory should be in after the duration
-    /// `expected_move`.
-    pub(crate) fn granted(now: Nanos, quantum: Nanos, expected_move: Nanos) -> Self {
-        Self {
-            quantum,
-            starts: now + Nanos(expected_move.0.saturating_mul(PATIENCE)),
-            limit: None,
-        }
+    /// `expected_move`. A backfilled turn ends at the time `limit` at the latest.
+    pub(crate) fn granted(now: Nanos, quantum: Nanos, expected_move: Nanos, limit: Option<Nanos>) -> Self {
+        Self { quantum, starts: now + Nanos(expected_move.0.saturating_mul(PATIENCE)), limit }
     }
 
     /// Starts the quantum at the time `now`, since the memory is in, unless the quantum has already begun.
@@ -41,11 +37,6 @@ impl Clock {
     pub(crate) fn end_at(&mut self, now: Nanos) {
         self.starts = now - self.quantum;
         self.quantum = now - self.starts;
-    }
-
-    /// Ends the turn at the time `limit` at the latest, if it is backfilled.
-    pub(crate) fn limit(&mut self, limit: Option<Nanos>) {
-        self.limit = limit;
     }
 
     /// Whether the turn is backfilled: it ends when a gang can begin.
@@ -81,7 +72,7 @@ mod tests {
 
     #[test]
     fn the_quantum_begins_when_the_memory_is_in() {
-        let mut clock = Clock::granted(Nanos(100), Nanos(1000), Nanos(50));
+        let mut clock = Clock::granted(Nanos(100), Nanos(1000), Nanos(50), None);
         assert_eq!(clock.end(), Nanos(1300), "while nobody says so: four expected moves");
         clock.entered(Nanos(160));
         assert_eq!(clock.end(), Nanos(1160));

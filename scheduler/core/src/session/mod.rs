@@ -164,12 +164,6 @@ impl Session {
         !self.turn_cards(in_turns).is_empty()
     }
 
-    /// Whether the session gets the lock only while it has work, given the cards `on_demand` on which all
-    /// sessions do.
-    pub(crate) fn runs_on_demand(&self, on_demand: GpuSet) -> bool {
-        self.takes_turns(on_demand)
-    }
-
     /// Whether any thread of the session's processes sleeps at a gate.
     pub(crate) fn has_sleeper(&self) -> bool {
         self.attached().any(|(_, client)| client.gate.waiting())
@@ -183,7 +177,7 @@ impl Session {
             Lock::Dropping(..) => self.attached().all(|(_, client)| client.gate.let_go()),
             Lock::Holding(_) => {
                 let idle = |client: &Client| client.gate.passage() == Passage::Idle && !client.gate.waiting();
-                self.runs_on_demand(on_demand) && self.attached().all(|(_, client)| idle(client))
+                self.takes_turns(on_demand) && self.attached().all(|(_, client)| idle(client))
             }
         }
     }
@@ -244,7 +238,7 @@ impl Session {
         if !self.attached().any(|(_, client)| joins(client)) {
             return;
         }
-        let on_demand = self.runs_on_demand(on_demand);
+        let on_demand = self.takes_turns(on_demand);
         for (id, client) in self.attached_mut() {
             let opens = match client.gate.passage() {
                 Passage::Shut => true,

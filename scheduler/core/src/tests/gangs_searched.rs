@@ -9,8 +9,8 @@
 //!
 //! Two of the sessions never fit one card together. After every event the invariants hold (`World::send`),
 //! and nobody is granted a card on which others still work. From every end, once all processes answer and
-//! always have work, each session has its turn within what `turns/order.rs` promises ([`Search::bound`]): nobody is
-//! stuck, and a gang is not starved by those who want one of its cards.
+//! always have work, each session has its turn within what `turns/order.rs` promises ([`Search::bound`]):
+//! nobody is stuck, and a gang is not starved by those who want one of its cards.
 
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -43,7 +43,8 @@ fn start(world: &mut World, program: &Program, priority: Priority) -> (SessionId
     (session, client)
 }
 
-/// The bound that `turns/order.rs` states for the session of `programs` with that number; `classes` are the factors of weights.
+/// The bound that `turns/order.rs` states for the session of `programs` with that number; `classes` are the
+/// factors of weights.
 fn bound(programs: &[Program], classes: &[u64], i: usize) -> Nanos {
     let others = programs.iter().enumerate().filter(|(j, _)| *j != i);
     let weight = |of: usize| u64::from(programs[of].weight) * classes[of];

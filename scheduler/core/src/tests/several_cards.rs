@@ -1,5 +1,5 @@
-//! How long sessions on three cards wait for their turns, beside the bound that turns/order.rs states for one card.
-//! The sets are drawn, and the same every time.
+//! How long sessions on three cards wait for their turns, beside the bound that turns/order.rs states for
+//! one card. The sets are drawn, and the same every time.
 
 use gpushare_proto::session::Priority;
 use gpushare_proto::{Bytes, ClientId, GpuId, Nanos};

@@ -19,7 +19,6 @@ use gpushare_proto::{GpuId, Nanos, SessionId};
 
 use crate::card::{quantum, queue};
 use crate::machine::Core;
-use crate::session::clock::Clock;
 use crate::values::gpu_set::GpuSet;
 use crate::view::View;
 
@@ -43,13 +42,6 @@ impl View {
         limit - self.now >= worth.max(quantum::SHORTEST)
     }
 
-    /// Clock of a turn that begins now, and ends before `limit` if it is backfilled.
-    pub(crate) fn turn_clock(&self, id: SessionId, limit: Option<Nanos>) -> Clock {
-        let mut clock = self.clock(id, self.expected_move(id));
-        clock.limit(limit);
-        clock
-    }
-
     /// Point in time until which the first waiters on a holder's cards wait for other cards; `None` if one of
     /// them waits for this holder alone.
     pub(crate) fn useless_until(&self, id: SessionId) -> Option<Nanos> {
@@ -62,11 +54,11 @@ impl View {
         waits.reduce(|least, wait| least.zip(wait).map(|(a, b)| a.min(b)))?
     }
 
-    /// Whether another session would be granted a holder's cards until `until`, and precedes the holder in the
-    /// order of turns.
+    /// Whether another session would be granted a holder's cards until `until`, and precedes the holder in
+    /// the order of turns.
     pub(super) fn yields_behind(&self, id: SessionId, until: Nanos) -> bool {
         let cards = self.turn_cards(id);
-        let tied = self.tied_to(cards);
+        let tied = self.tied(cards);
         let mut taken = self.occupancies(tied);
         queue::leave(cards, |gpu| self.need(id, gpu), &mut taken);
         let firsts: Vec<SessionId> = cards.into_iter().filter_map(|gpu| self.first_on(gpu)).collect();
@@ -77,12 +69,6 @@ impl View {
             let mut contested = wants.and(cards).into_iter();
             fits && self.ends_before(other, until) && contested.any(|gpu| self.yields_to(id, other, gpu))
         })
-    }
-
-    /// Returns `cards` with all cards that waiting gangs tie to any of them.
-    pub(crate) fn tied_to(&self, cards: GpuSet) -> GpuSet {
-        let tied = cards.into_iter().map(|gpu| self.tied(gpu));
-        tied.fold(GpuSet::default(), GpuSet::with)
     }
 
     /// Earliest point in time at which a waiter may have room on a card, if holders release it as their turns

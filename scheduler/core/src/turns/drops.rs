@@ -84,7 +84,7 @@ impl Core {
         }
         // Turns are backfilled only where gangs wait.
         if self.view.cards.among(cards).any(|(_, card)| card.index.has_gangs()) {
-            self.end_backfill(self.view.tied_to(cards));
+            self.end_backfill(self.view.tied(cards));
         }
         self.notice(Notice::Dropped { session: id, epoch, gpus, drain });
     }

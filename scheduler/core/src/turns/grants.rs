@@ -1,5 +1,5 @@
-//! Grants of the lock. Where sessions take turns, they get the lock in turn order (turns/order.rs); elsewhere every
-//! session gets it. After a restart of the daemon, the earlier holders get it again.
+//! Grants of the lock. Where sessions take turns, they get the lock in turn order (turns/order.rs);
+//! elsewhere every session gets it. After a restart of the daemon, the earlier holders get it again.
 
 use gpushare_proto::{ClientId, GpuId, Nanos, SessionId};
 
@@ -37,10 +37,9 @@ impl View {
         }
     }
 
-    /// Returns a card with all cards that waiting gangs tie to it, directly or through other gangs.
-    pub(crate) fn tied(&self, gpu: GpuId) -> GpuSet {
-        let mut tied = GpuSet::from(gpu);
-        let mut open = tied;
+    /// Returns `cards` with all cards that waiting gangs tie to them, directly or through other gangs.
+    pub(crate) fn tied(&self, cards: GpuSet) -> GpuSet {
+        let (mut tied, mut open) = (cards, cards);
         while let Some(gpu) = open.pop_first() {
             let gangs = self.cards.get(gpu).map(|card| &card.index.gangs);
             for &id in gangs.into_iter().flatten() {
@@ -51,8 +50,8 @@ impl View {
         tied
     }
 
-    /// Returns the waiting sessions that wait for no absent memory and no awaited process, in order. The others reserve no
-    /// cards and take no holder's turn, since their wait has no known end.
+    /// Returns the waiting sessions that wait for no absent memory and no awaited process, in order. The
+    /// others reserve no cards and take no holder's turn, since their wait has no known end.
     pub(crate) fn admissible(&self, cards: GpuSet) -> impl Iterator<Item = SessionId> {
         self.in_line(cards).filter(|&id| self.is_admissible(id))
     }
@@ -114,8 +113,8 @@ impl View {
     }
 
     /// Creates the clock of a grant at the present time, with the longest quantum of the session's cards.
-    pub(crate) fn clock(&self, id: SessionId, expected_move: Nanos) -> Clock {
-        Clock::granted(self.now, self.quantum(id, expected_move), expected_move)
+    pub(crate) fn clock(&self, id: SessionId, expected_move: Nanos, limit: Option<Nanos>) -> Clock {
+        Clock::granted(self.now, self.quantum(id, expected_move), expected_move, limit)
     }
 
     pub(crate) fn quantum(&self, id: SessionId, expected_move: Nanos) -> Nanos {
@@ -192,7 +191,7 @@ impl Core {
 
     /// Gives the lock to a session until the work of the processes that claim it has ended.
     fn let_end(&mut self, id: SessionId, claimants: &[ClientId]) {
-        let clock = self.view.clock(id, Nanos::ZERO);
+        let clock = self.view.clock(id, Nanos::ZERO, None);
         let drop = PendingDrop::new(self.view.now, self.view.expected_drain(id), &self.view.config);
         self.last_epoch.counter += 1;
         let epoch = self.last_epoch;
@@ -212,7 +211,7 @@ impl Core {
         let takes_turns = session.uses.is_empty() || session.takes_turns(self.view.in_turns);
         if session.may_run() && !takes_turns && !self.view.recovery.holds_up(session.uses) {
             let idles = session.lock.grant().is_none() && !session.has_sleeper();
-            if !idles || !session.runs_on_demand(self.view.on_demand) {
+            if !idles || !session.takes_turns(self.view.on_demand) {
                 return self.run_beside(id);
             }
         }
@@ -248,7 +247,7 @@ impl Core {
     pub(crate) fn grant_turns(&mut self) {
         let mut open = self.agenda.cards();
         while let Some(gpu) = open.pop_first() {
-            let tied = self.view.tied(gpu);
+            let tied = self.view.tied(gpu.into());
             open = open.without(tied);
             self.grant_turns_on(tied);
         }
@@ -294,8 +293,8 @@ impl Core {
             self.forgive(id);
         }
         let clock = match occasion {
-            Occasion::Turn(limit) => self.view.turn_clock(id, limit),
-            Occasion::Parallel | Occasion::Return => self.view.clock(id, Nanos::ZERO),
+            Occasion::Turn(limit) => self.view.clock(id, self.view.expected_move(id), limit),
+            Occasion::Parallel | Occasion::Return => self.view.clock(id, Nanos::ZERO, None),
         };
         let entry = turn.then(|| self.view.entry(id));
         for gpu in gpus.into_iter().filter(|_| moves) {

@@ -14,10 +14,11 @@
 //!
 //! A session on several cards (a gang) is ordered by the greatest of its distances from the floors. So its
 //! place is the same on each card. At the end of a quantum, a holder goes on only if the first waiter's
-//! virtual time exceeds the holder's by more than half a quantum. Where the first waiter is a gang that also
-//! waits for another card, others use the time until then (turns/backfill.rs). A waiting gang keeps the floors of all its cards down, so that it becomes first at some
-//! time. Before its turn it gives up the lead that waiting for another card gave it. A new session begins at
-//! the least virtual time of the others.
+//! virtual time exceeds the holder's by more than half a quantum. Where the first waiter is a gang that
+//! also waits for another card, others use the time until then (turns/backfill.rs). A waiting gang keeps
+//! the floors of all its cards down, so that it becomes first at some time. Before its turn it gives up the
+//! lead that waiting for another card gave it. A new session begins at the least virtual time of the
+//! others.
 //!
 //! After a restart, a session begins where it was: at the distance from the floor that the last daemon
 //! recorded. While processes of the last daemon are about to return to a card, its floor stays, so that the
@@ -25,9 +26,9 @@
 //!
 //! **Bound.** For a fixed set of sessions that always have work, session i waits at most Σ over j≠i of
 //! [(wⱼ/wᵢ)(qᵢ+sᵢ) + (3/2)qⱼ + sⱼ], plus the switch budget. Here q is the quantum, s the cost of a switch
-//! ([`Card::switch_cost`]) and w the effective weight. The three terms: j catches up with i, ends its present
-//! quantum, and may be renewed half a quantum early. A gang also waits for the drain of backfilled turns. A session that waits for memory of stuck
-//! or absent processes (turns/grants.rs) has no bound.
+//! ([`Card::switch_cost`]) and w the effective weight. The three terms: j catches up with i, ends its
+//! present quantum, and may be renewed half a quantum early. A gang also waits for the drain of backfilled
+//! turns. A session that waits for memory of stuck or absent processes (turns/grants.rs) has no bound.
 
 use std::collections::BTreeSet;
 
@@ -145,7 +146,7 @@ impl View {
 
     /// Returns the first session in the order of turns that waits for a turn on a card.
     pub(crate) fn first_on(&self, gpu: GpuId) -> Option<SessionId> {
-        let mut line = self.admissible(self.tied(gpu));
+        let mut line = self.admissible(self.tied(gpu.into()));
         line.find(|&first| self.turn_cards(first).contains(gpu))
     }
 
@@ -306,8 +307,7 @@ impl Core {
 
     /// Starts another quantum for a holder, which ends by the `limit` of a backfilled turn.
     pub(crate) fn renew(&mut self, id: SessionId, limit: Option<Nanos>) {
-        let mut clock = self.view.clock(id, Nanos::ZERO);
-        clock.limit(limit);
+        let clock = self.view.clock(id, Nanos::ZERO, limit);
         if let Some(session) = self.view.sessions.get_mut(id)
             && let Lock::Holding(grant) = &mut session.lock
         {

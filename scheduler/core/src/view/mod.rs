@@ -24,7 +24,8 @@ use crate::session::registry::Sessions;
 use crate::values::gpu_set::GpuSet;
 use crate::values::small_map::ByGpu;
 
-/// Facts of one daemon's decision machine. Decisions read a view and change nothing; [`Core`](crate::Core) applies them.
+/// Facts of one daemon's decision machine. Decisions read a view and change nothing; [`Core`](crate::Core)
+/// applies them.
 #[derive(Clone, Debug)]
 pub(crate) struct View {
     pub(crate) now: Nanos,

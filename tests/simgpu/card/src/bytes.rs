@@ -1,8 +1,8 @@
 //! The bytes of one allocation: a memfd that the card maps, and that it may share with the client.
 //!
-//! With `signals.rs` this is the card's only unsafe code. Another process may write the same bytes at any time, so nothing here
-//! makes a `&[u8]` of them: words are read and written as atomics, and blocks are copied through raw pointers,
-//! where a race gives mixed bytes (as on a real card) and nothing worse.
+//! With `signals.rs` this is the card's only unsafe code. Another process may write the same bytes at any
+//! time, so nothing here makes a `&[u8]` of them: words are read and written as atomics, and blocks are
+//! copied through raw pointers, where a race gives mixed bytes (as on a real card) and nothing worse.
 
 use std::ffi::c_void;
 use std::io;

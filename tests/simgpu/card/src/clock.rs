@@ -1,9 +1,9 @@
 //! The card's clock: real time, held back where the host is too slow.
 //!
-//! The card computes real results on a busy machine. If it did not keep up and time ran on, everything that was due
-//! would pile up and the next input would wait for all of it. So the clock never runs more than a moment ahead of
-//! what is due: it stands still meanwhile, and says by how much. Durations then are longer than the model's, all of
-//! them alike, and the reader of a result sees it.
+//! The card computes real results on a busy machine. If it did not keep up and time ran on, everything that
+//! was due would pile up and the next input would wait for all of it. So the clock never runs more than a
+//! moment ahead of what is due: it stands still meanwhile, and says by how much. Durations then are longer
+//! than the model's, all of them alike, and the reader of a result sees it.
 
 use std::time::{Duration, Instant};
 

@@ -5,10 +5,10 @@
 //!         B: [kernel]
 //! ```
 //!
-//! Inside a lane, kernels that move memory run one after the other in the order in which they became ready (one of
-//! them fills the card); spin kernels run beside them. When the slice ends and somebody else has work, the lane is
-//! stopped in the middle of a piece and keeps what is left of it. Faults spend the slice of the process that
-//! faults. Alone, a process is never interrupted.
+//! Inside a lane, kernels that move memory run one after the other in the order in which they became ready
+//! (one of them fills the card); spin kernels run beside them. When the slice ends and somebody else has
+//! work, the lane is stopped in the middle of a piece and keeps what is left of it. Faults spend the slice
+//! of the process that faults. Alone, a process is never interrupted.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;

@@ -1,8 +1,8 @@
 //! The client's end of the socket, shared by all threads of a process.
 //!
-//! There is no thread for reading. Whoever waits for an answer reads, for everybody: the first one to come takes the
-//! inbox, hands what it reads to the thread whose token it carries, and leaves the inbox to the next one when its own
-//! answer is there. So a lone thread pays for no hand-over.
+//! There is no thread for reading. Whoever waits for an answer reads, for everybody: the first one to come
+//! takes the inbox, hands what it reads to the thread whose token it carries, and leaves the inbox to the
+//! next one when its own answer is there. So a lone thread pays for no hand-over.
 
 use std::collections::HashMap;
 use std::io;
@@ -169,8 +169,8 @@ impl Reader<'_> {
         self.connection.receive(inbox)
     }
 
-    /// Gives the inbox up before the others are woken, so that one of them finds it free. Called with what has
-    /// arrived locked, so that nobody goes to sleep in between.
+    /// Gives the inbox up before the others are woken, so that one of them finds it free. Called with what
+    /// has arrived locked, so that nobody goes to sleep in between.
     fn leave(&mut self) {
         self.inbox = None;
         self.connection.news.notify_all();
@@ -188,7 +188,8 @@ impl Drop for Reader<'_> {
 }
 
 #[allow(unsafe_code, reason = "rustix's poll is no place where a thread may be cancelled")]
-/// Waits until there is something to read. A thread may be cancelled here, as in the waits of the real driver.
+/// Waits until there is something to read. A thread may be cancelled here, as in the waits of the real
+/// driver.
 fn wait_for_bytes(socket: &UnixStream) {
     // As libc declares it, except that a thread which is cancelled in it unwinds.
     unsafe extern "C-unwind" {

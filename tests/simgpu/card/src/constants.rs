@@ -6,9 +6,10 @@
 //! rates      13 GB/s ...    1.3 GB/s ...     10   (RATE_SCALE, one factor for all)
 //! ```
 //!
-//! Every ratio between two rates is therefore the real one, and moving a card-full by faults takes 0.2 s each way:
-//! long enough to watch. What follows from an amount of memory (creating a context, giving a dead process'
-//! memory back) shrinks by 320 / 10 = 32. What does not (a launch, the time slice) keeps its real length.
+//! Every ratio between two rates is therefore the real one, and moving a card-full by faults takes 0.2 s
+//! each way: long enough to watch. What follows from an amount of memory (creating a context, giving a dead
+//! process' memory back) shrinks by 320 / 10 = 32. What does not (a launch, the time slice) keeps its real
+//! length.
 
 use std::time::Duration;
 

@@ -1,7 +1,7 @@
 //! Which driver the simulated libraries play: `SIMGPU_DRIVER_VERSION`, from 12.0 to 13.2, or 13.0 if not set.
 //!
-//! The functions of a newer CUDA are not there for `cuGetProcAddress`; as exports they stay, since a library cannot
-//! take an export back.
+//! The functions of a newer CUDA are not there for `cuGetProcAddress`; as exports they stay, since a
+//! library cannot take an export back.
 
 /// The environment variable.
 pub const VARIABLE: &str = "SIMGPU_DRIVER_VERSION";

@@ -10,8 +10,8 @@
 //! `- the exported name, with or without its _v2
 //! ```
 //!
-//! An order for a call that the driver does not have would never come true, and a test would believe it had: it is
-//! refused, with the names that are like it.
+//! An order for a call that the driver does not have would never come true, and a test would believe it
+//! had: it is refused, with the names that are like it.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -118,7 +118,8 @@ impl Fault {
     }
 }
 
-/// At most five exports that are most like `call`: few letters of difference, or one the beginning of the other.
+/// At most five exports that are most like `call`: few letters of difference, or one the beginning of the
+/// other.
 fn near<'a>(call: &str, exports: &[&'a str]) -> Vec<&'a str> {
     let lower = plain(call);
     let mut near: Vec<(usize, &str)> = exports

@@ -1,9 +1,9 @@
 //! The kernels: what each reads and writes, and what it computes.
 //!
-//! A kernel is known by the name of its `.entry` in `tests/workload/src/kernels.ptx`, the text that a real driver
-//! compiles. Here it is a *walk* over its words, in pieces that end where a 2 MiB page ends (`walk.rs`): each
-//! piece costs time, may fault, and does its share of the real computation when its time is over. So a kernel
-//! that was interrupted half-way has written half of its words, as a real one has.
+//! A kernel is known by the name of its `.entry` in `tests/workload/src/kernels.ptx`, the text that a real
+//! driver compiles. Here it is a *walk* over its words, in pieces that end where a 2 MiB page ends
+//! (`walk.rs`): each piece costs time, may fault, and does its share of the real computation when its time
+//! is over. So a kernel that was interrupted half-way has written half of its words, as a real one has.
 
 use std::sync::atomic::Ordering::Relaxed;
 
@@ -92,8 +92,8 @@ impl Kernel {
         }
     }
 
-    /// Computes the words `first .. first + count`, which lie at byte `offset` of `bytes`, and answers what they
-    /// add to the checksum, or `None` if they are not there.
+    /// Computes the words `first .. first + count`, which lie at byte `offset` of `bytes`, and answers what
+    /// they add to the checksum, or `None` if they are not there.
     pub fn compute(&self, bytes: &SharedBytes, offset: u64, first: u64, count: u64) -> Option<u64> {
         let words = bytes.words(offset, count)?;
         let mut sum = 0u64;

@@ -7,8 +7,8 @@
 //!                        poll_effect() ──> messages to clients
 //! ```
 //!
-//! `handle` first lets everything happen that was due before `now`, each at its own time, so that an input that
-//! comes late finds the card as it would have been. `next_deadline` says when to come again.
+//! `handle` first lets everything happen that was due before `now`, each at its own time, so that an input
+//! that comes late finds the card as it would have been. `next_deadline` says when to come again.
 
 mod client;
 mod ending;

@@ -22,7 +22,8 @@ struct Options {
     /// How many GPUs
     #[arg(long, default_value_t = 1)]
     gpus: u32,
-    /// Memory of each GPU, like 256MiB; several times for one after the other, the last one for all that follow
+    /// Memory of each GPU, like 256MiB; several times for one after the other, the last one for all that
+    /// follow
     #[arg(long, value_parser = bytes)]
     memory: Vec<u64>,
     /// Divides a GPU into MIG instances with this memory, like 0=32MiB,16MiB

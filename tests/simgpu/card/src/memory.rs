@@ -1,7 +1,7 @@
 //! Everybody's allocations and where their pages are.
 //!
-//! Addresses are those of the client, which reserves them before it asks. What a kernel reaches is made resident
-//! on its GPU first; what that takes is the answer, so that the engines only ever add durations.
+//! Addresses are those of the client, which reserves them before it asks. What a kernel reaches is made
+//! resident on its GPU first; what that takes is the answer, so that the engines only ever add durations.
 
 mod access;
 mod physical;

@@ -7,8 +7,8 @@
 //!                                   yet reached
 //! ```
 //!
-//! Memory that a stream has freed is that stream's at once, since its later work comes after the release; for every
-//! other stream only when the release has been reached. What is neither is new memory of the GPU.
+//! Memory that a stream has freed is that stream's at once, since its later work comes after the release;
+//! for every other stream only when the release has been reached. What is neither is new memory of the GPU.
 
 use std::collections::BTreeSet;
 

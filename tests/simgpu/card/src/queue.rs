@@ -1,8 +1,9 @@
 //! The streams and events of one client: what may start, and what is done.
 //!
-//! Every dependency is the same sentence: *stream S has completed position P* (a fence). Work waits for the work
-//! before it in its stream and for its fences. An event is the fence of its last record; the legacy stream is
-//! fences both ways between it and the blocking streams of its context; to synchronise is to wait for fences.
+//! Every dependency is the same sentence: *stream S has completed position P* (a fence). Work waits for the
+//! work before it in its stream and for its fences. An event is the fence of its last record; the legacy
+//! stream is fences both ways between it and the blocking streams of its context; to synchronise is to wait
+//! for fences.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -196,8 +197,8 @@ impl Queues {
             .ok_or(if event.fence.is_some() { Failure::NotReady } else { Failure::Unknown })
     }
 
-    /// Drops all work, as after an error from which nothing recovers, and answers the questions that it would have
-    /// answered.
+    /// Drops all work, as after an error from which nothing recovers, and answers the questions that it
+    /// would have answered.
     pub(crate) fn abandon(&mut self) -> Vec<u64> {
         let mut questions = Vec::new();
         for stream in self.streams.values_mut() {

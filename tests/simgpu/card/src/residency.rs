@@ -5,9 +5,9 @@
 //!            contexts, cuMemAlloc   oldest leaves first, whoever's it is
 //! ```
 //!
-//! One list of ages for all processes: a page that nobody touched for long makes room for a page somebody touches
-//! now. So two processes that take turns of 2 ms over more than the card push each other's pages out before they
-//! are used again, as on a real card.
+//! One list of ages for all processes: a page that nobody touched for long makes room for a page somebody
+//! touches now. So two processes that take turns of 2 ms over more than the card push each other's pages
+//! out before they are used again, as on a real card.
 
 use std::collections::BTreeMap;
 

@@ -1,7 +1,7 @@
 //! The card's process: sockets and the clock around the machine.
 //!
-//! One thread and one `poll`: for what clients say, for room to answer them, for the end, until the machine's next
-//! deadline. Without work there is no deadline, and the process sleeps.
+//! One thread and one `poll`: for what clients say, for room to answer them, for the end, until the
+//! machine's next deadline. Without work there is no deadline, and the process sleeps.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::io;

@@ -93,9 +93,9 @@ pub struct Stats {
 }
 
 impl Stats {
-    /// The share of the time since `since` (nanoseconds on the card's clock) in which each living process computed
-    /// on a GPU, in percent; processes without any are left out. At most the last second counts, as far as a
-    /// monitor's samples reach back.
+    /// The share of the time since `since` (nanoseconds on the card's clock) in which each living process
+    /// computed on a GPU, in percent; processes without any are left out. At most the last second counts,
+    /// as far as a monitor's samples reach back.
     pub fn shares_since(&self, gpu: u32, since: u64) -> Vec<(u32, u32)> {
         const REACH_NANOS: u64 = 1_000_000_000;
         let since = since.max(self.now_nanos.saturating_sub(REACH_NANOS));
@@ -160,7 +160,8 @@ pub struct ProcessStats {
     pub gpus: Vec<u32>,
     /// Bytes of its contexts.
     pub context_bytes: u64,
-    /// Bytes of memory that cannot move: `cuMemAlloc`, what pools have reserved, physical memory with handles.
+    /// Bytes of memory that cannot move: `cuMemAlloc`, what pools have reserved, physical memory with
+    /// handles.
     pub device_bytes: u64,
     /// Bytes of managed memory.
     pub managed_bytes: u64,

@@ -5,8 +5,8 @@
 //! end:   the piece's real work on the bytes                 (then begin again, until nothing is left)
 //! ```
 //!
-//! A piece is at most 2 MiB, so the card never computes for long at a time, and a page that a later piece needs may
-//! be evicted while an earlier one runs.
+//! A piece is at most 2 MiB, so the card never computes for long at a time, and a page that a later piece
+//! needs may be evicted while an earlier one runs.
 
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
@@ -258,7 +258,8 @@ impl Walk {
     }
 }
 
-/// A spin kernel: it holds one multiprocessor and needs no bandwidth, so it runs beside the walks of its process.
+/// A spin kernel: it holds one multiprocessor and needs no bandwidth, so it runs beside the walks of its
+/// process.
 #[derive(Debug)]
 pub(crate) struct Spinner {
     pub(crate) key: StreamKey,
@@ -306,8 +307,8 @@ fn rows(piece: &std::ops::Range<u64>, shape: Shape) -> impl Iterator<Item = (u64
     })
 }
 
-/// Does a stretch of bytes in parts, so that each part lies in one allocation wherever it begins: mappings next to each
-/// other are one range for a program. A part is the bytes before it and its length.
+/// Does a stretch of bytes in parts, so that each part lies in one allocation wherever it begins: mappings
+/// next to each other are one range for a program. A part is the bytes before it and its length.
 fn parts(
     memory: &Memory,
     client: ClientId,

@@ -8,8 +8,8 @@
 //!                           <-  Call      a host function of a stream is due (to the callback connection)
 //! ```
 //!
-//! A frame is a head (one of these types, encoded) and a payload: raw bytes that an upload or a download carries.
-//! Lengths are in bytes, addresses are the client's.
+//! A frame is a head (one of these types, encoded) and a payload: raw bytes that an upload or a download
+//! carries. Lengths are in bytes, addresses are the client's.
 
 use std::time::Duration;
 
@@ -53,7 +53,8 @@ pub enum Request {
     CreateStream(StreamId, ContextId, StreamKind),
     /// Ends a stream once its work is done.
     DestroyStream(StreamId),
-    /// Makes an allocation at an address that the client has reserved. Managed and pinned ones answer with a memfd.
+    /// Makes an allocation at an address that the client has reserved. Managed and pinned ones answer with
+    /// a memfd.
     Allocate { address: u64, len: u64, kind: Kind, context: ContextId },
     /// Ends an allocation after all work of the client.
     Free(u64),
@@ -329,8 +330,8 @@ pub struct Description {
     pub constants: Constants,
 }
 
-/// One GPU, or one MIG instance of a GPU that is divided: to the card they are alike, each with memory and engines of its
-/// own, and a divided GPU is nothing but its instances.
+/// One GPU, or one MIG instance of a GPU that is divided: to the card they are alike, each with memory and
+/// engines of its own, and a divided GPU is nothing but its instances.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct GpuDescription {
     /// For people.

@@ -5,9 +5,10 @@
 //!    export name           base name           since  twin    since  which default stream: a parameter of the body
 //! ```
 //!
-//! A row makes the exported function, its twin for the per-thread default stream if it has one, and the entry that
-//! `cuGetProcAddress` answers from. The body is safe code that answers `Result<(), Code>`; `guard` turns it into a
-//! `CUresult` and lets no panic out. A thread that is cancelled while it waits for the card unwinds through it. Adding a function is adding a row.
+//! A row makes the exported function, its twin for the per-thread default stream if it has one, and the
+//! entry that `cuGetProcAddress` answers from. The body is safe code that answers `Result<(), Code>`;
+//! `guard` turns it into a `CUresult` and lets no panic out. A thread that is cancelled while it waits for
+//! the card unwinds through it. Adding a function is adding a row.
 
 pub(crate) mod any_node;
 pub(crate) mod array;

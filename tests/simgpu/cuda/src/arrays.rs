@@ -4,8 +4,8 @@
 //! slice 0 | row 0 | row 1 | ... |   slice 1 | row 0 | ...      rows one after the other, nothing between them
 //! ```
 //!
-//! A real array is laid out for textures. Nobody can see that from outside, and nothing here reads textures: the card
-//! keeps a plain allocation, and copies know where a row of it is.
+//! A real array is laid out for textures. Nobody can see that from outside, and nothing here reads
+//! textures: the card keeps a plain allocation, and copies know where a row of it is.
 
 use simgpu_card::ids::ContextId;
 

@@ -1,7 +1,7 @@
 //! Host functions: one thread calls them, in the order in which the card finds them due.
 //!
-//! The card sends the number of a function over a second connection and the stream waits until we say that it has
-//! returned. The thread starts with the first such function and blocks all signals.
+//! The card sends the number of a function over a second connection and the stream waits until we say that
+//! it has returned. The thread starts with the first such function and blocks all signals.
 
 use std::collections::HashMap;
 use std::ffi::c_void;

@@ -10,8 +10,9 @@
 //! end(A)            a graph of x and y
 //! ```
 //!
-//! A capture is easily broken. Synchronising with it, the legacy stream of its context, and (unless it is relaxed)
-//! calls that might wait for unfinished work *invalidate* it: they fail, and so does the end of the capture.
+//! A capture is easily broken. Synchronising with it, the legacy stream of its context, and (unless it is
+//! relaxed) calls that might wait for unfinished work *invalidate* it: they fail, and so does the end of
+//! the capture.
 
 use std::collections::HashMap;
 use std::thread::{self, ThreadId};
@@ -181,7 +182,8 @@ impl State {
         }
     }
 
-    /// A stream waits for an event of a capture and joins it. Answers `false` if the event is not of a capture.
+    /// A stream waits for an event of a capture and joins it. Answers `false` if the event is not of a
+    /// capture.
     pub(crate) fn join(&mut self, stream: StreamId, event: EventId) -> Answer<bool> {
         let recorded = self
             .events

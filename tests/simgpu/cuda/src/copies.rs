@@ -77,8 +77,8 @@ pub(crate) fn copy(stream: StreamId, to: Plane, from: Plane, shape: Shape, wait:
     Ok(())
 }
 
-/// Fills rows with a pattern in a stream. A synchronous fill of managed or pinned memory waits, one of device memory
-/// does not.
+/// Fills rows with a pattern in a stream. A synchronous fill of managed or pinned memory waits, one of
+/// device memory does not.
 pub(crate) fn set(stream: StreamId, to: Plane, shape: Shape, value: u32, element: u8, wait: Wait) -> Answer {
     if shape.width == 0 || shape.rows == 0 {
         return Ok(());

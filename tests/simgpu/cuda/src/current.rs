@@ -76,7 +76,8 @@ pub(crate) fn exchange_capture_mode(mode: u32) -> u32 {
     CAPTURE_MODE.replace(mode)
 }
 
-/// The stream a handle means: 0 is the default, 1 the legacy and 2 the thread's own stream of the current context.
+/// The stream a handle means: 0 is the default, 1 the legacy and 2 the thread's own stream of the current
+/// context.
 pub(crate) fn stream(handle: Handle, default: Default) -> Answer<StreamId> {
     match (handle, default) {
         (LEGACY, _) | (0, Default::Legacy) => {

@@ -1,8 +1,9 @@
 //! The process' one driver: its connection to the card, made by `cuInit`, and its state.
 //!
-//! A forked child has no driver and answers NOT_INITIALIZED. It has the parent's sockets open all the same: as with the real
-//! driver's files the card keeps the memory of a killed parent until its children are gone too, or run other programs. At exit the driver says goodbye, so that its memory is back before
-//! the process is gone; after that it answers DEINITIALIZED.
+//! A forked child has no driver and answers NOT_INITIALIZED. It has the parent's sockets open all the same:
+//! as with the real driver's files the card keeps the memory of a killed parent until its children are gone
+//! too, or run other programs. At exit the driver says goodbye, so that its memory is back before the
+//! process is gone; after that it answers DEINITIALIZED.
 
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU8, Ordering};
@@ -107,7 +108,8 @@ impl Driver {
             .ok_or(Code::INVALID_DEVICE)
     }
 
-    /// The error of earlier work from which this process does not recover: every call that needs the card answers it.
+    /// The error of earlier work from which this process does not recover: every call that needs the card
+    /// answers it.
     pub(crate) fn healthy(&self) -> Answer {
         Sticky::from_word(self.health.word()).map_or(Ok(()), |error| Err(error.into()))
     }
@@ -150,9 +152,9 @@ extern "C" fn ended() {
 
 /// The devices of a process, by `CUDA_VISIBLE_DEVICES` and in the order of `CUDA_DEVICE_ORDER`.
 ///
-/// The list is of indices or UUIDs (or their beginnings) and ends at the first one that is wrong or there twice. MIG
-/// instances have no index: one is a device only if it is named first, and then it is the only one; or if there is
-/// nothing else and no list.
+/// The list is of indices or UUIDs (or their beginnings) and ends at the first one that is wrong or there
+/// twice. MIG instances have no index: one is a device only if it is named first, and then it is the only
+/// one; or if there is nothing else and no list.
 fn visible(gpus: Vec<GpuDescription>, order: Option<&str>, chosen: Option<&str>) -> Vec<Visible> {
     let all = gpus
         .into_iter()

@@ -1,7 +1,8 @@
-//! Faults on order, and errors from which the process does not recover (`simgpu_card::fault` reads the orders).
+//! Faults on order, and errors from which the process does not recover (`simgpu_card::fault` reads the
+//! orders).
 //!
-//! A fault that concerns work, not the call, is noted for the thread while the call runs; what puts the work into a
-//! stream (`work.rs`) takes it from there. What is left when the call is done delays the call.
+//! A fault that concerns work, not the call, is noted for the thread while the call runs; what puts the
+//! work into a stream (`work.rs`) takes it from there. What is left when the call is done delays the call.
 
 use std::cell::Cell;
 use std::sync::OnceLock;
@@ -54,7 +55,8 @@ pub(crate) fn bend(op: Op) -> Vec<Op> {
     }
 }
 
-/// A call that put no work into a stream is late itself: it has done what it should, and its caller does not know yet.
+/// A call that put no work into a stream is late itself: it has done what it should, and its caller does
+/// not know yet.
 pub(crate) fn linger() {
     match OF_THIS_CALL.take() {
         Some(Effect::Slow(time)) => thread::sleep(time),

@@ -1,9 +1,9 @@
 //! Arguments as C passes them.
 //!
-//! A function of this library takes `Out<T>` where C writes `T*` for a result, `In<T>` where C writes `const T*`, and
-//! so on. They have the layout of the pointer, so the signatures are the ABI's, and the bodies behind them need no
-//! unsafe code of their own. One promise carries all of it: *the C caller passes what the CUDA documentation asks
-//! for*; a null pointer is noticed, a wrong one cannot be.
+//! A function of this library takes `Out<T>` where C writes `T*` for a result, `In<T>` where C writes
+//! `const T*`, and so on. They have the layout of the pointer, so the signatures are the ABI's, and the
+//! bodies behind them need no unsafe code of their own. One promise carries all of it: *the C caller passes
+//! what the CUDA documentation asks for*; a null pointer is noticed, a wrong one cannot be.
 
 use std::ffi::{CStr, c_char, c_void};
 

@@ -1,7 +1,8 @@
 //! Graphs: nodes with work and what each comes after, made by a capture or one by one.
 //!
-//! A graph is launched as one list of work in an order that respects all its edges. An instantiated graph keeps its own
-//! copy of the nodes, so that later changes of the graph do not reach it, and an update replaces the work in it.
+//! A graph is launched as one list of work in an order that respects all its edges. An instantiated graph
+//! keeps its own copy of the nodes, so that later changes of the graph do not reach it, and an update
+//! replaces the work in it.
 
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -1,7 +1,7 @@
 //! Handles: what the caller holds for a context, a stream, an event.
 //!
-//! A handle is a number with its kind in the upper part, never a pointer into this library, so that a stale or a
-//! wrong one is an error and not a crash.
+//! A handle is a number with its kind in the upper part, never a pointer into this library, so that a stale
+//! or a wrong one is an error and not a crash.
 
 /// `CUcontext`, `CUstream`, `CUevent` ... as C passes them.
 pub(crate) type Handle = usize;

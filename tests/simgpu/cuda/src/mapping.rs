@@ -49,7 +49,8 @@ impl Reservation {
         (self.address, self.size) == (address, len)
     }
 
-    /// Puts the card's memory at these addresses. A forked child does not inherit it, as with the real driver.
+    /// Puts the card's memory at these addresses. A forked child does not inherit it, as with the real
+    /// driver.
     pub(crate) fn fill(&self, memory: &OwnedFd) -> Answer {
         self.place(self.address, self.size, memory)?;
         self.protect(self.address, self.size, true);

@@ -5,7 +5,8 @@
 //! mappings        |  handle A  |  handle B  |  handle A |     allocations, each with its access
 //! ```
 //!
-//! A handle lives until it was released as often as it was made, retained and imported, and is mapped nowhere.
+//! A handle lives until it was released as often as it was made, retained and imported, and is mapped
+//! nowhere.
 
 use std::collections::HashMap;
 

@@ -1,7 +1,7 @@
 //! Memory pools: which each device uses, and where their blocks get addresses.
 //!
-//! A stream that frees a block and asks for one of the same size gets the same address at once, as with the real
-//! driver; other streams get it when the stream was waited for.
+//! A stream that frees a block and asks for one of the same size gets the same address at once, as with the
+//! real driver; other streams get it when the stream was waited for.
 
 use std::collections::HashMap;
 

@@ -1,7 +1,7 @@
 //! Objects of the driver in tables by number, with one lock around all of them.
 //!
-//! The card knows contexts, streams, events and allocations too, by the same numbers. What only matters on this
-//! side (flags, captures, graphs, modules) is only here.
+//! The card knows contexts, streams, events and allocations too, by the same numbers. What only matters on
+//! this side (flags, captures, graphs, modules) is only here.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;

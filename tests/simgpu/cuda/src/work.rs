@@ -1,7 +1,7 @@
 //! Work on its way to the card: written down if its stream captures, else sent.
 //!
-//! Sending needs no answer. So that a program cannot run away from the card, a stream may hold as many pieces of work
-//! as a real one; then the caller waits for the oldest.
+//! Sending needs no answer. So that a program cannot run away from the card, a stream may hold as many
+//! pieces of work as a real one; then the caller waits for the oldest.
 
 use simgpu_card::ids::StreamId;
 use simgpu_card::wire::{Op, Request, Work};

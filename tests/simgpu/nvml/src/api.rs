@@ -429,8 +429,8 @@ fn on(device: Device) -> Answer<Vec<ProcessInfo>> {
     Ok(here.collect())
 }
 
-/// Pid, percent and time of each process that computed since a sample that the caller has seen. Nobody knows it of
-/// instances.
+/// Pid, percent and time of each process that computed since a sample that the caller has seen. Nobody
+/// knows it of instances.
 fn shares(device: Device, last_seen: u64) -> Answer<Vec<(u32, u32, u64)>> {
     let session = session()?;
     let place = session.place(device)?;

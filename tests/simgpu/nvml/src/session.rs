@@ -10,7 +10,8 @@ use simgpu_card::wire::Description;
 
 use crate::ffi::{Answer, Code};
 
-/// A device as the caller holds it: its index and one, so that null is none; instances come from a number of their own.
+/// A device as the caller holds it: its index and one, so that null is none; instances come from a number
+/// of their own.
 pub(crate) type Device = usize;
 
 const INSTANCES: Device = 0x1000;
@@ -167,7 +168,8 @@ impl Session {
         if gpu.lost { Err(Code::GPU_IS_LOST) } else { Ok(gpu) }
     }
 
-    /// The share of the time since the last question in which the GPU computed, in percent. Nobody knows it of instances.
+    /// The share of the time since the last question in which the GPU computed, in percent. Nobody knows it
+    /// of instances.
     pub(crate) fn utilization(&self, device: Device) -> Answer<u32> {
         let place = self.place(device)?;
         if self.is_divided(&place.gpus) {

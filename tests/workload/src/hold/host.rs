@@ -25,7 +25,8 @@ pub(super) enum HostCommand {
 /// How long a child lives that nobody ends.
 const CHILD_SECONDS: u32 = 120;
 
-/// A child with all that this process has open but for its standard streams, which its parent's end is told from; its pid.
+/// A child with all that this process has open but for its standard streams, which its parent's end is told
+/// from; its pid.
 fn fork_a_sleeper() -> i32 {
     // SAFETY: the child calls nothing but these, each of which may be called after a fork of a program with threads.
     unsafe {

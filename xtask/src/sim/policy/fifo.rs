@@ -5,8 +5,8 @@
 //! | as nvshare | 30 s | takes turns all the same |
 //! | as XPUShare | 5 s for each GB of the session | runs all at once, until they do not fit once: that overload never ends |
 //!
-//! Both let an idle holder go after 5 s. A session of several cards takes all of them at once and keeps those behind it from any of
-//! them, so that it is not passed for ever.
+//! Both let an idle holder go after 5 s. A session of several cards takes all of them at once and keeps
+//! those behind it from any of them, so that it is not passed for ever.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 

@@ -1,6 +1,7 @@
 //! gpushare's own core, told what the daemon would tell it, with processes that answer as the library does.
 //!
-//! Each session has one process. Its words are numbered as in its page, so a message that is late would count as late.
+//! Each session has one process. Its words are numbered as in its page, so a message that is late would
+//! count as late.
 
 use std::collections::{BTreeSet, VecDeque};
 

@@ -1,4 +1,5 @@
-//! Physical memory with handles: made without an address, mapped at as many as one likes, shared between processes.
+//! Physical memory with handles: made without an address, mapped at as many as one likes, shared between
+//! processes.
 //!
 //! ```text
 //! handle of A ──┐
@@ -6,7 +7,8 @@
 //! handle of B ──┘   (B imported what A exported)
 //! ```
 //!
-//! A process that exports gets the memfd; one that imports names its inode. A descriptor alone keeps nothing alive.
+//! A process that exports gets the memfd; one that imports names its inode. A descriptor alone keeps
+//! nothing alive.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::OwnedFd;

@@ -1,5 +1,5 @@
-//! Blocks of memory pools: their room is taken when they are asked for, their bytes are there when the stream comes to
-//! them (`pool.rs` keeps the accounts).
+//! Blocks of memory pools: their room is taken when they are asked for, their bytes are there when the
+//! stream comes to them (`pool.rs` keeps the accounts).
 
 use std::rc::Rc;
 
@@ -54,7 +54,8 @@ impl Memory {
         pools.map(|pool| pool.usage().reserved).sum()
     }
 
-    /// Notes what work on its way into a stream takes from pools and frees: all of it, or nothing if there is no room.
+    /// Notes what work on its way into a stream takes from pools and frees: all of it, or nothing if there
+    /// is no room.
     pub(crate) fn note_blocks(
         &mut self,
         client: ClientId,

@@ -1,4 +1,5 @@
-//! Whatever processes do with memory, in whatever order: nothing panics, no byte is lost, none is counted twice.
+//! Whatever processes do with memory, in whatever order: nothing panics, no byte is lost, none is counted
+//! twice.
 
 use proptest::prelude::*;
 use simgpu_card::constants::Constants;

@@ -1,5 +1,5 @@
-//! Several GPUs: who reaches whose memory, what a copy between them costs, what is left when one is lost; and errors
-//! from which a process does not recover.
+//! Several GPUs: who reaches whose memory, what a copy between them costs, what is left when one is lost;
+//! and errors from which a process does not recover.
 
 use std::time::Duration;
 

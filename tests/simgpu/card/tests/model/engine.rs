@@ -63,7 +63,8 @@ fn a_process_larger_than_the_card_evicts_itself() {
 
 #[test]
 fn two_processes_over_the_card_thrash_and_taking_turns_does_not() {
-    /// Makespan and faults of two processes with 3/4 of the card each, five passes of touch and 20 ms of compute.
+    /// Makespan and faults of two processes with 3/4 of the card each, five passes of touch and 20 ms of
+    /// compute.
     fn run(in_turns: bool) -> (Duration, u64) {
         let mut bench = Bench::new(Constants::default());
         let processes = [bench.process(), bench.process()];

@@ -1,7 +1,7 @@
 //! The real thing: a card process, programs in processes of their own, the driver loaded by dlopen.
 //!
-//! Each test starts a card and runs scenarios in child processes, which are this test binary again: a process has one
-//! driver, and some scenarios end by dying.
+//! Each test starts a card and runs scenarios in child processes, which are this test binary again: a
+//! process has one driver, and some scenarios end by dying.
 
 mod program;
 // Families of calls and of failures, each with its scenarios.
@@ -79,8 +79,8 @@ fn assert_success(scenario: &str, output: &Output) {
     assert!(output.status.success(), "{scenario}: {}\n{out}\n{error}", output.status);
 }
 
-/// Makes a test of each row: a card with these options, on which the scenarios run in processes of their own, has
-/// all its memory back afterwards. Tests of the `driven` scenarios are written out.
+/// Makes a test of each row: a card with these options, on which the scenarios run in processes of their
+/// own, has all its memory back afterwards. Tests of the `driven` scenarios are written out.
 macro_rules! scenarios {
     ({$($test:ident[$($option:literal),*]: $($scenario:path),+;)*} driven: $($driven:path),+;) => {
         $(
@@ -348,7 +348,8 @@ fn waits() {
     assert_eq!(program.cuStreamSynchronize(first), 0);
 }
 
-/// Each thread waits often, so that each reads answers for the others too, and one runs far ahead of the card.
+/// Each thread waits often, so that each reads answers for the others too, and one runs far ahead of the
+/// card.
 fn shares_between_threads() {
     let program = Program::start();
     let kernels = program.kernels();

@@ -229,8 +229,8 @@ pub(crate) fn captures_pools() {
     assert_eq!((used, of_graphs), (0, 2 << 20));
 }
 
-/// On the first of two cards, with the second one as its peer: memory with a handle on the second one is out of reach
-/// until access is given, whatever the peers are.
+/// On the first of two cards, with the second one as its peer: memory with a handle on the second one is
+/// out of reach until access is given, whatever the peers are.
 pub(crate) fn has_its_own_access(program: &Program, kernels: Handle) {
     const ILLEGAL_ADDRESS: u32 = 700;
     let (mut start, mut handle) = (0, 0);

@@ -1,4 +1,5 @@
-//! Several pieces of work by one call. They are done one after the other, which a batch allows and no program may count on.
+//! Several pieces of work by one call. They are done one after the other, which a batch allows and no
+//! program may count on.
 
 use crate::api::prelude::*;
 use crate::api::{copy, launch, managed, stream};

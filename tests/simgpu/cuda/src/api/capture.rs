@@ -102,8 +102,8 @@ fn info(stream: StreamId, status: Out<u32>, id: Out<u64>) -> Answer {
     Ok(())
 }
 
-/// The graph under way and the nodes that the stream's next piece comes after. The list belongs to the thread and
-/// lives until its next question, as long as the real one is good for.
+/// The graph under way and the nodes that the stream's next piece comes after. The list belongs to the
+/// thread and lives until its next question, as long as the real one is good for.
 fn graph_info(stream: StreamId, graph: Out<Handle>, after: Out<*const Handle>, count: Out<usize>) -> Answer {
     thread_local! {
         static NODES: std::cell::RefCell<Vec<Handle>> = const { std::cell::RefCell::new(Vec::new()) };

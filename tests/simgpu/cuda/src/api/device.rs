@@ -117,7 +117,8 @@ fn bus_id(bus: u32) -> String {
     format!("0000:{bus:02x}:00.0")
 }
 
-/// The attributes that programs decide by. Those of features that are not simulated are 0, so that nobody tries.
+/// The attributes that programs decide by. Those of features that are not simulated are 0, so that nobody
+/// tries.
 fn attribute_value(attribute: u32, bus: i32) -> Answer<i32> {
     const LAST: u32 = 147;
     Ok(match attribute {

@@ -1,7 +1,7 @@
 //! Graphs as wholes: made, copied, instantiated, updated, launched as often as one likes.
 //!
-//! An instantiated graph is kept by the card as a list of work in an order that respects all dependencies; a launch
-//! puts that list into the stream with one message.
+//! An instantiated graph is kept by the card as a list of work in an order that respects all dependencies;
+//! a launch puts that list into the stream with one message.
 
 use simgpu_card::ids::GraphId;
 use simgpu_card::wire::Request;

@@ -1,7 +1,8 @@
 //! Host memory: pinned by the driver, or the caller's own and registered.
 //!
-//! Pinned memory is the card's memfd at the caller's address: the card reads and writes it in place. Registered memory
-//! cannot be: copies of it go along in messages, as those of pageable memory, and kernels do not reach it.
+//! Pinned memory is the card's memfd at the caller's address: the card reads and writes it in place.
+//! Registered memory cannot be: copies of it go along in messages, as those of pageable memory, and kernels
+//! do not reach it.
 
 use simgpu_card::wire::Kind;
 

@@ -39,14 +39,15 @@ api! {
         pointer.set(found.map_or(std::ptr::null(), |found| found.0))
     }
 
-    /// Private tables of the real driver: there are none here, and this is its answer to a name it does not know.
+    /// Private tables of the real driver: there are none here, and this is its answer to a name it does not
+    /// know.
     fn cuGetExportTable("cuGetExportTable", 3000)(_table: Out<*const c_void>, _id: In<[u8; 16]>) {
         Err(Code::INVALID_VALUE)
     }
 }
 
-/// The newest variant of a name, or the status that says why there is none. A function with a twin is its twin for
-/// those who want their own default stream, and exists for them from the twin's version on.
+/// The newest variant of a name, or the status that says why there is none. A function with a twin is its
+/// twin for those who want their own default stream, and exists for them from the twin's version on.
 fn find(symbol: &str, version: i32, flags: u64) -> Result<Pointer, u32> {
     let wanted = |row: &Row| match row.twin {
         Some(twin) if flags & PER_THREAD != 0 => twin,

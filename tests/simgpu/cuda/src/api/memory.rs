@@ -43,7 +43,8 @@ api! {
         free(address, &[Kind::Device, Kind::Managed])
     }
 
-    /// The handle opens nothing here: what a program asks before it hands memory out is all that is simulated.
+    /// The handle opens nothing here: what a program asks before it hands memory out is all that is
+    /// simulated.
     fn cuIpcGetMemHandle("cuIpcGetMemHandle", 4010)(handle: Out<[u64; 8]>, address: u64) {
         let state = driver()?.state();
         let (start, found) = state.allocation_at(address).ok_or(Code::INVALID_VALUE)?;
@@ -62,8 +63,8 @@ api! {
     }
 }
 
-/// Makes an allocation in the current context: addresses here, bytes on the card, and for managed and pinned memory
-/// the bytes at the addresses.
+/// Makes an allocation in the current context: addresses here, bytes on the card, and for managed and
+/// pinned memory the bytes at the addresses.
 pub(crate) fn allocate(bytes: usize, kind: Kind, flags: u32) -> Answer<u64> {
     if bytes == 0 {
         return Err(Code::INVALID_VALUE);
