@@ -1,11 +1,10 @@
 //! A card in virtual time: who works on it how fast, whose memory is there, and what its link carries.
 //!
-//! - **Work.** Whoever has work in flight has an equal share of the card. So one number, the work that each
-//! of them was given so
-//!   far, says when anybody is done: at a fixed value of it. Where what runs at once does not fit the card, all of it takes longer.
-//! - **Memory.** A session's memory comes in before it runs. What ran least recently goes out for it, at
-//! the same
-//!   time over the other half of the link; only what comes in is counted.
+//! - **Work.** Each session with work in flight has an equal share of the card. So one number, the work that
+//!   each of them was given so far, says when a session is done: at a fixed value of it. Where the sessions
+//!   that run at once do not fit the card, all of it takes longer.
+//! - **Memory.** A session's memory comes in before it runs. What ran least recently goes out for it, at the
+//!   same time over the other half of the link; only what comes in is counted.
 //! - **Link.** One after the other.
 
 use std::collections::{BTreeMap, BTreeSet};
