@@ -36,8 +36,6 @@ const REST: Duration = Duration::from_secs(1);
 const POLL_PART: u32 = 64;
 const POLL_MIN: Duration = Duration::from_micros(20);
 const POLL_MAX: Duration = Duration::from_millis(1);
-/// Longest drain of a process without work in flight.
-const IMMEDIATE: Duration = Duration::from_millis(1);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Task {
@@ -168,15 +166,12 @@ impl Drainer {
             self.grace.extend();
             return;
         }
-        let (closed, drain) = (word.with(GateState::Closed), since.elapsed());
-        if drain > IMMEDIATE {
-            // Work was in flight, so the process was busy. A thread that waited for that work comes soon.
-            rest(page, idle, self.grace.span().into());
-        }
+        let (closed, drain) = (word.with(GateState::Closed), Nanos::from(since.elapsed()));
+        rest(page, idle, self.grace.pause_after(drain).into());
         if exchange(page, idle, closed) {
             self.grace.note_release(clock::monotonic());
             self.gate.answered.note(page, closed);
-            self.daemon.send(&TenantRequest::Released { word, drain: drain.into() });
+            self.daemon.send(&TenantRequest::Released { word, drain });
         }
     }
 

@@ -14,6 +14,8 @@ use gpushare_proto::Nanos;
 const FIRST: Nanos = Nanos::from_millis(10);
 const LEAST: Nanos = Nanos::from_millis(5);
 const MOST: Nanos = Nanos::from_millis(50);
+/// Longest drain of a process without work in flight.
+const IMMEDIATE: Nanos = Nanos::from_millis(1);
 /// Time within which a process that wants the lock again proves that it was not idle.
 const SOON: Nanos = Nanos(2 * MOST.0);
 
@@ -35,6 +37,12 @@ impl Grace {
     /// Returns the idle grace: how long no thread may be in the gate before the process counts as idle.
     pub const fn span(&self) -> Nanos {
         self.span
+    }
+
+    /// Returns how long the process must stay quiet after a drain of `drain`. Work that was in flight shows that
+    /// the process was busy: a thread that waited for that work comes soon.
+    pub fn pause_after(&self, drain: Nanos) -> Nanos {
+        if drain > IMMEDIATE { self.span } else { Nanos::ZERO }
     }
 
     /// Doubles the idle grace, after the check showed that the process was not idle.
@@ -78,6 +86,15 @@ mod tests {
             grace.judge(ms(wanted));
             assert_eq!(grace.span(), ms(span), "{why}");
         }
+    }
+
+    #[test]
+    fn a_process_with_work_in_flight_must_stay_quiet_after_that_work() {
+        let mut grace = Grace::default();
+        assert_eq!(grace.pause_after(Nanos(100_000)), Nanos::ZERO, "nothing was in flight");
+        assert_eq!(grace.pause_after(ms(50)), ms(10));
+        grace.extend();
+        assert_eq!(grace.pause_after(ms(2)), ms(20));
     }
 
     #[test]
