@@ -23,11 +23,10 @@ enum AfterQuantum {
 
 impl View {
     fn after_quantum(&self, id: SessionId) -> AfterQuantum {
-        match (self.useless_until(id), self.makes_way(id)) {
-            (Some(until), _) if self.yields_behind(id, until) => AfterQuantum::Drop,
-            (Some(until), _) => AfterQuantum::Renew(Some(until)),
-            (None, Some(gpu)) => AfterQuantum::MakeWay(gpu),
-            (None, None) => AfterQuantum::Renew(None),
+        match self.useless_until(id) {
+            Some(until) if self.yields_behind(id, until) => AfterQuantum::Drop,
+            Some(until) => AfterQuantum::Renew(Some(until)),
+            None => self.makes_way(id).map_or(AfterQuantum::Renew(None), AfterQuantum::MakeWay),
         }
     }
 
@@ -76,8 +75,7 @@ impl Core {
             if let Some(card) = self.view.cards.get_mut(gpu) {
                 card.vacated = card.vacated.max(vacated);
                 if let Some(drain) = drain {
-                    // A holder without a turn may still be bringing its memory in, which makes its drain
-                    // long.
+                    // A holder without a turn may still bring its memory in, which makes its drain long.
                     card.drained(drain, is_turn || drain <= self.view.config.drain_target);
                 }
             }
@@ -203,10 +201,7 @@ impl Core {
                 }
             }
             Step::Report(reason) => self.notice(Notice::Stuck { session: id, reason }),
-            Step::Kill => {
-                let doomed = session.in_flight().map(|client| Effect::Kill { client });
-                self.effects.extend(doomed);
-            }
+            Step::Kill => self.effects.extend(session.in_flight().map(|client| Effect::Kill { client })),
         }
     }
 }
