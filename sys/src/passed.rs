@@ -49,8 +49,8 @@ fn own(number: RawFd) -> io::Result<OwnedFd> {
         let cause = io::Error::last_os_error();
         return Err(io::Error::new(cause.kind(), format!("descriptor {number}: {cause}")));
     }
-    // SAFETY: the kernel just said that it is open. The service manager passed it to be owned by this process, and
-    // `take` removed its announcement, so nobody owns it twice.
+    // SAFETY: the kernel just said that it is open. The service manager passed it to be owned by this process,
+    // and `take` removed its announcement, so it has one owner.
     Ok(unsafe { OwnedFd::from_raw_fd(number) })
 }
 

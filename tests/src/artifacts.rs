@@ -1,7 +1,7 @@
 //! Where the programs and libraries under test are: just built, or in one folder on a machine without Rust.
 //!
-//! What users get is linked in another way than what `cargo test` builds. `GPUSHARE_TEST_SHIPPED=FOLDER`
-//! runs any test on the library, the daemon and the command line of a stage instead.
+//! The files of a release are linked in another way than those that `cargo test` builds.
+//! `GPUSHARE_TEST_SHIPPED=FOLDER` runs any test on the library, the daemon and the command line of a stage.
 
 use std::collections::BTreeMap;
 use std::ops::Index;

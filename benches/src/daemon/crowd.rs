@@ -29,8 +29,8 @@ const EACH: usize = 2;
 /// Memory of a client; the clients of two sessions do not fit a capacity of 64 MiB.
 const MEMORY: Bytes = Bytes::mib(24);
 const QUOTA: Bytes = Bytes::mib(56);
-/// What the quota has besides. Each client takes it in a turn and leaves it unused, so the next one must be
-/// given it out of the other's page.
+/// Rest of the quota beside the clients' memory. Each client takes it in its turn and leaves it unused, so the
+/// daemon must take it back from that client's page for the next one.
 const REST: Bytes = Bytes::mib(8);
 const TURN: Duration = Duration::from_millis(5);
 /// Once around before anything is measured.

@@ -1,5 +1,5 @@
-//! What stands between an application and the driver when it allocates: the lease's bytes are taken and the
-//! block is entered, while a hundred others are there. The driver's part is left out.
+//! Cost that the library adds to an allocation: it takes the bytes from the lease and enters the block beside a
+//! hundred others. The driver's part is left out.
 
 use gpushare_client::memory::allocations::{Allocations, Block, Origin};
 use gpushare_client::memory::lease::{Lease, MemoryKind};

@@ -110,8 +110,8 @@ fn a_whole_quota_that_lies_unused_with_stopped_and_running_siblings_is_there_for
     Ok(())
 }
 
-/// Everybody takes and gives back as fast as it can, and at every moment at which anybody looks the quota
-/// holds: by the daemon's books and by what the card itself has given out.
+/// Processes allocate and free as fast as they can. Whenever the test looks, the quota holds both in the
+/// daemon's books and in the bytes that the card has given out.
 #[test]
 fn a_quota_holds_at_every_moment_of_a_race() -> anyhow::Result<()> {
     let (world, daemon) = world()?.with_daemon(&[])?;

@@ -123,8 +123,8 @@ fn a_freed_block_that_is_used_again_at_once_on_another_stream_keeps_its_new_word
     Ok(())
 }
 
-/// A free is no work that a capture records, and whether it is allowed beside one is the driver's to say.
-/// What it refuses stays in the books.
+/// A capture does not record a free, and the driver decides whether a free is allowed beside a capture. The
+/// bytes of a refused free stay charged.
 #[test]
 fn a_free_during_a_capture_is_answered_as_natively_and_charged_to_the_byte() -> anyhow::Result<()> {
     const LINES: [&str; 8] = [

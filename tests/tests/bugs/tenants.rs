@@ -1,5 +1,5 @@
-//! What most of these tests begin with: a small card, and sessions of which two do not fit on it; or one
-//! session with a quota and any number of processes.
+//! Starting points of most of these tests: a small card with sessions of which two do not fit, or one session
+//! with a quota and any number of processes.
 
 use std::fs;
 use std::path::PathBuf;

@@ -1,5 +1,5 @@
-//! What users get is linked in another way than what all other tests run on: here it is built that way, its
-//! demands on the C library are read, and the tests that would notice a broken link are run on it.
+//! Check of the staged files, which are linked in another way than those under test elsewhere. It builds them,
+//! reads their demands on the C library, and runs the tests that would notice a broken link.
 
 use std::fs;
 use std::os::unix::fs::symlink;

@@ -86,7 +86,7 @@ pub unsafe fn infos(
 /// Writes a list of samples. An empty list gives the error `NVML_ERROR_NOT_FOUND`, as in NVML.
 ///
 /// # Safety
-/// The same as of [`hand_over`].
+/// `count` and `samples` must be as [`hand_over`] requires.
 unsafe fn hand_over_some<T: Copy>(own: &[T], count: *mut c_uint, samples: *mut T) -> NvmlReturn {
     // SAFETY: the caller's promise.
     match unsafe { hand_over(own, count, samples) } {

@@ -109,8 +109,8 @@ impl Gate {
 
     /// Notes that a thread sleeps at the gate.
     ///
-    /// If the gate is believed open, only a thread counts that saw it *closed* under the same change number.
-    /// That message overtook the report of a process that went idle.
+    /// While the gate is believed open, the message counts only if the thread saw the gate *closed* under the
+    /// same change number. Then the process went idle, and its report of that is still on the way.
     pub(crate) fn wait(&mut self, word: GateWord) {
         if self.is_current(word) && (!self.passes() || word.state() == GateState::Closed) {
             self.waiting = true;

@@ -107,8 +107,7 @@ impl View {
 }
 
 impl Core {
-    /// Ends the backfilled turns on some cards, after a session released the lock there or stopped waiting.
-    /// Those whose cards are still of no use to the gang go on.
+    /// Ends the backfilled turns on some cards. A holder goes on if its cards are still of no use to the gang.
     pub(crate) fn end_backfill(&mut self, cards: GpuSet) {
         let holders = self.view.cards.among(cards).flat_map(|(_, card)| &card.index.holders);
         let limited = |id: &SessionId| {

@@ -1,5 +1,5 @@
-//! Whatever processes do with memory, in whatever order: nothing panics, no byte is lost, none is counted
-//! twice.
+//! Property test of the card's memory: processes do random things with it in random order. The card never
+//! panics, loses no byte and counts none twice.
 
 use proptest::prelude::*;
 use simgpu_card::constants::Constants;
