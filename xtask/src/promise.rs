@@ -251,9 +251,9 @@ impl fmt::Display for Op {
 
 impl fmt::Display for Promises {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{:<74}{:>20}{:>16}", "", "promised", "measured")?;
+        write!(f, "{:<74}{:>24}{:>24}", "", "promised", "measured")?;
         for row in &self.rows {
-            write!(f, "\n{:<74}{:>20}{:>16}  {}", row.name, row.bound(), row.value(), row.verdict())?;
+            write!(f, "\n{:<74}{:>24}{:>24}  {}", row.name, row.bound(), row.value(), row.verdict())?;
         }
         Ok(())
     }
