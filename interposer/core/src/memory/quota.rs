@@ -2,7 +2,7 @@
 //! for memory that exists already. The lease counts the bytes (`lease.rs`). This module asks and informs the
 //! daemon.
 
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use gpushare_proto::Bytes;
 use gpushare_proto::page::{LimitKind, MemoryRefusal};
@@ -143,9 +143,11 @@ impl Memory {
 /// Prints once per process why memory was refused. Frameworks retry, and the daemon logs each refusal.
 fn print_refusal(session: &str, size: Bytes, error: &AskError) {
     static PRINTED: AtomicBool = AtomicBool::new(false);
+    if PRINTED.swap(true, Ordering::Relaxed) {
+        return;
+    }
     let AskError::Memory(refusal) = error else {
-        let line = format_args!("{size} refused: the scheduler does not answer");
-        return stderr::print_once(&PRINTED, line);
+        return stderr::print(format_args!("{size} refused: the scheduler does not answer"));
     };
     let MemoryRefusal { requested, limit, used, by } = *refusal;
     let reason = if refusal.is_permanent() {
@@ -165,5 +167,5 @@ fn print_refusal(session: &str, size: Bytes, error: &AskError) {
         };
         format!("{of}; further refusals are only in the scheduler's log")
     };
-    stderr::print_once(&PRINTED, format_args!("{requested} refused: {reason}"));
+    stderr::print(format_args!("{requested} refused: {reason}"));
 }
