@@ -7,7 +7,7 @@ use gpushare_client::driver::types::{CUdevice, CUdeviceptr, CUgraph, CUmemoryPoo
 use gpushare_client::hooks::graph_memory::{AnyNode, NodeParameters, add_alloc_node, add_node, trim};
 use gpushare_client::hooks::location::{Location, Properties};
 use gpushare_client::hooks::pool::{
-    alloc_async, create, free_async, named_by_device, named_by_location, shrinks,
+    alloc_async, create, destroy, free_async, named_by_device, named_by_location, shrinks,
 };
 
 use crate::hook::{Pointer, hooks};
@@ -29,7 +29,7 @@ hooks! {
     [free_async: address, stream, PerThread] cuMemFreeAsync_ptsz(address: CUdeviceptr, stream: CUstream);
 
     [create: pool, properties] cuMemPoolCreate(pool: *mut CUmemoryPool, properties: *const Properties);
-    [shrinks: pool] cuMemPoolDestroy(pool: CUmemoryPool);
+    [destroy: pool] cuMemPoolDestroy(pool: CUmemoryPool);
     [shrinks: pool] cuMemPoolTrimTo(pool: CUmemoryPool, keep: usize);
     [shrinks: pool] cuMemPoolSetAttribute(pool: CUmemoryPool, attribute: c_int, value: Pointer);
     [named_by_device: pool, device] cuDeviceGetMemPool cuDeviceGetDefaultMemPool(

@@ -3,6 +3,7 @@
 
 use gpushare_proto::Bytes;
 use gpushare_tests::{Daemon, Program, Sharing, World};
+use rustix::process::Signal;
 
 const OUT_OF_MEMORY: Option<&str> = Some("CUDA_ERROR_OUT_OF_MEMORY");
 const QUOTA: Bytes = Bytes::mib(512);
@@ -83,6 +84,52 @@ fn a_quota_holds_for_memory_that_stays_on_the_card() -> anyhow::Result<()> {
     let sharing = Sharing::limited("a", QUOTA).and(&["--backend", "native"]);
     let mut plain = FUNCTIONS.iter().filter(|function| PLAIN.contains(&function.name));
     plain.try_for_each(|function| quota_holds(&world, &daemon, function, &sharing))
+}
+
+/// The driver keeps the blocks of a destroyed pool until they are freed.
+#[test]
+fn a_destroyed_pool_is_charged_until_its_blocks_are_freed() -> anyhow::Result<()> {
+    let (world, daemon) = World::of(Bytes::gib(4))?.with_daemon(&[])?;
+    let mut program = Program::hold(&world, &Sharing::limited("a", QUOTA), "a")?;
+    let used = || -> anyhow::Result<Bytes> { Ok(daemon.session("a")?.gpus[0].allocated_bytes) };
+    for n in 0..FIT {
+        program.must(&format!("alloc x{n} 64MiB --door pool; destroy-pool"))?;
+    }
+    for door in ["pool", "async", "mem", "handle"] {
+        let refused = program.ask(&format!("alloc y 2MiB --door {door}"))?;
+        assert_eq!(refused.error(), OUT_OF_MEMORY, "{door}");
+    }
+    assert_eq!(used()?, QUOTA);
+    program.must("fill x0 7")?;
+    assert_eq!(program.must("get x0")?.number("last"), 7);
+    // Behind work that has not ended, a free gives nothing back yet.
+    program.must("stream s; latch l --on s; free-async x0 --on s")?;
+    assert_eq!(program.ask("alloc y 64MiB")?.error(), OUT_OF_MEMORY);
+    program.must("open l; sync s; alloc y 64MiB; free x1; alloc z 64MiB --door pool")?;
+    assert_eq!(used()?, QUOTA);
+    program.must("free y; free z; destroy-pool")?;
+    for n in 2..FIT {
+        program.must(&format!("free-async x{n}"))?;
+    }
+    program.must("sync")?;
+    assert_eq!(program.must("mem-info")?.number("free_bytes"), QUOTA.0);
+    assert_eq!(used()?, Bytes::ZERO);
+    Ok(())
+}
+
+/// A thread that waits for the daemon holds up no other thread that uses the same pool.
+#[test]
+fn a_pool_serves_other_threads_while_one_asks_the_daemon() -> anyhow::Result<()> {
+    let (world, daemon) = World::of(Bytes::gib(4))?.with_daemon(&[])?;
+    let mut program = Program::hold(&world, &Sharing::limited("a", Bytes::gib(3)), "a")?;
+    program.must("alloc x 512MiB --door pool; free-async x")?;
+    daemon.process().signal(Signal::STOP)?;
+    let large = program.tell("@other alloc y 2GiB --door pool")?;
+    program.must("alloc x 512MiB --door pool; free-async x; alloc x 256MiB --door pool")?;
+    assert!(program.peek(large).is_none(), "it waits for the daemon");
+    daemon.process().signal(Signal::CONT)?;
+    assert_eq!(program.answer(large)?.error(), None);
+    Ok(())
 }
 
 #[test]

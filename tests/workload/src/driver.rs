@@ -123,6 +123,7 @@ driver_functions! {
         (address: *mut DevicePtr, bytes: usize, pool: Handle, stream: Handle);
     mem_free_async = "cuMemFreeAsync" + "" @ 11020 (address: DevicePtr, stream: Handle);
     mem_pool_create = "cuMemPoolCreate" + "" @ 11020 (pool: *mut Handle, properties: *const PoolProperties);
+    mem_pool_destroy = "cuMemPoolDestroy" + "" @ 11020 (pool: Handle);
     device_graph_mem_trim = "cuDeviceGraphMemTrim" + "" @ 11040 (device: DeviceOrdinal);
     mem_free = "cuMemFree" + "_v2" @ 3020 (address: DevicePtr);
     array_3d_create = "cuArray3DCreate" + "_v2" @ 3020 (array: *mut Handle, shape: *const Solid);

@@ -76,6 +76,9 @@ pub struct PointerFacts {
     pub range_bytes: u64,
 }
 
+/// The program's own pool.
+static POOL: Mutex<Option<Handle>> = Mutex::new(None);
+
 const ATTACH_GLOBAL: c_uint = 1;
 const PITCH_ROW: usize = 1024;
 
@@ -125,9 +128,8 @@ impl Gpu {
         Ok(Buffer { address, bytes, door })
     }
 
-    /// The program's own pool, made when it is first asked for.
+    /// The program's own pool, made when it is first asked for, and again after it was destroyed.
     fn own_pool(&self) -> Result<Handle, CudaError> {
-        static POOL: Mutex<Option<Handle>> = Mutex::new(None);
         let mut made = POOL.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(pool) = *made {
             return Ok(pool);
@@ -140,6 +142,15 @@ impl Gpu {
         };
         *made = Some(pool);
         Ok(pool)
+    }
+
+    /// Destroys the program's own pool, if there is one.
+    pub fn destroy_pool(&self) -> Result<(), CudaError> {
+        match POOL.lock().unwrap_or_else(PoisonError::into_inner).take() {
+            // SAFETY: the handle is one that the driver gave, and it is used no more.
+            Some(pool) => unsafe { self.device.driver.mem_pool_destroy(pool) },
+            None => Ok(()),
+        }
     }
 
     /// Memory of a graph that was launched and is not needed any more.
@@ -252,10 +263,10 @@ impl Gpu {
         }
     }
 
-    /// Frees a buffer in the order of the default stream.
-    pub fn free_async(&self, buffer: Buffer) -> Result<(), CudaError> {
+    /// Frees a buffer in the order of a stream.
+    pub fn free_async(&self, buffer: Buffer, stream: Handle) -> Result<(), CudaError> {
         // SAFETY: an address is a number to the driver, which refuses unknown ones.
-        unsafe { self.device.driver.mem_free_async(buffer.address, DEFAULT_STREAM) }
+        unsafe { self.device.driver.mem_free_async(buffer.address, stream) }
     }
 
     /// The free and the total memory that the driver tells this process.

@@ -105,6 +105,10 @@ driver! {
         // Since CUDA 11.4.
         graph_mem_get_attribute: cuDeviceGetGraphMemAttribute(CUdevice, c_int, *mut c_void);
         device_get_uuid_v2: cuDeviceGetUuid_v2(*mut [u8; 16], CUdevice);
+        device_get_default_mem_pool: cuDeviceGetDefaultMemPool(*mut CUmemoryPool, CUdevice);
+        device_set_mem_pool: cuDeviceSetMemPool(CUdevice, CUmemoryPool);
+        mem_pool_destroy: cuMemPoolDestroy(CUmemoryPool);
+        mem_pool_set_attribute: cuMemPoolSetAttribute(CUmemoryPool, c_int, *mut c_void);
         // Since CUDA 12.0.
         graph_kernel_node_get_params: cuGraphKernelNodeGetParams_v2(CUgraphNode, *mut KernelNode);
         // Since CUDA 12.3.

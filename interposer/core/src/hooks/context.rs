@@ -190,6 +190,6 @@ fn remove(
     drop(live);
     state.gate.captures.end_context(context);
     state.gate.marked.end_context(context);
-    state.memory.end_context(context, device);
+    state.memory.end_context(context, device, left == 0);
     state.send_contexts(device, left);
 }

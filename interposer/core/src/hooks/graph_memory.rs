@@ -86,7 +86,7 @@ fn charge(state: &'static State) {
         .filter(|&device| state.memory.lease.gpu(device).is_some());
     let Some(device) = device else { return };
     let pool = state.memory.register_pool(PoolId::Graphs(device), device, MemoryKind::Fixed);
-    state.memory.lock_pool(&pool).charge_all();
+    state.memory.charge_pool(&pool);
 }
 
 /// `cuDeviceGraphMemTrim`: returns unused memory of graphs to the card and gives its quota back.

@@ -23,11 +23,11 @@ use crate::daemon::MemoryKind;
 use crate::driver::answer;
 use crate::driver::contexts::Live;
 use crate::driver::types::{
-    ALLOCATION_MANAGED, CUDA_ERROR_OUT_OF_MEMORY, CUDA_SUCCESS, CUdevice, CUdeviceptr, CUmemoryPool,
-    CUresult, CUstream, DefaultStream, STREAM_PER_THREAD,
+    ALLOCATION_MANAGED, CUDA_SUCCESS, CUdevice, CUdeviceptr, CUmemoryPool, CUresult, CUstream, DefaultStream,
+    STREAM_PER_THREAD,
 };
 use crate::memory::Table;
-use crate::memory::pools::{LockedPool, PoolId};
+use crate::memory::pools::{Pool, PoolId};
 use crate::state::State;
 
 /// `cuMemAllocAsync`, `cuMemAllocFromPoolAsync`: charges the session for the pool's growth. Without a pool
@@ -51,33 +51,20 @@ pub unsafe fn alloc_async(
     if address.is_null() || size == 0 || state.memory.lease.gpu(pool.device).is_none() {
         return real();
     }
-    let size = Bytes(size as u64);
-    let mut held = state.memory.lock_pool(&pool);
-    let pledged = if state.memory.try_reserve(pool.device, size, pool.kind) {
-        size
-    } else {
-        let missing = held.missing(size);
-        if !missing.is_zero()
-            && let Err(refused) = state.memory.reserve(pool.device, missing, pool.kind)
-        {
-            return refused;
-        }
-        missing
+    let pledge = match state.memory.pledge(&pool, Bytes(size as u64)) {
+        Ok(pledge) => pledge,
+        Err(refused) => return refused,
     };
     let result = real();
     if result != CUDA_SUCCESS {
-        state.memory.give_back(pool.device, pledged, pool.kind);
-        held.shrink();
         return result;
     }
-    if held.grow(pledged) {
-        return result;
-    }
+    let Err(refused) = pledge.cover() else { return result };
     // SAFETY: written by the driver.
-    undo(state, &mut held, handle, unsafe { address.read() }, stream);
+    undo(state, &pool, handle, unsafe { address.read() }, stream);
     // SAFETY: writable, as the caller promises.
     unsafe { address.write(0) };
-    CUDA_ERROR_OUT_OF_MEMORY
+    refused
 }
 
 /// `cuMemFreeAsync`: frees memory, and gives the quota back for what the pool returns to the card.
@@ -107,13 +94,21 @@ pub unsafe fn create(
     if let (CUDA_SUCCESS, Some(state), false) = (result, State::get(), properties.is_null()) {
         // SAFETY: the driver read the properties and wrote the handle.
         let (pool, properties) = unsafe { (pool.read(), properties.read()) };
-        know(state, pool, properties.location, properties.kind);
+        let (device, kind) = place(state, properties.location, properties.kind);
+        state.memory.register_own_pool(PoolId::of(pool), device, kind);
     }
     result
 }
 
-/// `cuMemPoolDestroy`, `cuMemPoolTrimTo`, `cuMemPoolSetAttribute`: gives the quota back for what the pool
-/// returns to the card.
+/// `cuMemPoolDestroy`: destroys a pool, which stays charged until its memory is back on the card.
+pub fn destroy(pool: CUmemoryPool, real: impl FnOnce() -> CUresult) -> CUresult {
+    match State::existing() {
+        Some(state) => state.memory.destroy_pool(PoolId::of(pool), real),
+        None => real(),
+    }
+}
+
+/// `cuMemPoolTrimTo`, `cuMemPoolSetAttribute`: gives the quota back for what the pool returns to the card.
 pub fn shrinks(pool: CUmemoryPool, real: impl FnOnce() -> CUresult) -> CUresult {
     let result = real();
     if let Some(state) = State::existing() {
@@ -151,20 +146,21 @@ pub unsafe fn named_by_location(
     {
         // SAFETY: the driver read the location and wrote the handle.
         let (pool, location) = unsafe { (pool.read(), location.read()) };
-        know(state, pool, location, kind);
+        let (device, kind) = place(state, location, kind);
+        state.memory.register_pool(PoolId::of(pool), device, kind);
     }
     result
 }
 
-/// Records a pool. A pool outside the cards is not charged. A managed pool without a device is charged to the
-/// calling thread's device.
-fn know(state: &'static State, pool: CUmemoryPool, location: Location, kind: c_int) {
+/// Returns the device to which a pool is charged, and the kind of its memory. A pool outside the cards is not
+/// charged. A managed pool without a device is charged to the calling thread's device.
+fn place(state: &State, location: Location, kind: c_int) -> (CUdevice, MemoryKind) {
     let kind = if kind == ALLOCATION_MANAGED { MemoryKind::Movable } else { MemoryKind::Fixed };
     let device = location.device().or_else(|| match kind {
         MemoryKind::Movable => state.driver.current_device(),
         MemoryKind::Fixed => None,
     });
-    state.memory.register_pool(PoolId::of(pool), device.unwrap_or(ELSEWHERE), kind);
+    (device.unwrap_or(ELSEWHERE), kind)
 }
 
 /// Device ordinal that stands for memory on no card.
@@ -172,13 +168,7 @@ const ELSEWHERE: CUdevice = -1;
 
 /// Frees an allocation for which the pool took more than the quota allows.
 #[cold]
-fn undo(
-    state: &State,
-    held: &mut LockedPool<'_>,
-    pool: CUmemoryPool,
-    address: CUdeviceptr,
-    stream: CUstream,
-) {
+fn undo(state: &State, pool: &Pool, handle: CUmemoryPool, address: CUdeviceptr, stream: CUstream) {
     if let (Some(free), Some(trim)) = (state.driver.mem_free_async, state.driver.mem_pool_trim_to) {
         // SAFETY: frees what was just allocated, in the order of the same stream; the pool is alive.
         unsafe {
@@ -186,11 +176,11 @@ fn undo(
             // A wait would invalidate a capture. Then the excess is owed until the pool returns it.
             if !state.gate.captures.any() {
                 (state.driver.stream_synchronize)(stream);
-                trim(pool, held.charged.0 as usize);
+                trim(handle, 0);
             }
         }
     }
-    held.charge_all();
+    state.memory.charge_pool(pool);
 }
 
 /// Replaces a null stream by the per-thread default stream for a call of that kind.

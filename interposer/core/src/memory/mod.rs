@@ -118,7 +118,8 @@ impl Memory {
         }
     }
 
-    pub(crate) fn end_context(&self, context: CUcontext, device: CUdevice) {
+    /// Gives the quota of a dead context's memory back. Pools end with the last context of their device.
+    pub(crate) fn end_context(&self, context: CUcontext, device: CUdevice, is_last: bool) {
         // A thread that has the dead context current must hear of it from the driver.
         self.lease.set_card_size(device, Bytes::ZERO);
         for table in [&self.blocks, &self.arrays] {
@@ -134,6 +135,9 @@ impl Memory {
     }
 
     /// Asks the driver to move the managed blocks of a context to its device; returns the number of bytes.
+        if is_last {
+            self.end_pools(device);
+        }
     pub(crate) fn prefetch(&self, context: CUcontext, device: CUdevice, stream: CUstream) -> Bytes {
         let mut moved = Bytes::ZERO;
         for (address, size) in self.blocks.managed_ranges(context) {

@@ -46,12 +46,6 @@ pub(crate) enum Backing {
     Physical(Rc<Physical>),
 }
 
-impl Backing {
-    pub(crate) fn is_pool(&self, pool: PoolId) -> bool {
-        matches!(self, Self::Pool(found) if *found == pool)
-    }
-}
-
 /// A place inside an allocation.
 pub(crate) struct Place<'a> {
     pub(crate) base: u64,
@@ -166,6 +160,7 @@ impl Memory {
                     pool.release(StreamId(0), address);
                     pool.settle(address);
                 }
+                self.shrink_ended_pools(client);
             }
         }
         for gpu in &mut self.gpus {
@@ -190,7 +185,7 @@ impl Memory {
     pub(crate) fn forget(&mut self, client: ClientId) {
         self.free_where(client, |_| true);
         self.release_handles(client);
-        self.destroy_pools(client);
+        self.remove_pools(client);
         self.peers.retain(|(peer, _, _)| *peer != client);
     }
 

@@ -28,6 +28,8 @@ pub(crate) struct Pool {
     pub(crate) threshold: u64,
     /// Other GPUs whose kernels reach the blocks.
     pub(crate) reached_from: BTreeSet<GpuIndex>,
+    /// Whether the program has destroyed the pool. The pool lives on until its last block is free.
+    pub(crate) ended: bool,
     usage: PoolUse,
     pending: Vec<Pending>,
     blocks: Vec<(u64, u64)>,
@@ -49,6 +51,7 @@ impl Pool {
             limit,
             threshold: 0,
             reached_from: BTreeSet::new(),
+            ended: false,
             usage: PoolUse::default(),
             pending: Vec::new(),
             blocks: Vec::new(),
@@ -118,6 +121,11 @@ impl Pool {
     pub(crate) fn reset_high(&mut self) {
         self.usage.reserved_high = self.usage.reserved;
         self.usage.used_high = self.usage.used;
+    }
+
+    /// Whether no block is in use or on its way back.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.blocks.is_empty() && self.pending.is_empty()
     }
 
     pub(crate) fn has(&self, address: u64) -> bool {

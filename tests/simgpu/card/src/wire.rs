@@ -100,7 +100,7 @@ pub enum Request {
     SetAccess { address: u64, len: u64, gpu: GpuIndex, allowed: bool },
     /// Makes a memory pool, which reserves at most `limit` bytes; 0 is no limit.
     CreatePool { pool: PoolId, gpu: GpuIndex, limit: u64 },
-    /// Ends a pool; its blocks are no more.
+    /// Ends a pool; its blocks live on until they are freed.
     DestroyPool(PoolId),
     /// Gives back what a pool has reserved above so many bytes and does not use.
     TrimPool(PoolId, u64),

@@ -35,6 +35,8 @@ pub(crate) struct Pool {
     pub(crate) device: i32,
     /// The program made it, so the program may destroy it.
     pub(crate) own: bool,
+    /// The program has destroyed it: its blocks live on, and their addresses stay taken.
+    destroyed: bool,
     /// Values of `CUmemPool_attribute` 1 to 3: kept, without effect.
     pub(crate) reuse: [u32; 3],
     pub(crate) threshold: u64,
@@ -72,6 +74,7 @@ pub(crate) fn create(device: i32, limit: u64, own: bool) -> Answer<u32> {
     let made = Pool {
         device,
         own,
+        destroyed: false,
         reuse: [1; 3],
         threshold: 0,
         access: HashMap::new(),
@@ -172,7 +175,7 @@ pub(crate) fn free(address: u64, stream: StreamId) -> Answer {
     Ok(())
 }
 
-/// Ends a pool of the program's own, and all its blocks.
+/// Ends a pool of the program's own. Its blocks live on until they are freed.
 pub(crate) fn destroy(pool: Handle) -> Answer {
     let driver = driver()?;
     let mut state = driver.state();
@@ -181,9 +184,7 @@ pub(crate) fn destroy(pool: Handle) -> Answer {
         return Err(Code::INVALID_VALUE);
     }
     driver.call(Request::DestroyPool(PoolId(id)))?;
-    state.pools.remove(&id);
-    let of_pool = |found: &Allocation| matches!(found.source, Source::Pool(pool, _) if pool == id);
-    state.allocations.retain(|_, found| !of_pool(found));
+    state.pool(pool)?.1.destroyed = true;
     for pools in state.device_pools.values_mut() {
         pools.chosen.take_if(|chosen| *chosen == id);
     }
@@ -193,7 +194,8 @@ pub(crate) fn destroy(pool: Handle) -> Answer {
 impl State {
     pub(crate) fn pool(&mut self, handle: Handle) -> Answer<(u32, &mut Pool)> {
         let id = Tag::Pool.id(handle).ok_or(Code::INVALID_VALUE)?;
-        Ok((id, self.pools.get_mut(&id).ok_or(Code::INVALID_VALUE)?))
+        let pool = self.pools.get_mut(&id).filter(|pool| !pool.destroyed);
+        Ok((id, pool.ok_or(Code::INVALID_VALUE)?))
     }
 
     /// Work has been waited for: what its streams freed is everybody's.

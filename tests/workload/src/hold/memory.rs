@@ -4,6 +4,7 @@ use clap::Subcommand;
 use gpushare_proto::Bytes;
 use serde_json::json;
 
+use super::command::On;
 use super::desk::{Answer, Desk, done};
 use crate::memory::{Buffer, Door};
 
@@ -20,8 +21,14 @@ pub(super) enum MemoryCommand {
     Free { buffer: String },
     /// Free an address, whatever it is
     FreeAddress { address: u64 },
-    /// Free a buffer in the order of the default stream
-    FreeAsync { buffer: String },
+    /// Free a buffer in the order of a stream
+    FreeAsync {
+        buffer: String,
+        #[command(flatten)]
+        stream: On,
+    },
+    /// Destroy the program's own pool; the next buffer by `--door pool` is of a new one
+    DestroyPool,
     /// Give back what graphs keep for their next launch
     TrimGraphs,
     /// Free and total memory
@@ -70,8 +77,12 @@ impl Desk {
                 self.buffers.take(buffer)?;
                 done()
             }
-            MemoryCommand::FreeAsync { buffer } => {
-                gpu.free_async(self.buffers.get(buffer)?)?;
+            MemoryCommand::DestroyPool => {
+                gpu.destroy_pool()?;
+                done()
+            }
+            MemoryCommand::FreeAsync { buffer, stream } => {
+                gpu.free_async(self.buffers.get(buffer)?, self.stream(stream)?)?;
                 self.buffers.take(buffer)?;
                 done()
             }

@@ -26,22 +26,45 @@ impl Memory {
         Ok(())
     }
 
+    /// Ends a pool for the program. Its blocks live on, and nobody can ask about the pool any more.
     pub(crate) fn destroy_pool(&mut self, client: ClientId, pool: PoolId) -> Result<(), Failure> {
-        self.free_where(client, |allocation| allocation.backing.is_pool(pool));
-        let ended = self.pools.remove(&(client, pool)).ok_or(Failure::Unknown)?;
-        self.give_back(ended.gpu, ended.usage().reserved);
+        self.pool(client, pool)?.ended = true;
+        self.shrink_ended_pools(client);
         Ok(())
     }
 
-    pub(crate) fn destroy_pools(&mut self, client: ClientId) {
+    /// Takes the pools of a client whose memory is gone.
+    pub(crate) fn remove_pools(&mut self, client: ClientId) {
         let pools: Vec<PoolId> = self.pools_of(client).map(|((_, pool), _)| *pool).collect();
         for pool in pools {
-            let _ = self.destroy_pool(client, pool);
+            self.remove_pool(client, pool);
         }
     }
 
+    /// Gives back what ended pools do not use, and removes those without blocks.
+    pub(super) fn shrink_ended_pools(&mut self, client: ClientId) {
+        let ended = self.pools_of(client).filter(|(_, pool)| pool.ended);
+        let ended: Vec<PoolId> = ended.map(|((_, pool), _)| *pool).collect();
+        for id in ended {
+            let Some(pool) = self.pools.get_mut(&(client, id)) else { continue };
+            let (gpu, back) = (pool.gpu, pool.trim(0));
+            if pool.is_empty() {
+                self.remove_pool(client, id);
+            }
+            self.give_back(gpu, back);
+        }
+    }
+
+    fn remove_pool(&mut self, client: ClientId, pool: PoolId) {
+        if let Some(removed) = self.pools.remove(&(client, pool)) {
+            self.give_back(removed.gpu, removed.usage().reserved);
+        }
+    }
+
+    /// A pool that the program has not destroyed.
     pub(crate) fn pool(&mut self, client: ClientId, pool: PoolId) -> Result<&mut Pool, Failure> {
-        self.pools.get_mut(&(client, pool)).ok_or(Failure::Unknown)
+        let found = self.pools.get_mut(&(client, pool)).filter(|pool| !pool.ended);
+        found.ok_or(Failure::Unknown)
     }
 
     pub(crate) fn pool_use(&mut self, client: ClientId, pool: PoolId) -> Result<PoolUse, Failure> {
@@ -112,7 +135,7 @@ impl Memory {
         pool: PoolId,
         context: ContextId,
     ) -> Result<(), Failure> {
-        let gpu = self.pool(client, pool)?.gpu;
+        let gpu = self.pools.get(&(client, pool)).ok_or(Failure::Unknown)?.gpu;
         if !self.is_vacant(client, address, len) {
             return Err(Failure::Unknown);
         }
@@ -152,6 +175,7 @@ impl Memory {
         for (_, pool) in self.pools.range_mut(all) {
             pool.settle(address);
         }
+        self.shrink_ended_pools(client);
     }
 
     /// Gives back what a pool does not use above `keep` bytes.

@@ -101,15 +101,33 @@ fn a_block_that_finds_no_room_is_refused_when_asked_for() {
 }
 
 #[test]
-fn a_block_can_be_freed_outside_of_streams_and_a_destroyed_pool_leaves_nothing() {
+fn a_block_can_be_freed_outside_of_streams() {
     let (mut bench, process) = bench();
-    let free = bench.free();
     allocate(&mut bench, process, ONE, BASE, MIB).unwrap();
     allocate(&mut bench, process, ONE, BASE + 64 * MIB, MIB).unwrap();
     bench.synchronize(process).unwrap();
     bench.free_memory(process, BASE);
     assert_eq!(usage(&mut bench, process).used, MIB);
+}
+
+#[test]
+fn the_blocks_of_a_destroyed_pool_live_until_they_are_freed() {
+    let (mut bench, process) = bench();
+    let free = bench.free();
+    for block in [BASE, BASE + 64 * MIB, BASE + 128 * MIB] {
+        allocate(&mut bench, process, ONE, block, 2 * MIB).unwrap();
+    }
+    bench.submit_to(process, ONE, Op::Release(BASE + 128 * MIB));
+    bench.finish();
     bench.request(process, Request::DestroyPool(POOL)).unwrap();
+    assert_eq!(bench.free(), free - 4 * MIB);
+    assert!(bench.request(process, Request::PoolInfo(POOL)).is_err());
+    bench.submit_to(process, ONE, fill(BASE));
+    assert_eq!(bench.synchronize(process), Ok(()));
+    bench.free_memory(process, BASE);
+    assert_eq!(bench.free(), free - 2 * MIB);
+    bench.submit_to(process, ONE, Op::Release(BASE + 64 * MIB));
+    bench.finish();
     assert_eq!(bench.free(), free);
 }
 

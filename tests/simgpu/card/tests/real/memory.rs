@@ -191,9 +191,18 @@ pub(crate) fn uses_pools() {
     assert_eq!(program.cuMemPoolTrimTo(own, 0), 0);
     assert_eq!(program.cuMemPoolGetAttribute(own, RESERVED, &mut reading), 0);
     assert_eq!(reading, 0);
+    assert_eq!(program.cuMemAllocAsync(&mut block, 8 * MIB, stream), 0);
     assert_eq!(program.cuMemPoolDestroy(own), 0);
+    assert_eq!(program.cuMemPoolDestroy(own), INVALID_VALUE);
+    assert_eq!(program.cuMemPoolGetAttribute(own, USED, &mut reading), INVALID_VALUE);
     assert_eq!(program.cuDeviceGetMemPool(&mut same, 0), 0);
     assert_eq!(pool, same);
+    // What was allocated from it is there until it is freed.
+    assert_eq!(program.launch(kernels, "fill", stream, &[block, 16, 9]), 0);
+    assert_eq!(program.cuStreamSynchronize(stream), 0);
+    assert_eq!(program.words(block, 16), [9; 16]);
+    assert_eq!(program.cuMemFreeAsync(block, stream), 0);
+    assert_eq!(program.cuStreamSynchronize(stream), 0);
     let mut plain = 0;
     assert_eq!(program.cuMemAlloc_v2(&mut plain, 64), 0);
     assert_eq!(program.cuMemFreeAsync(plain, stream), INVALID_VALUE);
