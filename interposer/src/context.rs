@@ -9,6 +9,7 @@ use gpushare_client::hooks::context::{
     attach, create, create_green, destroy, destroy_green, detach, release_primary,
 };
 use gpushare_client::hooks::module::{load, load_library};
+use gpushare_client::hooks::peers::enable;
 
 use crate::hook::{Pointer, hooks};
 
@@ -36,6 +37,8 @@ hooks! {
     );
     [destroy_green: part] cuGreenCtxDestroy(part: CUgreenCtx);
     [destroy: context] cuCtxDestroy cuCtxDestroy_v2(context: CUcontext);
+
+    [enable: peer] cuCtxEnablePeerAccess(peer: CUcontext, flags: c_uint);
 
     [load:] cuModuleLoad cuModuleLoadData cuModuleLoadFatBinary(module: Pointer, path: Pointer);
     [load:] cuModuleLoadDataEx(

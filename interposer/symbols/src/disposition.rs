@@ -70,6 +70,7 @@ families! {
     Prefetch = "moves of managed memory pass the gate";
     StreamOperation = "writes, waits and signals of a stream pass the gate";
     Capture = "gpushare makes no calls that would invalidate a running capture";
+    Peer = "memory that stands in for device memory is mapped for the peer";
     Context = "contexts are counted and reported to the daemon";
     Allocation = "memory is charged to the quota and, under the managed backend, allocated so that it can move";
     Pool = "memory of pools is charged by what the pool takes from the card";

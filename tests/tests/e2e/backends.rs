@@ -2,7 +2,7 @@
 //! stays.
 
 use gpushare_proto::Bytes;
-use gpushare_tests::{Program, Sharing, World};
+use gpushare_tests::{Artifacts, Dialogue, Program, Sharing, World, foreign};
 
 fn native(name: &str) -> Sharing {
     Sharing::session(name).and(&["--backend", "native"])
@@ -49,6 +49,46 @@ fn memory_that_was_rewritten_answers_as_plain_memory_does() -> anyhow::Result<()
     let refused = Some("CUDA_ERROR_INVALID_VALUE".to_owned());
     assert_eq!(alone, [refused.clone(), refused.clone(), refused, None, None, None]);
     Ok(())
+}
+
+/// A card on which managed memory is of no use: the program runs, and a line says what that means.
+#[test]
+fn memory_stays_on_a_card_without_concurrent_managed_access() -> anyhow::Result<()> {
+    let flags = ["--memory", "256MiB", "--no-concurrent-managed"];
+    let (world, daemon) = World::with_card_flags(Artifacts::of_tests()?, &flags)?.with_daemon(&[])?;
+    let mut program = Program::hold(&world, &Sharing::limited("a", Bytes::mib(32)), "a")?;
+    program.must("alloc x 4MiB; alloc y 4MiB --door pitch; ipc x; fill x 7; check x 7")?;
+    let card = world.card().expect("a simulated card").stats()?;
+    let own = card.processes.iter().find(|known| known.pid == program.process().pid());
+    let own = own.expect("the program is on the card");
+    assert_eq!((own.managed_bytes, own.device_bytes), (0, Bytes::mib(8).0));
+    assert_eq!(daemon.session("a")?.gpus[0].allocated_bytes, Bytes::mib(8));
+    let stderr = program.process().stderr();
+    assert_eq!(stderr.matches("device 0 has no concurrent managed access").count(), 1, "{stderr}");
+    Ok(())
+}
+
+#[test]
+fn memory_is_advised_to_stay_on_its_card_and_to_be_reached_by_peers() -> anyhow::Result<()> {
+    let flags = ["--gpus", "2", "--memory", "256MiB"];
+    let (world, _daemon) = World::with_card_flags(Artifacts::of_tests()?, &flags)?.with_daemon(&[])?;
+    let command = world.sharing(&Sharing::Preload, &foreign::program(&world, "peers")?);
+    let mut program = Dialogue::start(&world, command, "peers")?;
+    let pid = program.process.pid();
+    let advice = || -> anyhow::Result<_> {
+        let stats = world.card().expect("a simulated card").stats()?;
+        let own = stats.processes.into_iter().find(|known| known.pid == pid);
+        let counters = own.expect("the program is on the card").counters;
+        Ok((counters.advised_location, counters.advised_access))
+    };
+    assert_eq!(program.answer()?, "two blocks");
+    assert_eq!(advice()?, (2, 0));
+    assert_eq!(program.ask("enable")?, "peers");
+    assert_eq!(advice()?, (2, 1), "the block of the second device");
+    assert_eq!(program.ask("allocate")?, "three blocks");
+    assert_eq!(advice()?, (3, 2));
+    program.tell("end")?;
+    program.process.succeed()
 }
 
 #[test]

@@ -86,12 +86,15 @@ driver! {
         thread_exchange_capture_mode: cuThreadExchangeStreamCaptureMode(*mut c_int);
     }
     optional {
+        device_get_attribute: cuDeviceGetAttribute(*mut c_int, c_int, CUdevice);
         event_record: cuEventRecord(CUevent, CUstream);
         event_destroy: cuEventDestroy_v2(CUevent);
         // Since CUDA 7.
         event_record_ptsz: cuEventRecord_ptsz(CUevent, CUstream);
         // Since CUDA 9.2.
         stream_get_ctx: cuStreamGetCtx(CUstream, *mut CUcontext);
+        // Since CUDA 8.0.
+        mem_advise: cuMemAdvise(CUdeviceptr, usize, c_int, CUdevice);
         // Since CUDA 10.0.
         stream_is_capturing: cuStreamIsCapturing(CUstream, *mut c_int);
         graph_get_nodes: cuGraphGetNodes(CUgraph, *mut CUgraphNode, *mut usize);

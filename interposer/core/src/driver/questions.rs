@@ -8,7 +8,9 @@ use gpushare_proto::{Bytes, GpuUuid};
 
 use super::{Driver, answer};
 use crate::driver::types::{
-    CAPTURE_STATUS_ACTIVE, CUDA_SUCCESS, CUcontext, CUdevice, CUresult, CUstream, STREAM_PER_THREAD,
+    ATTRIBUTE_CONCURRENT_MANAGED_ACCESS, ATTRIBUTE_IS_MANAGED, ATTRIBUTE_MEMORY_TYPE, CAPTURE_STATUS_ACTIVE,
+    CUDA_SUCCESS, CUcontext, CUdevice, CUdeviceptr, CUevent, CUresult, CUstream, EVENT_DISABLE_TIMING,
+    MEMORYTYPE_DEVICE, STREAM_PER_THREAD,
 };
 
 impl Driver {
@@ -66,6 +68,28 @@ impl Driver {
             Some(own) if gpu.is_some_and(|gpu| gpu != own) => Some(GpuUuid::mig(own)),
             Some(own) => Some(GpuUuid::gpu(own)),
             None => gpu.map(GpuUuid::gpu),
+    /// Returns whether an address is memory of a card that the driver never moves.
+    pub(crate) fn is_device_memory(&self, address: CUdeviceptr) -> bool {
+        let attribute = |attribute| {
+            let mut value = 0_u32;
+            let ask = self.pointer_get_attribute?;
+            // SAFETY: the attributes asked for have at most four bytes.
+            let result = unsafe { ask((&raw mut value).cast(), attribute, address) };
+            (result == CUDA_SUCCESS).then_some(value)
+        };
+        attribute(ATTRIBUTE_MEMORY_TYPE) == Some(MEMORYTYPE_DEVICE)
+            && attribute(ATTRIBUTE_IS_MANAGED) == Some(0)
+    }
+
+    /// Returns whether host and device can use managed memory at the same time. Without an answer they can,
+    /// as on every Linux card since Pascal that is not virtual.
+    pub(crate) fn has_concurrent_managed_access(&self, device: CUdevice) -> bool {
+        let Some(ask) = self.device_get_attribute else { return true };
+        // SAFETY: writes one integer.
+        let value = answer(0, |value| unsafe { ask(value, ATTRIBUTE_CONCURRENT_MANAGED_ACCESS, device) });
+        value != Some(0)
+    }
+
         }
     }
 }

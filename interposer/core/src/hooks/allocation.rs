@@ -18,7 +18,7 @@ pub unsafe fn alloc(address: *mut CUdeviceptr, size: usize, mut real: impl FnMut
     let Some((state, device)) = sharing(address, size) else { return real() };
     // SAFETY: `address` is writable, as the caller promises.
     unsafe {
-        match state.memory.backend {
+        match state.memory.backend(device) {
             Backend::Managed => charged_managed(state, device, address, size),
             Backend::Native => charged(state, device, address, size, Origin::Native, real),
         }
@@ -72,7 +72,7 @@ pub unsafe fn alloc_pitch(
     };
     // SAFETY: both pointers are writable, as the caller promises.
     unsafe {
-        if state.memory.backend == Backend::Native {
+        if state.memory.backend(device) == Backend::Native {
             return charged(state, device, address, size, Origin::Native, real);
         }
         let result = charged_managed(state, device, address, size);
@@ -86,7 +86,7 @@ pub unsafe fn alloc_pitch(
 /// `cuMemFree`: frees a recorded block and gives its quota back.
 pub fn free(address: CUdeviceptr, real: impl FnOnce() -> CUresult) -> CUresult {
     match State::existing() {
-        Some(state) => state.memory.free(Table::Blocks, address, |_| real()),
+        Some(state) => state.memory.free(Table::Blocks, address, real),
         None => real(),
     }
 }
@@ -135,6 +135,10 @@ unsafe fn charged_managed(
     // SAFETY: `address` is writable, as the caller promises, and the driver writes it when it succeeds.
     unsafe {
         let allocate = || (state.driver.mem_alloc_managed)(address, size, MEM_ATTACH_GLOBAL);
-        charged(state, device, address, size, Origin::Rewritten, allocate)
+        let result = charged(state, device, address, size, Origin::Rewritten, allocate);
+        if result == CUDA_SUCCESS {
+            state.memory.advise(device, address.read(), Bytes(size as u64));
+        }
+        result
     }
 }

@@ -19,5 +19,6 @@ pub mod lookup;
 pub mod mapping;
 pub mod marks;
 pub mod module;
+pub mod peers;
 pub mod pool;
 pub mod work;

@@ -94,6 +94,14 @@ impl Allocations {
         Some(answer)
     }
 
+    /// Returns the managed memory that stands in for memory of a device.
+    pub fn rewritten_on(&self, device: CUdevice) -> Vec<(CUdeviceptr, Bytes)> {
+        let inner = lock(&self.inner);
+        let own = |block: &Block| block.device == device && block.origin == Origin::Rewritten;
+        let blocks = inner.blocks.iter().filter(|(_, block)| own(block));
+        blocks.map(|(&address, block)| (address, block.size)).collect()
+    }
+
     /// Returns the block that contains an address, and the block's beginning.
     pub fn around(&self, address: CUdeviceptr) -> Option<(CUdeviceptr, Block)> {
         let inner = lock(&self.inner);

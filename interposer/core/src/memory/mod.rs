@@ -12,27 +12,27 @@ pub(crate) mod handles;
 pub(crate) mod headroom;
 pub mod lease;
 pub(crate) mod pools;
+mod placement;
 mod quota;
 mod usage;
 
 use std::sync::{Arc, Mutex, MutexGuard};
 
-use gpushare_proto::{Backend, Bytes, names};
+use gpushare_proto::Bytes;
 
 use crate::daemon::{Daemon, MemoryKind};
 use crate::driver::Driver;
-use crate::driver::types::{CUDA_SUCCESS, CUcontext, CUdevice, CUresult, CUstream};
-use crate::process::{lock, stderr};
+use crate::driver::types::{CUDA_ERROR_INVALID_VALUE, CUDA_SUCCESS, CUcontext, CUdevice, CUresult, CUstream};
+use crate::process::lock;
 use allocations::{Allocations, Block, Origin};
 use handles::{Charge, Handles};
-use {lease::Lease, pools::Pools};
+use {deferred::Deferred, lease::Lease, placement::Placement, pools::Pools};
 
 #[derive(Debug)]
 pub(crate) struct Memory {
     driver: Driver,
     daemon: Arc<Daemon>,
-    /// Memory backend: how the application's device memory is allocated (managed or native).
-    pub(crate) backend: Backend,
+    placement: Placement,
     pub(crate) lease: Lease,
     /// Held by the thread that pays debts, which are bytes in use without a lease.
     paying: Mutex<()>,
@@ -55,7 +55,7 @@ impl Memory {
         Self {
             driver,
             daemon,
-            backend: backend(),
+            placement: Placement::of_environment(),
             lease: Lease::default(),
             paying: Mutex::default(),
             blocks: Allocations::default(),
@@ -163,10 +163,18 @@ impl Memory {
     }
 }
 
-fn backend() -> Backend {
-    let Some(word) = std::env::var_os(names::BACKEND) else { return Backend::default() };
-    word.to_string_lossy().parse().unwrap_or_else(|error| {
-        stderr::print(format_args!("{}: {error}; memory is managed now", names::BACKEND));
-        Backend::default()
-    })
+/// Runs `work`. If `work` unwinds, as in a thread that is cancelled in the driver, runs `undo`.
+fn undone_by_unwinding<T>(work: impl FnOnce() -> T, undo: impl FnOnce()) -> T {
+    struct Undo<F: FnOnce()>(Option<F>);
+    impl<F: FnOnce()> Drop for Undo<F> {
+        fn drop(&mut self) {
+            if let Some(undo) = self.0.take() {
+                undo();
+            }
+        }
+    }
+    let mut guard = Undo(Some(undo));
+    let result = work();
+    guard.0 = None;
+    result
 }

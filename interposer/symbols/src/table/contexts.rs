@@ -88,8 +88,10 @@ super::symbols! {
         cuGreenCtxGetDevResource 12040;
         cuStreamGetDevResource 13010, 13010 _ptsz;
     }
-    passed "lets a context reach memory that is charged on another card" {
+    wrapped Peer {
         cuCtxEnablePeerAccess 4000;
+    }
+    passed "ends a context's reach to memory that is charged on another card" {
         cuCtxDisablePeerAccess 4000;
     }
     passed "asks about a running capture or changes its dependencies; nothing is executed" {

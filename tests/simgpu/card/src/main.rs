@@ -59,6 +59,9 @@ struct Options {
     /// Time until a dead process' memory is back in microseconds
     #[arg(long)]
     death_release_us: Option<u64>,
+    /// The GPUs say that host and GPU cannot use managed memory at the same time, as virtual ones do
+    #[arg(long)]
+    no_concurrent_managed: bool,
     /// End when the process that started this one ends
     #[arg(long)]
     die_with_parent: bool,
@@ -99,6 +102,7 @@ impl Options {
                 uuid,
                 memory: memory.copied().unwrap_or(normal),
                 bus: index + 1,
+                concurrent_managed: !self.no_concurrent_managed,
                 part_of: None,
             };
             match self.divided.iter().find(|(divided, _)| *divided == index) {
@@ -147,6 +151,7 @@ fn instances(whole: &GpuDescription, parts: &[u64]) -> Vec<GpuDescription> {
             uuid,
             memory: *memory,
             bus: whole.bus,
+            concurrent_managed: whole.concurrent_managed,
             part_of: Some(Divided { name: whole.name.clone(), uuid: whole.uuid }),
         }
     };

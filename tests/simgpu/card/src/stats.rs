@@ -36,6 +36,10 @@ pub struct Counters {
     pub downloaded_bytes: u64,
     /// Copied between pinned, managed and device memory.
     pub copied_bytes: u64,
+    /// Managed ranges that were advised to be on a GPU.
+    pub advised_location: u64,
+    /// Managed ranges that were advised to be reachable from a GPU.
+    pub advised_access: u64,
     /// Kernels that have ended.
     pub kernels: u64,
     /// Time with the compute engine, in nanoseconds.
@@ -53,6 +57,8 @@ impl Counters {
         self.uploaded_bytes += other.uploaded_bytes;
         self.downloaded_bytes += other.downloaded_bytes;
         self.copied_bytes += other.copied_bytes;
+        self.advised_location += other.advised_location;
+        self.advised_access += other.advised_access;
         self.kernels += other.kernels;
         self.compute_nanos += other.compute_nanos;
     }

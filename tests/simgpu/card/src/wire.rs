@@ -114,6 +114,8 @@ pub enum Request {
     ResetPool(PoolId),
     /// Kernels on one GPU may reach, or not, the other one's memory.
     Peer { from: GpuIndex, to: GpuIndex, allowed: bool },
+    /// Counts advice about managed memory.
+    Advise(Advice),
     /// A GPU falls off the bus: everybody who uses it has lost it, and nobody gets it again.
     FallOff(GpuIndex),
     /// The process ends properly: its memory comes back at once.
@@ -142,6 +144,15 @@ pub enum Kind {
     Managed,
     /// On the host, reachable from the card.
     Pinned,
+}
+
+/// Advice about a managed range.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Advice {
+    /// On which GPU it should be.
+    Location,
+    /// Which GPU should reach it where it is.
+    Access,
 }
 
 /// Where physical memory lies.
@@ -342,6 +353,8 @@ pub struct GpuDescription {
     pub memory: u64,
     /// Number of the GPU on the bus; instances have that of their GPU.
     pub bus: u32,
+    /// Whether host and GPU can use managed memory at the same time.
+    pub concurrent_managed: bool,
     /// The GPU that this is an instance of.
     pub part_of: Option<Divided>,
 }

@@ -7,7 +7,7 @@ use crate::ids::{ClientId, StreamKey, Time};
 use crate::machine::client::{Then, Waiter};
 use crate::machine::{Card, Effect, Timer};
 use crate::queue::Task;
-use crate::wire::{Answer, Description, Failure, Message, Op, Place, Question, Request, Role, Work};
+use crate::wire::{Advice, Answer, Description, Failure, Message, Op, Place, Question, Request, Role, Work};
 
 impl Card {
     pub(super) fn obey(
@@ -161,6 +161,13 @@ impl Card {
             Request::PoolInfo(pool) => return Ok(Some(Answer::Pool(self.memory.pool_use(id, pool)?))),
             Request::ResetPool(pool) => self.memory.pool(id, pool)?.reset_high(),
             Request::Peer { from, to, allowed } => self.memory.set_peer(id, from, to, allowed),
+            Request::Advise(advice) => {
+                let counters = self.memory.counters.entry(id).or_default();
+                match advice {
+                    Advice::Location => counters.advised_location += 1,
+                    Advice::Access => counters.advised_access += 1,
+                }
+            }
             Request::FallOff(gpu) => self.fall_off(gpu)?,
             // The shell answers it: the machine does not know the clock.
             Request::Stats => return Err(Failure::Unknown),

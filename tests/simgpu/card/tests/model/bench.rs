@@ -46,6 +46,7 @@ impl Bench {
             uuid: [0; 16],
             memory: constants.memory,
             bus: 1,
+            concurrent_managed: true,
             part_of: None,
         };
         let card = Card::new(constants, vec![gpu; count]);

@@ -41,8 +41,12 @@ api! {
     }
 
     fn cuDeviceGetAttribute("cuDeviceGetAttribute", 2000)(value: Out<i32>, attribute: u32, device: i32) {
-        let bus = driver()?.gpu(device)?.description.bus;
-        value.set(attribute_value(attribute, i32::try_from(bus).unwrap_or(0))?)
+        const CONCURRENT_MANAGED_ACCESS: u32 = 89;
+        let description = &driver()?.gpu(device)?.description;
+        value.set(match attribute {
+            CONCURRENT_MANAGED_ACCESS => i32::from(description.concurrent_managed),
+            _ => attribute_value(attribute, i32::try_from(description.bus).unwrap_or(0))?,
+        })
     }
 
     fn cuDeviceGetPCIBusId("cuDeviceGetPCIBusId", 4010)(text: Out<c_char>, place: i32, device: i32) {
@@ -146,18 +150,18 @@ fn attribute_value(attribute: u32, bus: i32) -> Answer<i32> {
         51 => 32,          // alignment of pitches
         75 => CAPABILITY.0,
         76 => CAPABILITY.1,
-        78..=80 => 1,      // stream priorities, L1 caches
-        81 => 228 << 10,   // shared memory of a multiprocessor
-        83 | 89 | 90 => 1, // managed memory, from both sides at once, preemption
-        92..=95 => 1,      // stream memory operations, cooperative launch
-        97 => 227 << 10,   // shared memory of a block, opted in
-        102 | 103 => 1,    // mappings of physical memory, their export by descriptor
-        106 => 32,         // blocks of a multiprocessor
-        111 => 1 << 10,    // reserved shared memory
-        115 => 1,          // memory pools
-        122 | 123 => 1,    // stream memory operations of today
-        134 => 0,          // the host's node next to it
-        141 => 1,          // physical memory of the host's nodes
+        78..=80 => 1,    // stream priorities, L1 caches
+        81 => 228 << 10, // shared memory of a multiprocessor
+        83 | 90 => 1,    // managed memory, preemption
+        92..=95 => 1,    // stream memory operations, cooperative launch
+        97 => 227 << 10, // shared memory of a block, opted in
+        102 | 103 => 1,  // mappings of physical memory, their export by descriptor
+        106 => 32,       // blocks of a multiprocessor
+        111 => 1 << 10,  // reserved shared memory
+        115 => 1,        // memory pools
+        122 | 123 => 1,  // stream memory operations of today
+        134 => 0,        // the host's node next to it
+        141 => 1,        // physical memory of the host's nodes
         0 | LAST.. => return Err(Code::INVALID_VALUE),
         _ => 0,
     })

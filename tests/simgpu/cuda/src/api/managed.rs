@@ -1,11 +1,15 @@
 //! Managed memory: one address for host and card, pages that move.
 
 use simgpu_card::ids::GpuIndex;
-use simgpu_card::wire::{Answer as CardAnswer, Kind, Op, Request};
+use simgpu_card::wire::{Advice, Answer as CardAnswer, Kind, Op, Request};
 
 use crate::api::memory;
 use crate::api::prelude::*;
 use crate::location::{CPU, Location};
+
+/// `CUmem_advise`.
+const SET_PREFERRED_LOCATION: u32 = 3;
+const SET_ACCESSED_BY: u32 = 5;
 
 /// `CU_DEVICE_INVALID`: pages are in different places.
 const NOWHERE: i32 = -2;
@@ -34,7 +38,7 @@ api! {
         prefetch(address, len, gpu(location.device()?)?, current::stream(stream, default)?)
     }
 
-    /// Advice is checked and has no effect: pages go where they are used.
+    /// Advice is checked and counted, and has no effect: pages go where they are used.
     fn cuMemAdvise("cuMemAdvise", 8000)(address: u64, len: usize, advice: u32, device: i32) {
         gpu(device)?;
         advise(address, len, advice)
@@ -97,7 +101,12 @@ pub(crate) fn prefetch(
 
 fn advise(address: u64, len: usize, advice: u32) -> Answer {
     managed(address, len)?;
-    if (1..=6).contains(&advice) { Ok(()) } else { Err(Code::INVALID_VALUE) }
+    match advice {
+        SET_PREFERRED_LOCATION => driver()?.tell(Request::Advise(Advice::Location)),
+        SET_ACCESSED_BY => driver()?.tell(Request::Advise(Advice::Access)),
+        1..=6 => Ok(()),
+        _ => Err(Code::INVALID_VALUE),
+    }
 }
 
 /// Fails unless the range is managed memory of one allocation.
