@@ -54,7 +54,16 @@ hooks! {
         operations: Pointer, count: usize, flags: c_uint, failed: *mut usize, stream: CUstream
     );
 
-    blocking cuMemcpy cuMemcpy_ptds cuMemcpyDtoD_v2 cuMemcpyDtoD_v2_ptds(
+    [at_once: cuMemcpyAsync(dst, src, bytes), dst, src] cuMemcpy(
+        dst: CUdeviceptr, src: CUdeviceptr, bytes: usize
+    );
+    [at_once: cuMemcpyAsync_ptsz(dst, src, bytes), dst, src] cuMemcpy_ptds(
+        dst: CUdeviceptr, src: CUdeviceptr, bytes: usize
+    );
+    [at_once: cuMemcpyDtoDAsync_v2(dst, src, bytes), dst, src] cuMemcpyDtoD_v2(
+        dst: CUdeviceptr, src: CUdeviceptr, bytes: usize
+    );
+    [at_once: cuMemcpyDtoDAsync_v2_ptsz(dst, src, bytes), dst, src] cuMemcpyDtoD_v2_ptds(
         dst: CUdeviceptr, src: CUdeviceptr, bytes: usize
     );
     blocking cuMemcpyHtoD_v2 cuMemcpyHtoD_v2_ptds(dst: CUdeviceptr, src: Pointer, bytes: usize);

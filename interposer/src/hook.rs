@@ -9,6 +9,8 @@
 //!   [configured: function, config] ...       as `kernel`, with the stream in a launch configuration
 //!   [graph: graph, stream] ...               as `one`; a graph may take memory when it is launched
 //!   blocking ...                             waits for its default stream, then passes the gate
+//!   [at_once: twin(a, b), addresses] ...     passes like `one` for device memory, else like `blocking`; for
+//!                                            rewritten memory calls the asynchronous export `twin` instead
 //!   [hook: a, b] ...                         calls hook(a, b, || the driver's function)
 //! ```
 //!
@@ -64,6 +66,15 @@ macro_rules! hooks {
         let _pass = gpushare_client::hooks::work::pass_blocking($row.default_stream());
         $real
     }};
+    (@enter [at_once: $twin:ident($($given:expr),*), $($address:expr),+] $row:ident $real:expr) => {
+        match gpushare_client::hooks::work::way(&[$($address),+]) {
+            gpushare_client::hooks::work::Way::Asynchronous => $twin($($given,)* std::ptr::null_mut()),
+            gpushare_client::hooks::work::Way::AtOnce => {
+                hooks!(@window One(std::ptr::null_mut()), $row $real)
+            }
+            gpushare_client::hooks::work::Way::Blocking => hooks!(@enter blocking $row $real),
+        }
+    };
     (@enter [$hook:path : $($given:expr),*] $row:ident $real:expr) => {
         gpushare_client::process::panics::guest(move || $hook($($given,)* move || $real))
     };

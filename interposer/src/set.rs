@@ -1,5 +1,5 @@
-//! Fills, asynchronous and synchronous. Synchronous fills of managed memory block like copies. The last lines
-//! are those of CUDA 2, with addresses and sizes of 32 bits.
+//! Fills, asynchronous and synchronous. A synchronous fill of device memory returns at once; one of managed
+//! memory blocks. The last lines are those of CUDA 2, with addresses and sizes of 32 bits.
 
 use std::ffi::c_uint;
 
@@ -27,16 +27,40 @@ hooks! {
         dst: CUdeviceptr, pitch: usize, value: u32, width: usize, height: usize, stream: CUstream
     );
 
-    blocking cuMemsetD8_v2 cuMemsetD8_v2_ptds(dst: CUdeviceptr, value: u8, count: usize);
-    blocking cuMemsetD16_v2 cuMemsetD16_v2_ptds(dst: CUdeviceptr, value: u16, count: usize);
-    blocking cuMemsetD32_v2 cuMemsetD32_v2_ptds(dst: CUdeviceptr, value: u32, count: usize);
-    blocking cuMemsetD2D8_v2 cuMemsetD2D8_v2_ptds(
+    [at_once: cuMemsetD8Async(dst, value, count), dst] cuMemsetD8_v2(
+        dst: CUdeviceptr, value: u8, count: usize
+    );
+    [at_once: cuMemsetD8Async_ptsz(dst, value, count), dst] cuMemsetD8_v2_ptds(
+        dst: CUdeviceptr, value: u8, count: usize
+    );
+    [at_once: cuMemsetD16Async(dst, value, count), dst] cuMemsetD16_v2(
+        dst: CUdeviceptr, value: u16, count: usize
+    );
+    [at_once: cuMemsetD16Async_ptsz(dst, value, count), dst] cuMemsetD16_v2_ptds(
+        dst: CUdeviceptr, value: u16, count: usize
+    );
+    [at_once: cuMemsetD32Async(dst, value, count), dst] cuMemsetD32_v2(
+        dst: CUdeviceptr, value: u32, count: usize
+    );
+    [at_once: cuMemsetD32Async_ptsz(dst, value, count), dst] cuMemsetD32_v2_ptds(
+        dst: CUdeviceptr, value: u32, count: usize
+    );
+    [at_once: cuMemsetD2D8Async(dst, pitch, value, width, height), dst] cuMemsetD2D8_v2(
         dst: CUdeviceptr, pitch: usize, value: u8, width: usize, height: usize
     );
-    blocking cuMemsetD2D16_v2 cuMemsetD2D16_v2_ptds(
+    [at_once: cuMemsetD2D8Async_ptsz(dst, pitch, value, width, height), dst] cuMemsetD2D8_v2_ptds(
+        dst: CUdeviceptr, pitch: usize, value: u8, width: usize, height: usize
+    );
+    [at_once: cuMemsetD2D16Async(dst, pitch, value, width, height), dst] cuMemsetD2D16_v2(
         dst: CUdeviceptr, pitch: usize, value: u16, width: usize, height: usize
     );
-    blocking cuMemsetD2D32_v2 cuMemsetD2D32_v2_ptds(
+    [at_once: cuMemsetD2D16Async_ptsz(dst, pitch, value, width, height), dst] cuMemsetD2D16_v2_ptds(
+        dst: CUdeviceptr, pitch: usize, value: u16, width: usize, height: usize
+    );
+    [at_once: cuMemsetD2D32Async(dst, pitch, value, width, height), dst] cuMemsetD2D32_v2(
+        dst: CUdeviceptr, pitch: usize, value: u32, width: usize, height: usize
+    );
+    [at_once: cuMemsetD2D32Async_ptsz(dst, pitch, value, width, height), dst] cuMemsetD2D32_v2_ptds(
         dst: CUdeviceptr, pitch: usize, value: u32, width: usize, height: usize
     );
 

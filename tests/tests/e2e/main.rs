@@ -9,6 +9,7 @@ mod hooks;
 mod letting_go;
 mod window;
 mod memory;
+mod at_once;
 mod measuring;
 mod one_story;
 mod orphans;

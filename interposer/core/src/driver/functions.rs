@@ -6,7 +6,7 @@ use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
 use super::dynlink::name;
 use super::types::{
     CAPTURE_MODE_RELAXED, CUDA_SUCCESS, CUcontext, CUdevice, CUdeviceptr, CUevent, CUfunction, CUgraph,
-    CUgraphNode, CUgreenCtx, CUmemoryPool, CUresult, CUstream, KernelNode,
+    CUgraphNode, CUgreenCtx, CUmemoryPool, CUpointerAttribute, CUresult, CUstream, KernelNode,
 };
 
 macro_rules! driver {
@@ -89,12 +89,14 @@ driver! {
         device_get_attribute: cuDeviceGetAttribute(*mut c_int, c_int, CUdevice);
         event_record: cuEventRecord(CUevent, CUstream);
         event_destroy: cuEventDestroy_v2(CUevent);
+        // Since CUDA 4.0.
+        pointer_get_attribute: cuPointerGetAttribute(*mut c_void, CUpointerAttribute, CUdeviceptr);
         // Since CUDA 7.
         event_record_ptsz: cuEventRecord_ptsz(CUevent, CUstream);
-        // Since CUDA 9.2.
-        stream_get_ctx: cuStreamGetCtx(CUstream, *mut CUcontext);
         // Since CUDA 8.0.
         mem_advise: cuMemAdvise(CUdeviceptr, usize, c_int, CUdevice);
+        // Since CUDA 9.2.
+        stream_get_ctx: cuStreamGetCtx(CUstream, *mut CUcontext);
         // Since CUDA 10.0.
         stream_is_capturing: cuStreamIsCapturing(CUstream, *mut c_int);
         graph_get_nodes: cuGraphGetNodes(CUgraph, *mut CUgraphNode, *mut usize);
@@ -103,15 +105,15 @@ driver! {
         // Since CUDA 11.2.
         mem_pool_get_attribute: cuMemPoolGetAttribute(CUmemoryPool, c_int, *mut c_void);
         device_get_mem_pool: cuDeviceGetMemPool(*mut CUmemoryPool, CUdevice);
+        device_get_default_mem_pool: cuDeviceGetDefaultMemPool(*mut CUmemoryPool, CUdevice);
+        device_set_mem_pool: cuDeviceSetMemPool(CUdevice, CUmemoryPool);
+        mem_pool_destroy: cuMemPoolDestroy(CUmemoryPool);
+        mem_pool_set_attribute: cuMemPoolSetAttribute(CUmemoryPool, c_int, *mut c_void);
         mem_pool_trim_to: cuMemPoolTrimTo(CUmemoryPool, usize);
         mem_free_async: cuMemFreeAsync(CUdeviceptr, CUstream);
         // Since CUDA 11.4.
         graph_mem_get_attribute: cuDeviceGetGraphMemAttribute(CUdevice, c_int, *mut c_void);
         device_get_uuid_v2: cuDeviceGetUuid_v2(*mut [u8; 16], CUdevice);
-        device_get_default_mem_pool: cuDeviceGetDefaultMemPool(*mut CUmemoryPool, CUdevice);
-        device_set_mem_pool: cuDeviceSetMemPool(CUdevice, CUmemoryPool);
-        mem_pool_destroy: cuMemPoolDestroy(CUmemoryPool);
-        mem_pool_set_attribute: cuMemPoolSetAttribute(CUmemoryPool, c_int, *mut c_void);
         // Since CUDA 12.0.
         graph_kernel_node_get_params: cuGraphKernelNodeGetParams_v2(CUgraphNode, *mut KernelNode);
         // Since CUDA 12.3.

@@ -23,6 +23,25 @@ impl Driver {
         known.unwrap_or_else(|| self.current_context())
     }
 
+    /// Creates an event without timing in a context that is alive.
+    pub(crate) fn create_event(&self, context: CUcontext) -> Option<CUevent> {
+        // SAFETY: writes one handle.
+        let write = |event: &mut _| unsafe { (self.event_create)(event, EVENT_DISABLE_TIMING) };
+        let create = || answer(null_mut(), write);
+        if self.current_context() == context {
+            return create();
+        }
+        // SAFETY: the context is alive, as the caller promises.
+        if unsafe { (self.ctx_push_current)(context) } != CUDA_SUCCESS {
+            return None;
+        }
+        let event = create();
+        let mut popped = null_mut();
+        // SAFETY: pops the context that was pushed here.
+        unsafe { (self.ctx_pop_current)(&raw mut popped) };
+        event
+    }
+
     /// Returns the `CUstreamCaptureStatus` of a stream other than the legacy one; `None` if the driver cannot
     /// say.
     pub(crate) fn capture_status(&self, stream: CUstream) -> Option<c_int> {
@@ -49,25 +68,6 @@ impl Driver {
         Some(GpuInfo { uuid, name, total })
     }
 
-    /// Returns the size of a device's memory; `None` for an invalid ordinal.
-    pub fn total(&self, device: CUdevice) -> Option<Bytes> {
-        // SAFETY: writes one integer.
-        let total = answer(0, |total| unsafe { (self.device_total_mem)(total, device) });
-        total.map(|total| Bytes(total as u64))
-    }
-
-    /// Returns a device's UUID; `None` for an invalid ordinal. For a MIG instance the old driver function
-    /// returns the UUID of the GPU, and the new one that of the instance.
-    pub fn uuid(&self, device: CUdevice) -> Option<GpuUuid> {
-        let ask = |get_uuid: unsafe extern "C-unwind" fn(*mut [u8; 16], CUdevice) -> CUresult| {
-            // SAFETY: writes sixteen bytes.
-            answer([0; 16], |uuid| unsafe { get_uuid(uuid, device) })
-        };
-        let gpu = ask(self.device_get_uuid);
-        match self.device_get_uuid_v2.and_then(ask) {
-            Some(own) if gpu.is_some_and(|gpu| gpu != own) => Some(GpuUuid::mig(own)),
-            Some(own) => Some(GpuUuid::gpu(own)),
-            None => gpu.map(GpuUuid::gpu),
     /// Returns whether an address is memory of a card that the driver never moves.
     pub(crate) fn is_device_memory(&self, address: CUdeviceptr) -> bool {
         let attribute = |attribute| {
@@ -90,6 +90,25 @@ impl Driver {
         value != Some(0)
     }
 
+    /// Returns the size of a device's memory; `None` for an invalid ordinal.
+    pub fn total(&self, device: CUdevice) -> Option<Bytes> {
+        // SAFETY: writes one integer.
+        let total = answer(0, |total| unsafe { (self.device_total_mem)(total, device) });
+        total.map(|total| Bytes(total as u64))
+    }
+
+    /// Returns a device's UUID; `None` for an invalid ordinal. For a MIG instance the old driver function
+    /// returns the UUID of the GPU, and the new one that of the instance.
+    pub fn uuid(&self, device: CUdevice) -> Option<GpuUuid> {
+        let ask = |get_uuid: unsafe extern "C-unwind" fn(*mut [u8; 16], CUdevice) -> CUresult| {
+            // SAFETY: writes sixteen bytes.
+            answer([0; 16], |uuid| unsafe { get_uuid(uuid, device) })
+        };
+        let gpu = ask(self.device_get_uuid);
+        match self.device_get_uuid_v2.and_then(ask) {
+            Some(own) if gpu.is_some_and(|gpu| gpu != own) => Some(GpuUuid::mig(own)),
+            Some(own) => Some(GpuUuid::gpu(own)),
+            None => gpu.map(GpuUuid::gpu),
         }
     }
 }

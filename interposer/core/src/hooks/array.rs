@@ -194,7 +194,7 @@ unsafe fn charged<Descriptor: Copy + Into<Shape>>(
 pub fn destroy(array: CUarray, real: impl FnOnce() -> CUresult) -> CUresult {
     let Some(state) = State::existing() else { return real() };
     let key = array.addr() as u64;
-    state.memory.free(Table::Arrays, key, |_| mapping::end_array(state, key, real))
+    state.memory.free(Table::Arrays, key, || mapping::end_array(state, key, real))
 }
 
 #[cfg(test)]

@@ -22,7 +22,7 @@ pub unsafe fn get_info(free: *mut usize, total: *mut usize, real: impl FnOnce() 
     }
     let result = real();
     if let (CUDA_SUCCESS, true, Some((state, device))) = (result, wanted, shared()) {
-        state.memory.shrink_pools(device);
+        state.memory.reclaim(device);
         if let Some(figures) = state.memory.lease.figures(device) {
             // SAFETY: both are writable, and the driver just wrote them.
             unsafe {
@@ -40,7 +40,7 @@ fn known() -> Option<(Bytes, Figures)> {
     let state = State::existing()?;
     let device = state.driver.current_device()?;
     let card = state.memory.lease.card_size(device)?;
-    state.memory.shrink_pools(device);
+    state.memory.reclaim(device);
     Some((card, state.memory.lease.figures(device)?))
 }
 
@@ -73,7 +73,7 @@ pub unsafe fn get_info_narrow(free: *mut u32, total: *mut u32, real: impl FnOnce
     let result = real();
     let told = shared().and_then(|(state, device)| {
         let card = state.driver.total(device)?;
-        state.memory.shrink_pools(device);
+        state.memory.reclaim(device);
         let figures = state.memory.lease.figures(device)?;
         Some((figures.free(card), figures.total(card)))
     });

@@ -67,7 +67,8 @@ pub unsafe fn alloc_async(
     refused
 }
 
-/// `cuMemFreeAsync`: frees memory, and gives the quota back for what the pool returns to the card.
+/// `cuMemFreeAsync`: frees memory of a pool, and gives the quota back for what the pool returns to the card.
+/// Other memory is freed when the stream comes to the call.
 pub fn free_async(
     address: CUdeviceptr,
     stream: CUstream,
@@ -76,12 +77,13 @@ pub fn free_async(
 ) -> CUresult {
     let Some(state) = State::existing() else { return real() };
     let stream = named(stream, default);
-    state.memory.free(Table::Blocks, address, |known| match known {
-        // The driver refuses a block that is no pool's. Waiting for the stream keeps the order that the
-        // application asks for.
-        true if !state.gate.captures.any() => free_in_order(state, address, stream),
-        _ => real(),
-    })
+    // The driver refuses a block that is no pool's, and in a capture the driver's answer is the right one.
+    let ours = if records(state, stream) {
+        None
+    } else {
+        state.memory.free_in_order(address, stream)
+    };
+    ours.unwrap_or_else(|| state.memory.free(Table::Blocks, address, real))
 }
 
 /// `cuMemPoolCreate`: creates a pool and records it.
@@ -222,15 +224,4 @@ fn current_pool(state: &State, device: CUdevice) -> Option<CUmemoryPool> {
     let ask = state.driver.device_get_mem_pool?;
     // SAFETY: writes one pointer.
     answer(null_mut(), |pool| unsafe { ask(pool, device) }).filter(|pool| !pool.is_null())
-}
-
-/// Waits for the stream, then frees memory that belongs to no pool.
-fn free_in_order(state: &State, address: CUdeviceptr, stream: CUstream) -> CUresult {
-    // SAFETY: the stream and the memory are the application's.
-    unsafe {
-        match (state.driver.stream_synchronize)(stream) {
-            CUDA_SUCCESS => (state.driver.mem_free)(address),
-            failed => failed,
-        }
-    }
 }

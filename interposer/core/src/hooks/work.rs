@@ -11,9 +11,11 @@ use gpushare_proto::page::{FLAG_CONTENDED, FLAG_LIMITED, Page};
 use gpushare_proto::{GateWord, Nanos};
 
 use crate::driver::types::{
-    CUDA_SUCCESS, CUfunction, CUgraph, CUgraphExec, CUresult, CUstream, DefaultStream, LAUNCH_PROGRAMMATIC,
+    CUDA_SUCCESS, CUdeviceptr, CUfunction, CUgraph, CUgraphExec, CUresult, CUstream, DefaultStream,
+    LAUNCH_PROGRAMMATIC,
 };
 use crate::gate::{self, GATE, Pass, page};
+use crate::memory::allocations::Origin;
 use crate::process::panics::guest_or;
 use crate::state::State;
 use crate::window::driver::OnDriver;
@@ -238,6 +240,42 @@ pub fn destroy_graph(graph: *mut c_void, real: impl FnOnce() -> CUresult) -> CUr
         Some(state) => state.window.graphs.destroy(graph, real),
         None => real(),
     }
+}
+
+/// Way to run a fill or a copy that natively returns at once for device memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Way {
+    /// Asynchronous form in the default stream, since the driver would wait for managed memory that stands in
+    /// for device memory.
+    Asynchronous,
+    /// Call as it is, since the driver does not wait.
+    AtOnce,
+    /// Call as it is, after a wait outside the gate, since the driver waits natively too.
+    Blocking,
+}
+
+/// Chooses the way to run a fill or a copy of the memory at `addresses`.
+pub fn way(addresses: &[CUdeviceptr]) -> Way {
+    guest_or(|| choose(addresses), || Way::Blocking)
+}
+
+fn choose(addresses: &[CUdeviceptr]) -> Way {
+    let Some(state) = State::existing() else { return Way::Blocking };
+    let origin = |address: &CUdeviceptr| state.memory.blocks.around(*address).map(|(_, block)| block.origin);
+    let is_rewritten = addresses.iter().any(|address| origin(address) == Some(Origin::Rewritten));
+    if !is_rewritten && !is_windowed(page()) {
+        return Way::AtOnce;
+    }
+    let is_device_memory = |address: &CUdeviceptr| match origin(address) {
+        Some(Origin::Rewritten | Origin::Native) => true,
+        Some(Origin::Managed) => false,
+        None => state.driver.is_device_memory(*address),
+    };
+    // A capture would record the asynchronous form, where the synchronous one is an error.
+    if state.gate.captures.any() || !addresses.iter().all(is_device_memory) {
+        return Way::Blocking;
+    }
+    if is_rewritten { Way::Asynchronous } else { Way::AtOnce }
 }
 
 /// Passes the gate for a call that blocks until its default stream is done. While the gate may close, first

@@ -8,11 +8,12 @@
 //! ```
 
 pub mod allocations;
+mod deferred;
 pub(crate) mod handles;
 pub(crate) mod headroom;
 pub mod lease;
-pub(crate) mod pools;
 mod placement;
+pub(crate) mod pools;
 mod quota;
 mod usage;
 
@@ -40,6 +41,7 @@ pub(crate) struct Memory {
     arrays: Allocations,
     handles: Mutex<Handles>,
     pools: Pools,
+    deferred: Deferred,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -62,6 +64,7 @@ impl Memory {
             arrays: Allocations::default(),
             handles: Mutex::default(),
             pools: Pools::default(),
+            deferred: Deferred::default(),
         }
     }
 
@@ -84,18 +87,23 @@ impl Memory {
         result
     }
 
-    /// Runs `call`, which frees the memory under `key`, and gives the quota back. `call` learns whether the
-    /// table has the memory. Other memory may belong to a pool, so the pools are checked.
-    pub(crate) fn free(&self, table: Table, key: u64, call: impl FnOnce(bool) -> CUresult) -> CUresult {
+    /// Runs `call`, which frees the memory under `key`, and gives the quota back. Memory that the table does
+    /// not have may belong to a pool, so the pools are checked.
+    pub(crate) fn free(&self, table: Table, key: u64, call: impl FnOnce() -> CUresult) -> CUresult {
+        if matches!(table, Table::Blocks) && self.deferred.has(key) {
+            return CUDA_ERROR_INVALID_VALUE;
+        }
         // Removed before the driver may give the address out again.
         let block = self.table(table).remove(key);
-        let result = call(block.is_some());
+        let restore = || block.into_iter().for_each(|block| self.record(table, key, block));
+        let result = undone_by_unwinding(call, restore);
         match (block, result, table) {
             (Some(block), CUDA_SUCCESS, _) => self.give_back_block(block),
-            (Some(block), ..) => self.record(table, key, block),
+            (Some(_), ..) => restore(),
             (None, CUDA_SUCCESS, Table::Blocks) => self.shrink_current_pools(),
             (None, ..) => {}
         }
+        self.collect_frees();
         result
     }
 
@@ -122,22 +130,29 @@ impl Memory {
     pub(crate) fn end_context(&self, context: CUcontext, device: CUdevice, is_last: bool) {
         // A thread that has the dead context current must hear of it from the driver.
         self.lease.set_card_size(device, Bytes::ZERO);
-        for table in [&self.blocks, &self.arrays] {
-            let dead = table.remove_context(context);
-            dead.into_iter().for_each(|block| self.give_back_block(block));
-        }
+        let dead = [self.blocks.remove_context(context), self.arrays.remove_context(context)];
+        let freed = self.deferred.remove_context(context);
+        let all = dead.into_iter().flatten().chain(freed);
+        all.for_each(|block| self.give_back_block(block));
         self.shrink_pools(device);
+        if is_last {
+            self.end_pools(device);
+        }
     }
 
     pub(crate) fn move_context(&self, from: CUcontext, to: CUcontext) {
         self.blocks.move_context(from, to);
         self.arrays.move_context(from, to);
+        self.deferred.move_context(from, to);
+    }
+
+    /// Gives quota back for memory that pools and frees in stream order have returned to a device.
+    pub(crate) fn reclaim(&self, device: CUdevice) {
+        self.collect_frees();
+        self.shrink_pools(device);
     }
 
     /// Asks the driver to move the managed blocks of a context to its device; returns the number of bytes.
-        if is_last {
-            self.end_pools(device);
-        }
     pub(crate) fn prefetch(&self, context: CUcontext, device: CUdevice, stream: CUstream) -> Bytes {
         let mut moved = Bytes::ZERO;
         for (address, size) in self.blocks.managed_ranges(context) {

@@ -3,6 +3,7 @@
 //! daemon.
 
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Instant;
 
 use gpushare_proto::Bytes;
 use gpushare_proto::page::{LimitKind, MemoryRefusal};
@@ -28,11 +29,18 @@ impl Memory {
             return Err(CUDA_ERROR_OUT_OF_MEMORY);
         }
         // A pool may have shrunk when a stream was waited for, which must be seen before anything is refused.
-        self.shrink_pools(device);
+        self.reclaim(device);
+        let since = Instant::now();
+        while self.is_beyond_quota(device, bytes) && self.await_frees(since) {}
         if self.lease.take(device, bytes, kind) {
             return Ok(());
         }
         self.ask(device, bytes, kind)
+    }
+
+    fn is_beyond_quota(&self, device: CUdevice, bytes: Bytes) -> bool {
+        let beyond = |figures: Figures| figures.used + bytes > figures.limit.min(figures.ceiling);
+        self.lease.figures(device).is_some_and(beyond)
     }
 
     pub(crate) fn try_reserve(&self, device: CUdevice, bytes: Bytes, kind: MemoryKind) -> bool {

@@ -10,11 +10,11 @@ use gpushare_sys::{clock, futex};
 
 use super::Card;
 use super::markers::Stream;
+use crate::driver::Driver;
 use crate::driver::types::{
-    CUDA_ERROR_NOT_READY, CUDA_SUCCESS, CUcontext, CUevent, CUstream, DefaultStream, EVENT_DISABLE_TIMING,
-    STREAM_LEGACY, STREAM_PER_THREAD,
+    CUDA_ERROR_NOT_READY, CUDA_SUCCESS, CUcontext, CUevent, CUstream, DefaultStream, STREAM_LEGACY,
+    STREAM_PER_THREAD,
 };
-use crate::driver::{Driver, answer};
 use crate::gate;
 use crate::gate::captures::Captures;
 use crate::gate::page;
@@ -70,22 +70,8 @@ impl Card for OnDriver {
     }
 
     fn create(&self, context: CUcontext) -> Option<CUevent> {
-        let driver = self.driver;
-        // SAFETY: writes one handle.
-        let write = |event: &mut _| unsafe { (driver.event_create)(event, EVENT_DISABLE_TIMING) };
-        let create = || answer(null_mut(), write);
-        if driver.current_context() == context {
-            return create();
-        }
-        // SAFETY: the context is alive, because a stream of it is being launched on.
-        if unsafe { (driver.ctx_push_current)(context) } != CUDA_SUCCESS {
-            return None;
-        }
-        let event = create();
-        let mut popped = null_mut();
-        // SAFETY: pops the context that was pushed here.
-        unsafe { (driver.ctx_pop_current)(&raw mut popped) };
-        event
+        // The context is alive, because a stream of it is being launched on.
+        self.driver.create_event(context)
     }
 
     fn destroy(&self, event: CUevent) {
