@@ -3,6 +3,7 @@
 //   cancelled copy      in a copy that waits for a stream which a host function holds
 //   cancelled launch    in a call that gives work to a stream which has no room for more
 //   cancelled gate      in a call that gives work to the card, wherever that waits
+//   cancelled alloc     in an allocation, at the first place in it where a thread can be cancelled
 //
 // Each line of stdin is a step: "cancel" a thread in that place, "open" the held stream, "exit" with a thread in that
 // place, or a number that another new thread sets memory to. Each step is answered by a line.
@@ -16,7 +17,7 @@
 static const char *way;
 static void *context;
 static address memory;
-static sem_t opened, arrived;
+static sem_t opened, arrived, cancelled;
 
 static void hold(void *unused) {
     (void)unused;
@@ -33,6 +34,17 @@ static void *held(void *unused) {
     int (*set)(address, unsigned, size_t, void *) = DRIVER(cuMemsetD32Async, address, unsigned, size_t, void *);
     unsigned word;
     enter();
+    if (!strcmp(way, "alloc")) {
+        int (*alloc)(address *, size_t) = DRIVER(cuMemAlloc_v2, address *, size_t);
+        address block;
+        int state;
+        pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &state);
+        sem_post(&arrived);
+        sem_wait(&cancelled);
+        pthread_setcancelstate(state, NULL);
+        alloc(&block, 1 << 20);
+        return unused;
+    }
     sem_post(&arrived);
     if (!strcmp(way, "copy"))
         copy(&word, memory, 4);
@@ -45,7 +57,7 @@ static void *held(void *unused) {
 static void cancel(void) {
     pthread_t thread;
     void *outcome;
-    if (strcmp(way, "gate"))
+    if (strcmp(way, "gate") && strcmp(way, "alloc"))
         must("cuLaunchHostFunc", DRIVER(cuLaunchHostFunc, void *, void (*)(void *), void *)(NULL, hold, NULL));
     pthread_create(&thread, NULL, held, NULL);
     sem_wait(&arrived);
@@ -56,6 +68,7 @@ static void cancel(void) {
             exit(1);
     }
     pthread_cancel(thread);
+    sem_post(&cancelled);
     pthread_join(thread, &outcome);
     printf("%s\n", outcome == PTHREAD_CANCELED ? "cancelled" : "came back");
 }
@@ -79,6 +92,7 @@ int main(int argc, char **arguments) {
     atexit(at_end);
     sem_init(&opened, 0, 0);
     sem_init(&arrived, 0, 0);
+    sem_init(&cancelled, 0, 0);
     start(0);
     must("cuCtxGetCurrent", DRIVER(cuCtxGetCurrent, void **)(&context));
     memory = filled(BYTES, 1);

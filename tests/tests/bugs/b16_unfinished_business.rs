@@ -77,6 +77,19 @@ fn a_thread_that_is_cancelled_while_it_sleeps_at_a_closed_gate_ends_there() -> a
     a.end()
 }
 
+/// The quota of an allocation that never came to its end is the session's again.
+#[test]
+fn a_thread_that_is_cancelled_in_an_allocation_leaves_no_quota_behind() -> anyhow::Result<()> {
+    let (world, daemon) = world()?.with_daemon(&SHORT_TURNS)?;
+    let mut a = cancelling(&world, &Sharing::session("a"), "alloc")?;
+    let used = || -> anyhow::Result<Bytes> { Ok(daemon.session("a")?.gpus[0].allocated_bytes) };
+    let before = used()?;
+    assert_eq!(a.ask("cancel")?, "cancelled");
+    assert_eq!(used()?, before);
+    assert_eq!(a.ask("5")?, "word 5");
+    a.end()
+}
+
 /// Neither the thread that sleeps at the gate nor what the program does in its exit handlers holds up its
 /// end.
 #[test]

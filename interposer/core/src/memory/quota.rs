@@ -9,8 +9,8 @@ use gpushare_proto::Bytes;
 use gpushare_proto::page::{LimitKind, MemoryRefusal};
 use gpushare_proto::tenant::TenantRequest;
 
-use super::Memory;
 use super::lease::{Figures, Report};
+use super::{Memory, undone_by_unwinding};
 use crate::daemon::{MemoryKind, link::AskError};
 use crate::driver::types::{CUDA_ERROR_OUT_OF_MEMORY, CUDA_SUCCESS, CUdevice, CUresult};
 use crate::process::{lock, stderr};
@@ -59,9 +59,10 @@ impl Memory {
         if let Err(refused) = self.reserve(device, bytes, kind) {
             return refused;
         }
-        let result = self.call_with_headroom(device, bytes, call);
+        let give_back = || self.give_back(device, bytes, kind);
+        let result = undone_by_unwinding(|| self.call_with_headroom(device, bytes, call), give_back);
         if result != CUDA_SUCCESS {
-            self.give_back(device, bytes, kind);
+            give_back();
         }
         result
     }
