@@ -11,6 +11,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use crate::driver::types::{CAPTURE_STATUS_INVALIDATED, CUcontext, CUstream, STREAM_PER_THREAD};
 use crate::driver::{Driver, contexts::Contexts};
+use crate::gate::thread_number;
 use crate::process::lock;
 
 /// Stream captures (CUDA graphs being recorded) that have begun and not ended.
@@ -43,7 +44,7 @@ impl Drop for Counted<'_> {
 
 #[derive(Debug)]
 pub(crate) struct Running {
-    stream: usize,
+    stream: Name,
     /// Address of the context with which the capture ends.
     context: usize,
     invalidated: bool,
@@ -82,12 +83,11 @@ impl Captures {
     fn check(&self, context: CUcontext, invalidated: impl Fn(CUstream) -> bool) {
         self.update(|captures| {
             let here = captures.iter_mut().filter(|running| {
-                !running.invalidated
-                    && running.context == context.addr()
-                    && running.stream != STREAM_PER_THREAD
+                !running.invalidated && running.context == context.addr() && running.stream.thread.is_none()
             });
             for running in here {
-                running.invalidated = invalidated(std::ptr::with_exposed_provenance_mut(running.stream));
+                running.invalidated =
+                    invalidated(std::ptr::with_exposed_provenance_mut(running.stream.handle));
             }
         });
     }
@@ -137,12 +137,19 @@ impl Captures {
     }
 }
 
-/// Returns the number that identifies a stream. A null stream in a capture is the thread's own, since the
-/// legacy stream cannot be captured.
-fn name(stream: CUstream) -> usize {
+/// Identity of a stream: its handle, and the thread whose own default stream it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Name {
+    handle: usize,
+    thread: Option<usize>,
+}
+
+/// Returns the identity of a stream that the calling thread names. A null stream in a capture is the thread's
+/// own, since the legacy stream cannot be captured.
+fn name(stream: CUstream) -> Name {
     match stream.expose_provenance() {
-        0 => STREAM_PER_THREAD,
-        address => address,
+        0 | STREAM_PER_THREAD => Name { handle: STREAM_PER_THREAD, thread: Some(thread_number()) },
+        handle => Name { handle, thread: None },
     }
 }
 
@@ -169,6 +176,16 @@ mod tests {
     fn a_capture_on_a_threads_own_stream_ends_under_either_of_its_names() {
         let captures = Captures::default();
         captures.begin(std::ptr::without_provenance_mut(STREAM_PER_THREAD), CONTEXT);
+        captures.end(std::ptr::null_mut());
+        assert!(!captures.any());
+    }
+
+    #[test]
+    fn a_thread_does_not_end_the_capture_on_another_threads_own_stream() {
+        let captures = Captures::default();
+        captures.begin(std::ptr::null_mut(), CONTEXT);
+        std::thread::scope(|scope| scope.spawn(|| captures.end(std::ptr::null_mut())).join().unwrap());
+        assert!(captures.any());
         captures.end(std::ptr::null_mut());
         assert!(!captures.any());
     }
