@@ -5,11 +5,17 @@ use std::ptr::null_mut;
 
 use gpushare_proto::GpuUuid;
 
-use super::types::{Device, NO_INSTANCE, NVML_SUCCESS, NvmlReturn, Sample};
+use super::types::{
+    Device, NO_INSTANCE, NVML_ERROR_INSUFFICIENT_SIZE, NVML_SUCCESS, NvmlReturn, Process2, Sample,
+};
 use crate::driver::dynlink::LIBNVML;
 
 /// `NVML_DEVICE_UUID_V2_BUFFER_SIZE`: bytes of the longest UUID, its end included.
 const UUID_BYTES: usize = 96;
+/// Number of times that NVML is asked again for a list because the list grew meanwhile.
+const TRIES: u32 = 8;
+/// Spare entries for processes that start while a list is being read.
+const SPARE: c_uint = 16;
 
 /// Returns the UUID of a device; `None` if the handle is invalid or NVML is not initialised.
 pub(super) fn uuid(device: Device) -> Option<GpuUuid> {
@@ -62,12 +68,48 @@ pub(super) fn instance(device: Device) -> (c_uint, c_uint) {
     (ask(c"nvmlDeviceGetGpuInstanceId"), ask(c"nvmlDeviceGetComputeInstanceId"))
 }
 
+/// Returns the compute processes on a device; empty if NVML does not say.
+pub(super) fn running(device: Device) -> Vec<Process2> {
+    type GetRunning = unsafe extern "C-unwind" fn(Device, *mut c_uint, *mut Process2) -> NvmlReturn;
+    // SAFETY: the export has this type (NVML API).
+    let get = unsafe { function::<GetRunning>(c"nvmlDeviceGetComputeRunningProcesses_v3") };
+    let Some(get) = get else { return Vec::new() };
+    // SAFETY: `whole` provides the room that it passes.
+    whole(|count, processes| unsafe { get(device, count, processes) }).unwrap_or_default()
+}
+
 pub(super) type GetSamples = unsafe extern "C-unwind" fn(Device, *mut Sample, *mut c_uint, u64) -> NvmlReturn;
 
 /// Returns NVML's `nvmlDeviceGetProcessUtilization`, if the loaded library has that function.
 pub(super) fn get_samples() -> Option<GetSamples> {
     // SAFETY: the export has this type (NVML API).
     unsafe { function(c"nvmlDeviceGetProcessUtilization") }
+}
+
+/// Reads a whole list from NVML, in an array as long as NVML demands.
+pub(super) fn whole<T: Copy + Default>(
+    ask: impl Fn(*mut c_uint, *mut T) -> NvmlReturn,
+) -> Result<Vec<T>, NvmlReturn> {
+    let mut count = 0;
+    match ask(&raw mut count, null_mut()) {
+        NVML_SUCCESS if count == 0 => return Ok(Vec::new()),
+        NVML_SUCCESS | NVML_ERROR_INSUFFICIENT_SIZE => {}
+        refused => return Err(refused),
+    }
+    for _ in 0..TRIES {
+        let room = count.saturating_add(SPARE);
+        let mut entries = vec![T::default(); room as usize];
+        count = room;
+        match ask(&raw mut count, entries.as_mut_ptr()) {
+            NVML_SUCCESS => {
+                entries.truncate(count as usize);
+                return Ok(entries);
+            }
+            NVML_ERROR_INSUFFICIENT_SIZE => {}
+            refused => return Err(refused),
+        }
+    }
+    Err(NVML_ERROR_INSUFFICIENT_SIZE)
 }
 
 /// Returns NVML's function of this name, if the loaded library has that function.

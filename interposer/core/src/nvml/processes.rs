@@ -5,17 +5,12 @@ use std::ptr::null_mut;
 
 use gpushare_proto::tenant::ProcessMemory;
 
-use super::library;
+use super::library::{self, whole};
 use super::session::Card;
 use super::types::{
     Device, NO_INSTANCE, NVML_ERROR_INSUFFICIENT_SIZE, NVML_ERROR_INVALID_ARGUMENT, NVML_ERROR_NOT_FOUND,
     NVML_SUCCESS, NvmlReturn, Process1, Process2, ProcessDetail, ProcessDetailList, Sample, SampleInfo,
 };
-
-/// Number of times that NVML is asked again for a list because the list grew meanwhile.
-const TRIES: u32 = 8;
-/// Spare entries for processes that start while a list is being read.
-const SPARE: c_uint = 16;
 
 /// Entry of an NVML list that names a process.
 pub trait Entry: Copy + Default {
@@ -121,32 +116,6 @@ pub unsafe fn accounting<T>(
     }
     // SAFETY: the caller's own arguments.
     unsafe { real(device, pid, stats) }
-}
-
-/// Reads a whole list from NVML, in an array as long as NVML demands.
-pub(super) fn whole<T: Copy + Default>(
-    ask: impl Fn(*mut c_uint, *mut T) -> NvmlReturn,
-) -> Result<Vec<T>, NvmlReturn> {
-    let mut count = 0;
-    match ask(&raw mut count, null_mut()) {
-        NVML_SUCCESS if count == 0 => return Ok(Vec::new()),
-        NVML_SUCCESS | NVML_ERROR_INSUFFICIENT_SIZE => {}
-        refused => return Err(refused),
-    }
-    for _ in 0..TRIES {
-        let room = count.saturating_add(SPARE);
-        let mut entries = vec![T::default(); room as usize];
-        count = room;
-        match ask(&raw mut count, entries.as_mut_ptr()) {
-            NVML_SUCCESS => {
-                entries.truncate(count as usize);
-                return Ok(entries);
-            }
-            NVML_ERROR_INSUFFICIENT_SIZE => {}
-            refused => return Err(refused),
-        }
-    }
-    Err(NVML_ERROR_INSUFFICIENT_SIZE)
 }
 
 pub(super) fn kept<T: Entry>(card: &Card, all: Vec<T>) -> Vec<T> {

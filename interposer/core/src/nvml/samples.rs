@@ -2,15 +2,24 @@
 
 use std::ffi::c_uint;
 
-use super::library::{self, GetSamples};
-use super::processes::{hand_over, kept, whole};
-use super::session::Card;
-use super::types::{
-    Device, NVML_ERROR_NOT_FOUND, NVML_SUCCESS, NvmlReturn, Sample, SampleInfos, Utilization,
-};
+use gpushare_proto::Nanos;
+use gpushare_sys::clock;
 
-/// `nvmlDeviceGetUtilizationRates`: returns the sum over the session's processes, at most the card's own
-/// figure. Returns the card's figure where NVML has none per process (MIG, some virtual GPUs).
+use super::library::{self, GetSamples, whole};
+use super::processes::{hand_over, kept};
+use super::session::{Card, Members};
+use super::shares::{KEPT, KEPT_WITHOUT_SAMPLES, SHARES, Share};
+use super::types::{
+    Device, NVML_ERROR_INSUFFICIENT_SIZE, NVML_ERROR_NOT_FOUND, NVML_SUCCESS, NvmlReturn, Sample,
+    SampleInfos, Utilization,
+};
+use crate::state::inquiry;
+
+/// Number of samples that NVML seldom has more of, so that one question suffices.
+const USUAL: usize = 1024;
+
+/// `nvmlDeviceGetUtilizationRates`: returns the session's part of the card's own figure. Returns the whole
+/// figure where NVML has none per process (MIG, some virtual GPUs).
 pub unsafe fn rates(
     real: unsafe extern "C-unwind" fn(Device, *mut Utilization) -> NvmlReturn,
     device: Device,
@@ -18,25 +27,51 @@ pub unsafe fn rates(
 ) -> NvmlReturn {
     // SAFETY: the caller's own arguments.
     let result = unsafe { real(device, rates) };
-    let card = if result == NVML_SUCCESS && !rates.is_null() { Card::of(device) } else { None };
-    let Some((card, get_samples)) = card.zip(library::get_samples()) else { return result };
-    // SAFETY: `whole` provides the room that it passes. NVML keeps samples of about one second, all of which
-    // are read.
-    let own = match whole(|count, samples| unsafe { get_samples(device, samples, count, 0) }) {
-        Ok(all) => kept(&card, all),
-        Err(NVML_ERROR_NOT_FOUND) => Vec::new(),
-        Err(_) => return result,
-    };
-    let sum = |part: fn(&Sample) -> c_uint| newest(&own).map(part).fold(0, c_uint::saturating_add);
+    if result != NVML_SUCCESS || rates.is_null() || !inquiry::is_in_session() {
+        return result;
+    }
     // SAFETY: not null, and the library just wrote it.
-    unsafe {
-        let all = rates.read();
-        rates.write(Utilization {
-            gpu: all.gpu.min(sum(|sample| sample.sm)),
-            memory: all.memory.min(sum(|sample| sample.memory)),
-        });
+    let card = unsafe { rates.read() };
+    if card != (Utilization { gpu: 0, memory: 0 }) {
+        let own = SHARES.get(device, clock::monotonic(), || share(device)).of(card);
+        // SAFETY: not null, so writable.
+        unsafe { rates.write(own) };
     }
     result
+}
+
+/// Returns the session's present part in the work on a card, by NVML's samples of about one second, and the
+/// time for which to keep it.
+fn share(device: Device) -> (Share, Nanos) {
+    let asked = Members::of_caller().zip(library::get_samples());
+    let Some((members, get_samples)) = asked else { return (Share::WHOLE, KEPT) };
+    let share = match all_samples(device, get_samples) {
+        Ok(all) => Share::of_samples(&all, |sample| members.has(sample.pid)),
+        Err(NVML_ERROR_NOT_FOUND) => None,
+        Err(_) => return (Share::WHOLE, KEPT),
+    };
+    if let Some(share) = share {
+        return (share, KEPT);
+    }
+    let strangers = library::running(device).into_iter().any(|process| !members.has(process.pid));
+    (if strangers { Share::NOTHING } else { Share::WHOLE }, KEPT_WITHOUT_SAMPLES)
+}
+
+fn all_samples(device: Device, get_samples: GetSamples) -> Result<Vec<Sample>, NvmlReturn> {
+    let mut samples = vec![Sample::default(); USUAL];
+    let mut count = USUAL as c_uint;
+    // SAFETY: the room is as large as the count says.
+    match unsafe { get_samples(device, samples.as_mut_ptr(), &raw mut count, 0) } {
+        NVML_SUCCESS => {
+            samples.truncate(count as usize);
+            Ok(samples)
+        }
+        NVML_ERROR_INSUFFICIENT_SIZE => whole(|count, samples| {
+            // SAFETY: `whole` provides the room that it passes.
+            unsafe { get_samples(device, samples, count, 0) }
+        }),
+        refused => Err(refused),
+    }
 }
 
 /// `nvmlDeviceGetProcessUtilization`: returns the samples of the session's processes only.
@@ -92,28 +127,5 @@ unsafe fn hand_over_some<T: Copy>(own: &[T], count: *mut c_uint, samples: *mut T
     match unsafe { hand_over(own, count, samples) } {
         NVML_SUCCESS if own.is_empty() => NVML_ERROR_NOT_FOUND,
         result => result,
-    }
-}
-
-fn newest(samples: &[Sample]) -> impl Iterator<Item = &Sample> {
-    let is_last = |sample: &Sample| {
-        samples
-            .iter()
-            .filter(|other| other.pid == sample.pid)
-            .all(|other| other.timestamp < sample.timestamp || std::ptr::eq(other, sample))
-    };
-    samples.iter().filter(move |sample| is_last(sample))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn of_each_process_its_last_sample_counts() {
-        let sample = |pid, timestamp, sm| Sample { pid, timestamp, sm, ..Sample::default() };
-        let samples = [sample(1, 10, 90), sample(2, 10, 5), sample(1, 20, 30)];
-        let sm: Vec<_> = newest(&samples).map(|sample| (sample.pid, sample.sm)).collect();
-        assert_eq!(sm, [(2, 5), (1, 30)]);
     }
 }

@@ -38,16 +38,30 @@ struct Last {
     until: Option<Instant>,
 }
 
+impl Inquiry {
+    fn of_process() -> &'static Self {
+        INQUIRY.get().unwrap_or_else(|| {
+            fork::register(super::in_child, super::at_exit);
+            INQUIRY.set(Self { address: Address::from_environment().ok(), last: Mutex::default() })
+        })
+    }
+
+    /// Returns the daemon's address, if the process is in a session.
+    fn session(&self) -> Option<&Address> {
+        let address = self.address.as_ref();
+        address.filter(|address| State::is_shared() || address.has_token())
+    }
+}
+
+/// Returns whether the process is in a session, without a question to the daemon.
+pub(crate) fn is_in_session() -> bool {
+    Inquiry::of_process().session().is_some()
+}
+
 /// Returns memory limits and use of the process's session; `None` without a session or any answer.
 pub(crate) fn session_memory() -> Option<Arc<SessionMemory>> {
-    let inquiry = INQUIRY.get().unwrap_or_else(|| {
-        fork::register(super::in_child, super::at_exit);
-        INQUIRY.set(Inquiry { address: Address::from_environment().ok(), last: Mutex::default() })
-    });
-    let address = inquiry.address.as_ref()?;
-    if !State::is_shared() && !address.has_token() {
-        return None;
-    }
+    let inquiry = Inquiry::of_process();
+    let address = inquiry.session()?;
     let mut last = lock(&inquiry.last);
     if last.until.is_none_or(|until| until <= Instant::now()) {
         // A thread that is cancelled here would leave the lock held.
