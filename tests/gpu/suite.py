@@ -21,6 +21,7 @@ from daemon import DaemonFailed
 from deadline import Deadline
 from figures import Figures
 from groups import (
+    at_once,
     bursts,
     compatibility,
     contention,
@@ -60,6 +61,7 @@ GROUPS = {
     "witness": witness,
     "compatibility": compatibility,
     "cost": cost,
+    "at_once": at_once,
 }
 # Parts of groups by the names that people use for them.
 ALIASES = {"alone": "training", "parallel": "contention", "turns": "contention"}
