@@ -10,6 +10,7 @@
 //! beyond the quota waits for frees that are not reached yet. A thread collects only in its current context,
 //! which no other thread may destroy meanwhile.
 
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
@@ -33,18 +34,30 @@ const PAUSE: Duration = Duration::from_micros(100);
 /// Frees whose place in their streams may not be reached yet.
 #[derive(Debug, Default)]
 pub(super) struct Deferred {
-    frees: Mutex<Vec<Free>>,
-    /// Length of the list, readable without its lock.
+    frees: Mutex<Frees>,
+    /// Number of frees, readable without their lock.
     count: AtomicUsize,
+}
+
+/// Frees by their streams, each in the order of its stream. So only the first one of each needs a look.
+#[derive(Debug, Default)]
+struct Frees {
+    queues: BTreeMap<Place, VecDeque<Free>>,
+    addresses: BTreeSet<CUdeviceptr>,
+}
+
+/// Stream of a free: the addresses of its context and of its handle.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Place {
+    context: usize,
+    stream: usize,
 }
 
 #[derive(Clone, Copy, Debug)]
 struct Free {
     address: CUdeviceptr,
     block: Block,
-    /// Address of the context to which the event belongs.
-    context: usize,
-    /// Address of the event; `None` once the free is reached.
+    /// Address of the event, which belongs to the stream's context; `None` once the free is reached.
     event: Option<usize>,
 }
 
@@ -58,54 +71,95 @@ impl Free {
     }
 }
 
+impl Frees {
+    fn add(&mut self, place: Place, free: Free) {
+        self.addresses.insert(free.address);
+        self.queues.entry(place).or_default().push_back(free);
+    }
+
+    /// Removes and returns the frees in a context that `is_due` says are reached.
+    fn take_due(&mut self, context: usize, is_due: impl Fn(&Free) -> bool) -> Vec<(Place, Free)> {
+        let mut due = Vec::new();
+        for (&place, queue) in self.queues.iter_mut().filter(|(place, _)| place.context == context) {
+            let reached = queue.iter().take_while(|free| is_due(free)).count();
+            due.extend(queue.drain(..reached).map(|free| (place, free)));
+        }
+        self.queues.retain(|_, queue| !queue.is_empty());
+        due.iter().for_each(|(_, free)| {
+            self.addresses.remove(&free.address);
+        });
+        due
+    }
+
+    /// Removes and returns all frees, to be added again at other places.
+    fn take_all(&mut self) -> Vec<(Place, Free)> {
+        self.addresses.clear();
+        let queues = std::mem::take(&mut self.queues).into_iter();
+        queues
+            .flat_map(|(place, queue)| queue.into_iter().map(move |free| (place, free)))
+            .collect()
+    }
+}
+
 impl Deferred {
     fn is_empty(&self) -> bool {
         self.count.load(Ordering::Acquire) == 0
     }
 
-    fn change<T>(&self, change: impl FnOnce(&mut Vec<Free>) -> T) -> T {
+    fn change<T>(&self, change: impl FnOnce(&mut Frees) -> T) -> T {
         let mut frees = lock(&self.frees);
         let answer = change(&mut frees);
-        self.count.store(frees.len(), Ordering::Release);
+        self.count.store(frees.addresses.len(), Ordering::Release);
         answer
     }
 
     /// Returns whether the application has freed the memory at `address`, which is not freed yet.
     pub(super) fn has(&self, address: CUdeviceptr) -> bool {
-        !self.is_empty() && lock(&self.frees).iter().any(|free| free.address == address)
+        !self.is_empty() && lock(&self.frees).addresses.contains(&address)
     }
 
     /// Removes and returns the blocks that ended with a context.
     pub(super) fn remove_context(&self, context: CUcontext) -> Vec<Block> {
-        if self.is_empty() {
-            return Vec::new();
-        }
         let gone = context.addr();
-        self.change(|frees| {
-            let dead = frees.extract_if(.., |free| free.block.context == gone).map(|free| free.block);
-            let dead = dead.collect();
-            // Work of a context that was destroyed is over.
-            for free in frees.iter_mut().filter(|free| free.context == gone) {
-                (free.context, free.event) = (free.block.context, None);
+        let mut dead = Vec::new();
+        self.end_context(gone, |free| {
+            let is_dead = free.block.context == gone;
+            if is_dead {
+                dead.push(free.block);
             }
-            dead
-        })
+            !is_dead
+        });
+        dead
     }
 
     /// Moves the blocks of one context to another. The first one is gone.
     pub(super) fn move_context(&self, from: CUcontext, to: CUcontext) {
-        if !self.is_empty() {
-            self.change(|frees| {
-                for free in frees.iter_mut() {
-                    if free.block.context == from.addr() {
-                        free.block.context = to.addr();
-                    }
-                    if free.context == from.addr() {
-                        (free.context, free.event) = (to.addr(), None);
-                    }
-                }
-            });
+        self.end_context(from.addr(), |free| {
+            if free.block.context == from.addr() {
+                free.block.context = to.addr();
+            }
+            true
+        });
+    }
+
+    /// Ends the streams of a context, whose work is over. Keeps the frees for which `keep` is true, each in
+    /// its block's context.
+    fn end_context(&self, gone: usize, mut keep: impl FnMut(&mut Free) -> bool) {
+        if self.is_empty() {
+            return;
         }
+        self.change(|frees| {
+            for (mut place, mut free) in frees.take_all() {
+                let is_kept = keep(&mut free);
+                if place.context == gone {
+                    place.context = free.block.context;
+                    free.event = None;
+                }
+                if is_kept {
+                    frees.add(place, free);
+                }
+            }
+        });
     }
 }
 
@@ -114,13 +168,11 @@ impl Memory {
     pub(crate) fn free_in_order(&self, address: CUdeviceptr, stream: CUstream) -> Option<CUresult> {
         let block = self.blocks.remove(address)?;
         let context = self.driver.context_of(stream);
-        let free = |event: CUevent| {
-            let event = Some(event.expose_provenance());
-            Free { address, block, context: context.addr(), event }
-        };
         match self.mark(stream, context) {
             Ok(event) => {
-                self.deferred.change(|frees| frees.push(free(event)));
+                let place = Place { context: context.addr(), stream: stream.addr() };
+                let free = Free { address, block, event: Some(event.expose_provenance()) };
+                self.deferred.change(|frees| frees.add(place, free));
                 Some(CUDA_SUCCESS)
             }
             Err(error) => {
@@ -146,20 +198,22 @@ impl Memory {
         }
     }
 
-    /// Frees what the streams of the current context have reached, and gives its quota back.
-    pub(crate) fn collect_frees(&self) {
+    /// Frees what the streams of the current context have reached, and gives its quota back. Returns whether
+    /// there was anything to free.
+    pub(crate) fn collect_frees(&self) -> bool {
         if self.deferred.is_empty() {
-            return;
+            return false;
         }
         let (driver, context) = (&self.driver, self.driver.current_context().addr());
         driver.relaxed(|| {
-            let is_due = |free: &mut Free| free.context == context && free.is_reached(driver);
-            let due: Vec<_> = self.deferred.change(|frees| frees.extract_if(.., is_due).collect());
-            due.into_iter().for_each(|free| self.end_free(free));
-        });
+            let is_due = |free: &Free| free.is_reached(driver);
+            let due = self.deferred.change(|frees| frees.take_due(context, is_due));
+            due.iter().for_each(|&(place, free)| self.end_free(place, free));
+            !due.is_empty()
+        })
     }
 
-    fn end_free(&self, free: Free) {
+    fn end_free(&self, place: Place, free: Free) {
         if let (Some(event), Some(destroy)) = (free.event, self.driver.event_destroy) {
             // SAFETY: the event is gpushare's own, and its context is alive.
             unsafe { destroy(std::ptr::with_exposed_provenance_mut(event)) };
@@ -168,7 +222,7 @@ impl Memory {
         match unsafe { (self.driver.mem_free)(free.address) } {
             CUDA_SUCCESS => self.give_back_block(free.block),
             // The memory is still there, so it stays charged.
-            _ => self.deferred.change(|frees| frees.push(Free { event: None, ..free })),
+            _ => self.deferred.change(|frees| frees.add(place, Free { event: None, ..free })),
         }
     }
 
@@ -179,15 +233,74 @@ impl Memory {
             return false;
         }
         let context = self.driver.current_context().addr();
-        if !lock(&self.deferred.frees)
-            .iter()
-            .any(|free| free.context == context && free.event.is_some())
-        {
+        let is_under_way = |frees: &Frees| {
+            let mut here = frees.queues.iter().filter(|(place, _)| place.context == context);
+            here.any(|(_, queue)| queue.front().is_some_and(|free| free.event.is_some()))
+        };
+        if !is_under_way(&lock(&self.deferred.frees)) {
             return false;
         }
         cancellation_point();
         uncancelled(|| std::thread::sleep(PAUSE));
         self.collect_frees();
         true
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use gpushare_proto::Bytes;
+
+    use super::*;
+    use crate::memory::allocations::Origin;
+
+    fn free(address: CUdeviceptr, context: usize, event: usize) -> Free {
+        let block = Block { size: Bytes(address), device: 0, context, origin: Origin::Rewritten };
+        Free { address, block, event: Some(event) }
+    }
+
+    fn with(frees: &[(usize, usize, Free)]) -> Deferred {
+        let deferred = Deferred::default();
+        for &(context, stream, free) in frees {
+            deferred.change(|frees| frees.add(Place { context, stream }, free));
+        }
+        deferred
+    }
+
+    fn due(deferred: &Deferred, context: usize, reached: &[usize]) -> Vec<CUdeviceptr> {
+        let is_due = |free: &Free| free.event.is_none_or(|event| reached.contains(&event));
+        let due = deferred.change(|frees| frees.take_due(context, is_due));
+        due.into_iter().map(|(_, free)| free.address).collect()
+    }
+
+    fn context(address: usize) -> CUcontext {
+        std::ptr::without_provenance_mut(address)
+    }
+
+    #[test]
+    fn frees_of_a_stream_end_in_its_order_and_streams_apart() {
+        let deferred = with(&[(1, 1, free(0x10, 1, 1)), (1, 1, free(0x20, 1, 2)), (1, 2, free(0x30, 1, 3))]);
+        assert!(due(&deferred, 1, &[2]).is_empty());
+        assert_eq!(due(&deferred, 1, &[2, 3]), [0x30]);
+        assert!(due(&deferred, 2, &[1, 2, 3]).is_empty(), "another context");
+        assert_eq!([0x10, 0x30].map(|address| deferred.has(address)), [true, false]);
+        assert_eq!(due(&deferred, 1, &[1, 2]), [0x10, 0x20]);
+        assert!(deferred.is_empty());
+    }
+
+    #[test]
+    fn a_context_takes_its_blocks_along_and_reaches_the_others() {
+        let deferred = with(&[(1, 1, free(0x10, 1, 1)), (1, 1, free(0x20, 2, 2)), (2, 1, free(0x30, 1, 3))]);
+        let sizes = |blocks: Vec<Block>| blocks.iter().map(|block| block.size.0).collect::<Vec<_>>();
+        assert_eq!(sizes(deferred.remove_context(context(1))), [0x10, 0x30]);
+        assert_eq!(due(&deferred, 2, &[]), [0x20]);
+    }
+
+    #[test]
+    fn blocks_that_move_to_another_context_are_reached_there() {
+        let deferred = with(&[(1, 1, free(0x10, 1, 1))]);
+        deferred.move_context(context(1), context(2));
+        assert!(due(&deferred, 1, &[]).is_empty());
+        assert_eq!(due(&deferred, 2, &[]), [0x10]);
     }
 }

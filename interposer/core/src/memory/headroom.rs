@@ -37,7 +37,7 @@ impl Memory {
         mut call: impl FnMut() -> CUresult,
     ) -> CUresult {
         match call() {
-            CUDA_ERROR_OUT_OF_MEMORY if self.ask_headroom(device, bytes) => call(),
+            CUDA_ERROR_OUT_OF_MEMORY if self.collect_frees() | self.ask_headroom(device, bytes) => call(),
             result => result,
         }
     }
