@@ -4,9 +4,11 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::time::Duration;
 
 use anyhow::Context;
 use gpushare_proto::{Bytes, names};
+use gpushare_tests::patience::until;
 use gpushare_tests::{Daemon, Dialogue, Part, Program, Sharing, World, foreign, output_of};
 
 const CARD: Bytes = Bytes::mib(64);
@@ -274,6 +276,34 @@ fn utilization_leaves_out_work_of_other_sessions() -> anyhow::Result<()> {
     let smi = foreign::program(&world, "smi")?;
     let inside = foreign::run(&world, &limited(), &smi, &["nvml"])?;
     assert!(inside.contains(" samples code=6\n infos code=6\n utilization code=0 idle\n"), "{inside}");
+    Ok(())
+}
+
+/// The simulated card's own figure is that since the last question, and its samples reach back a second.
+#[test]
+fn utilization_is_the_cards_own_for_one_session_and_a_part_of_it_for_two() -> anyhow::Result<()> {
+    let (world, _daemon) = World::of(CARD)?.with_daemon(&[])?;
+    let card = world.card().context("no simulated card")?;
+    let computes = |program: &Program| -> anyhow::Result<_> {
+        let pid = program.process().pid();
+        Ok((card.stats()?.gpus[0].running == Some(pid)).then_some(()))
+    };
+    let mut holder = Program::hold(&world, &limited(), "holder")?;
+    let asker = foreign::program(&world, "utilization")?;
+    let mut asker = Dialogue::start(&world, beside(&world, &holder, &asker)?, "asker")?;
+    let mut percent = || -> anyhow::Result<u32> { Ok(asker.ask("ask")?.parse()?) };
+    holder.must("alloc flag 4KiB; set flag 0; stream s; sync; spin 600s --until flag --on s")?;
+    until("it computes", || computes(&holder))?;
+    percent()?;
+    assert!(percent()? >= 95, "alone");
+    let mut other = Program::hold(&world, &Sharing::session("other"), "other")?;
+    other.must("spin 600s")?;
+    until("it computes too", || computes(&other))?;
+    until("the session reads its part", || {
+        // Who asks often is told the same part for some seconds.
+        std::thread::sleep(Duration::from_millis(600));
+        Ok((20..80).contains(&percent()?).then_some(()))
+    })?;
     Ok(())
 }
 
