@@ -57,6 +57,9 @@ pub(crate) struct Args {
     /// Address for Prometheus metrics, or `off` [default: 127.0.0.1:9402 with --system, else off]
     #[arg(long, value_name = "ADDRESS")]
     pub(crate) metrics: Option<MetricsAt>,
+    /// Show names of sessions in the metrics, to everybody who can reach their address
+    #[arg(long)]
+    pub(crate) metrics_names: bool,
     /// Folder for the cards' lock files [default: /run/lock]
     #[arg(long, value_name = "FOLDER")]
     pub(crate) lock_dir: Option<PathBuf>,
@@ -66,9 +69,12 @@ pub(crate) struct Args {
     /// End the recording at this size [default: 1GiB]
     #[arg(long, value_name = "SIZE")]
     pub(crate) record_limit: Option<Bytes>,
-    /// Format of log lines on stderr [default: text]
+    /// Format of log lines [default: text]
     #[arg(long, value_name = "FORMAT")]
     pub(crate) log_format: Option<LogFormat>,
+    /// Write the log to this file instead of stderr; at 4 MiB it becomes FILE.1 and a new one begins
+    #[arg(long, value_name = "FILE")]
+    pub(crate) log_file: Option<PathBuf>,
     /// Write one byte to this inherited pipe when both sockets listen
     #[arg(long, value_name = "N")]
     pub(crate) ready_fd: Option<u32>,

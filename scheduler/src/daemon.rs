@@ -1,6 +1,7 @@
 //! Runs the daemon: takes its folders, reads the registry, takes the cards, listens, serves and cleans up. It
 //! ends on a signal, or when it has been idle for the configured time.
 
+use std::future;
 use std::os::fd::OwnedFd;
 use std::panic::resume_unwind;
 use std::sync::Arc;
@@ -9,29 +10,37 @@ use std::time::Duration;
 use gpushare_proto::Nanos;
 use gpushare_proto::names::AUDIT;
 use gpushare_sys::clock;
+use rustix::process::Signal;
 use tokio::net::UnixListener;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::mpsc;
+use tokio::task::yield_now;
 use tokio::time::{MissedTickBehavior, interval, sleep};
 use tracing::info;
 
 use crate::audit::Audit;
 use crate::config::{Reader, Settings};
-use crate::connections::{Acceptor, Admin, ConnectionLimit, Tenant, accept};
+use crate::connections::{Acceptor, Admin, ConnectionLimit, Inbox, Tenant, accept};
 use crate::engine::Engine;
 use crate::errors::failed;
+use crate::identity::Genealogist;
 use crate::input::Input;
+use crate::log::LostLines;
 use crate::persist::store;
 use crate::record::RecordTo;
 use crate::registry::{Store, Writer};
+use crate::report::sketch::Sketch;
 use crate::sockets::{Folder, Sockets};
 use crate::state::State;
 use crate::{metrics, ready};
 
-/// Largest number of waiting messages from all connections together.
-const EVENTS: usize = 256;
 /// Largest number of waiting inputs from the daemon's own tasks and threads.
 const INPUTS: usize = 256;
+/// Longest time for which the daemon's task works without a look at the sockets, unless one input takes
+/// longer.
+const STRETCH: Nanos = Nanos(100_000);
+/// Number of polls of tasks after which the runtime looks at the sockets.
+const POLLS: u32 = 16;
 /// Interval of the checks that the runtime folder is still at its path.
 const FOLDER_WATCH: Duration = Duration::from_secs(2);
 
@@ -44,13 +53,17 @@ pub(crate) fn run(
     reader: Reader,
     passed: Vec<(String, OwnedFd)>,
     ready: Option<u32>,
+    lost: LostLines,
 ) -> anyhow::Result<()> {
     raise_descriptor_limit();
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .event_interval(POLLS)
+        .build();
     let runtime = runtime.map_err(failed("start an event loop"))?;
     // Run as a task, so that tokio can switch from a connection's task to this one without polling the
     // sockets first.
-    let served = runtime.block_on(runtime.spawn(serve(settings, reader, passed, ready)));
+    let served = runtime.block_on(runtime.spawn(serve(settings, reader, passed, ready, lost)));
     served.unwrap_or_else(|cause| match cause.try_into_panic() {
         Ok(panic) => resume_unwind(panic),
         // The task is never aborted.
@@ -63,7 +76,12 @@ async fn serve(
     reader: Reader,
     passed: Vec<(String, OwnedFd)>,
     ready: Option<u32>,
+    lost: LostLines,
 ) -> anyhow::Result<()> {
+    // A file at its limit (`ulimit -f`) is then an error of the write, as a full disk is, and not a deadly
+    // signal.
+    let _too_large =
+        signal(SignalKind::from_raw(Signal::XFSZ.as_raw())).map_err(failed("wait for signals"))?;
     let mut folder = Folder::take(&settings.runtime, settings.owner)?;
     folder.adopt(passed)?;
     let state = State::take(&settings, &folder)?;
@@ -72,21 +90,26 @@ async fn serve(
     let (inputs, mut arriving) = mpsc::channel(INPUTS);
     let uid = rustix::process::geteuid().as_raw();
     let limit = ConnectionLimit::new(settings.connections_per_user);
-    let (events, mut from_peers) = mpsc::channel(EVENTS);
-    let acceptor = Arc::new(Acceptor::new(uid, limit.clone(), events));
+    let inbox = Inbox::new();
+    let genealogist = Genealogist::start().map_err(failed("start a thread for the parents of processes"))?;
+    let acceptor = Arc::new(Acceptor::new(uid, limit.clone(), inbox.clone(), genealogist));
     let root = settings.runtime.root().display().to_string();
-    let metrics = settings.metrics;
+    let (metrics, names) = (settings.metrics, settings.metrics_names);
     let (requests, mut observed) = mpsc::channel(1);
     let audit = Audit::start(&settings.audit, state.descriptor(&folder), settings.state.join(AUDIT));
     let reel = settings.record.as_ref().map(RecordTo::create).transpose()?;
     let (at, before) = state.places(&folder, &registry).map_err(failed("keep its folder open"))?;
     let (store, book) = Store::open(at, before).map_err(failed("open its registry"))?;
+    let stored = book.clone();
     let mut engine = Engine::resume(settings, book, store.complete, (inputs, limit), reel)?;
     engine.audit.log = audit;
+    engine.lost_log_lines = lost;
     engine.reader = Some(reader);
-    engine.metrics = metrics.map(|address| metrics::start(address, requests)).unwrap_or_default();
+    engine.metrics = metrics
+        .map(|address| metrics::start(address, names, requests))
+        .unwrap_or_default();
     let Sockets { tenant, admin } = folder.listen()?;
-    let mut writer = Writer::start(store).map_err(failed("start a thread for its registry"))?;
+    let mut writer = Writer::start(store, stored).map_err(failed("start a thread for its registry"))?;
     let listener = |socket| UnixListener::from_std(socket).map_err(failed("listen on a socket"));
     let listeners = [
         tokio::spawn(accept::<Tenant>(listener(tenant)?, acceptor.clone())),
@@ -101,7 +124,9 @@ async fn serve(
     let mut watch = interval(FOLDER_WATCH);
     watch.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let mut gone = None;
+    let mut pauses = Pauses::new();
     while !engine.is_idle_for_long() {
+        pauses.pause_if_due().await;
         store::write_if_due(&mut engine, &writer);
         let due = engine.next_wake();
         tokio::select! {
@@ -109,8 +134,14 @@ async fn serve(
                 Some(input) => engine.handle(input),
                 None => break,
             },
-            Some(event) = from_peers.recv() => engine.handle(Input::Connection(event)),
-            Some(answer) = observed.recv() => engine.handle(Input::Observe(answer)),
+            (event, handling) = inbox.next() => {
+                engine.handle(Input::Connection(event));
+                drop(handling);
+            }
+            Some(answer) = observed.recv(), if engine.sketch.is_none() => {
+                engine.sketch = Some(Sketch::begin(answer));
+            }
+            () = future::ready(()), if engine.has_slices() => engine.do_slice(),
             word = writer.word() => store::written(&mut engine, &word),
             () = sleep(until(due)), if due.is_some() => engine.wake(),
             _ = watch.tick() => if let Err(error) = folder.check() {
@@ -137,6 +168,26 @@ async fn serve(
     folder.leave(awaited, lasting);
     info!("ended{}", if awaited { "; the processes it served run on" } else { "" });
     Ok(())
+}
+
+/// Pauses of the daemon's task, in which the runtime looks at the sockets and runs other tasks.
+///
+/// Without them the task would first handle all that is queued, while messages of others are not even read.
+struct Pauses {
+    last: Nanos,
+}
+
+impl Pauses {
+    fn new() -> Self {
+        Self { last: clock::monotonic() }
+    }
+
+    async fn pause_if_due(&mut self) {
+        if clock::monotonic() - self.last >= STRETCH {
+            yield_now().await;
+            self.last = clock::monotonic();
+        }
+    }
 }
 
 fn until(due: Option<Nanos>) -> Duration {

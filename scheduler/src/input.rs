@@ -6,15 +6,12 @@ use gpushare_proto::{ClientId, SessionId};
 use crate::config::{ConfigError, Settings};
 use crate::connections::{ConnectionEvent, ConnectionId};
 use crate::identity::{PeerProcess, ProcessId};
-use crate::metrics::PictureRequest;
 use crate::nvml::Usages;
 use crate::registry::Hour;
 
 #[derive(Debug)]
 pub(crate) enum Input {
     Connection(ConnectionEvent),
-    /// Request of the metrics server for the daemon's state.
-    Observe(PictureRequest),
     /// Answer of NVML: memory of each process on each card; none if there is no NVML.
     Measured(Option<Usages>),
     Died(Watched),

@@ -21,6 +21,7 @@ mod state;
 
 // Peers: who they are, their connections, what they send.
 mod connections;
+mod fair;
 mod identity;
 mod input;
 mod peers;
@@ -40,11 +41,12 @@ mod persist;
 mod report;
 mod requests;
 
-// Reports: audit log, metrics, operations, recordings, the limit on log lines.
+// Reports: log, audit log, metrics, operations, recordings.
 mod audit;
-mod log_limiter;
+mod log;
 pub mod metrics;
 mod operation;
 mod record;
+mod rotated;
 
 pub use program::main;

@@ -5,6 +5,7 @@
 //! or `none`. As text a record is only the sentence, which contains all values.
 
 use std::fmt;
+use std::sync::{Mutex, PoisonError};
 
 use gpushare_proto::audit::Outcome;
 use gpushare_proto::lookup::MAX_SESSION_NAME;
@@ -12,9 +13,11 @@ use gpushare_proto::page::{LimitKind, MemoryRefusal};
 use gpushare_proto::tenant::{Failure, FailureCode};
 use gpushare_proto::text::is_printable;
 use gpushare_proto::{Bytes, GpuId, SessionId};
-use tracing::Level;
+use gpushare_sys::clock;
+use tracing::{Level, warn};
 
 use crate::identity::PeerProcess;
+use crate::log::limiter::LogLimiter;
 
 /// Fields that a text record omits, because its sentence contains them.
 pub(crate) const FIELDS: [&str; 13] = [
@@ -47,7 +50,33 @@ pub(crate) struct Operation<'a> {
     refusal: Option<MemoryRefusal>,
     outcome: Outcome,
     error_code: &'static str,
+    /// Whether the record is written however many there are, since no tenant decides about their number.
+    always: bool,
 }
+
+/// Largest number of records that one tenant, or one card, causes in a second. Debug records are not limited.
+const RECORDS: u64 = 32;
+
+/// Owner of records that are limited together.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Cause {
+    User(u32),
+    Session(SessionId),
+    Card(GpuId),
+}
+
+impl fmt::Display for Cause {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::User(uid) => write!(f, "user {uid}"),
+            Self::Session(session) => write!(f, "session {session}"),
+            Self::Card(gpu) => gpu.fmt(f),
+        }
+    }
+}
+
+/// Limiter of the records of all threads.
+static LIMITER: Mutex<LogLimiter<Cause, RECORDS>> = Mutex::new(LogLimiter::new());
 
 impl<'a> Operation<'a> {
     /// Creates the log record of a successful operation.
@@ -62,7 +91,14 @@ impl<'a> Operation<'a> {
             refusal: None,
             outcome: Outcome::Ok,
             error_code: "none",
+            always: false,
         }
+    }
+
+    /// Marks a record about an act of an administrator or of the daemon itself, which is never omitted.
+    pub(crate) const fn always(mut self) -> Self {
+        self.always = true;
+        self
     }
 
     /// Creates the log record of a successful operation on a session.
@@ -123,7 +159,25 @@ impl<'a> Operation<'a> {
         self.say(Level::WARN, sentence);
     }
 
+    /// Returns the tenant or the card that decides how many such records there are.
+    fn cause(&self) -> Option<Cause> {
+        let session = || self.session.map(|(session, _)| Cause::Session(session));
+        let card = || self.gpu.map(Cause::Card);
+        let cause = self.uid.map(Cause::User).or_else(session).or_else(card);
+        cause.filter(|_| !self.always)
+    }
+
     fn say(&self, level: Level, sentence: fmt::Arguments<'_>) {
+        if let Some(cause) = self.cause().filter(|_| level != Level::DEBUG) {
+            let mut limiter = LIMITER.lock().unwrap_or_else(PoisonError::into_inner);
+            let omitted = limiter.admit(cause, clock::monotonic());
+            drop(limiter);
+            match omitted {
+                None => return,
+                Some(0) => {}
+                Some(more) => warn!("{more} more records about {cause} were not logged"),
+            }
+        }
         // `tracing` needs the level at compile time, so there is one call for each level.
         macro_rules! record {
             ($level:expr) => {

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use gpushare_proto::ClientId;
-use gpushare_proto::codec::Message;
+use gpushare_proto::codec::{self, Message};
 
 use crate::connections::{ConnectionId, Outbox, Unsent};
 use crate::identity::PeerProcess;
@@ -75,6 +75,18 @@ impl Peers {
     /// Queues a message for a peer if the connection is still open.
     pub(crate) fn reply<M: Message>(&mut self, connection: ConnectionId, message: &M) {
         self.send(connection, |outbox| outbox.send(message));
+    }
+
+    /// Queues a message for each of some peers. The message is encoded once.
+    pub(crate) fn reply_to_all<'a, M: Message>(
+        &mut self,
+        connections: impl IntoIterator<Item = &'a ConnectionId>,
+        message: &M,
+    ) {
+        let frame = codec::encode(message).map_err(|_| Unsent::TooLong);
+        for &connection in connections {
+            self.send(connection, |outbox| outbox.send_frame(frame.clone()?));
+        }
     }
 
     /// Queues a message that a peer can do without. Does nothing if earlier messages still wait.

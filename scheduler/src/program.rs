@@ -1,20 +1,18 @@
 //! Program of the gpushare daemon: parses flags, starts the log, returns the exit code.
 
+use std::io::Write;
 use std::os::fd::OwnedFd;
 use std::process::ExitCode;
 use std::{fmt, io};
 
 use clap::Parser;
-use gpushare_proto::names;
 use gpushare_sys::passed;
-use tracing::field::Field;
-use tracing_subscriber::EnvFilter;
-use tracing_subscriber::fmt::format::{Writer, debug_fn};
 
-use crate::args::{Args, LogFormat};
+use crate::args::Args;
 use crate::config::{Environment, Reader};
+use crate::daemon;
 use crate::exit::code;
-use crate::{daemon, operation};
+use crate::log::Log;
 
 /// Runs the daemon and returns its exit code.
 pub fn main() -> ExitCode {
@@ -28,12 +26,17 @@ pub fn main() -> ExitCode {
         anyhow::Error::new(cause).context(message)
     });
     match passed.and_then(|passed| run(&args, passed)) {
-        Ok(()) => ExitCode::SUCCESS,
+        Ok(code) => code,
         Err(stop) => {
-            eprintln!("gpushare-scheduler: {stop}");
+            complain(&stop);
             code(&stop)
         }
     }
+}
+
+/// Writes a message to standard error. A failure is ignored, because the exit code says the same.
+fn complain(message: &dyn fmt::Display) {
+    let _ = writeln!(io::stderr(), "gpushare-scheduler: {message}");
 }
 
 /// Prints the requested help, or an error in the flags as one sentence.
@@ -45,31 +48,19 @@ fn end(usage: &clap::Error) -> ExitCode {
     let text = text.strip_prefix("error: ").unwrap_or(&text);
     let first = text.split("\n\n").next().unwrap_or(text);
     let words: Vec<&str> = first.split_whitespace().collect();
-    eprintln!("gpushare-scheduler: {}; see `gpushare-scheduler --help`", words.join(" "));
+    complain(&format_args!("{}; see `gpushare-scheduler --help`", words.join(" ")));
     ExitCode::from(2)
 }
 
-fn run(args: &Args, passed: Vec<(String, OwnedFd)>) -> anyhow::Result<()> {
+fn run(args: &Args, passed: Vec<(String, OwnedFd)>) -> anyhow::Result<ExitCode> {
     let reader = Reader::new(args.clone(), Environment::of_this_process());
     let settings = reader.read(|settings| settings)?;
-    start_log(settings.log_format);
-    daemon::run(settings, reader, passed, args.ready_fd)
-}
-
-fn start_log(format: LogFormat) {
-    let filter = EnvFilter::try_from_env(names::LOG).unwrap_or_else(|_| EnvFilter::new("info"));
-    let log = tracing_subscriber::fmt().with_env_filter(filter).with_writer(io::stderr);
-    match format {
-        LogFormat::Text => log.with_target(false).with_ansi(false).fmt_fields(debug_fn(words)).init(),
-        LogFormat::Json => log.json().flatten_event(true).init(),
-    }
-}
-
-/// Formats a log record for people: the sentence, and the fields that it does not contain.
-fn words(writer: &mut Writer<'_>, field: &Field, value: &dyn fmt::Debug) -> fmt::Result {
-    match field.name() {
-        "message" => write!(writer, "{value:?}"),
-        name if operation::FIELDS.contains(&name) => Ok(()),
-        name => write!(writer, " {name}={value:?}"),
-    }
+    let log = Log::start(settings.log_format, settings.log_file.as_deref());
+    Ok(match daemon::run(settings, reader, passed, args.ready_fd, log.lost()) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(stop) => {
+            log.say_at_last(&format!("gpushare-scheduler: {stop}"));
+            code(&stop)
+        }
+    })
 }

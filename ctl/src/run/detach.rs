@@ -7,8 +7,9 @@
 //!    └ becomes the program, which must not have a child that it did not start
 //! ```
 //!
-//! The daemon inherits nothing from its starter: standard input and output are `/dev/null`, standard error is its log,
-//! its working directory is `/`, inherited descriptors are closed, and nothing is preloaded into it.
+//! The daemon inherits nothing from its starter: standard input and output are `/dev/null`, standard error
+//! is its log file, its working directory is `/`, inherited descriptors are closed, and nothing is
+//! preloaded into it.
 
 use std::fs::OpenOptions;
 use std::io;
@@ -49,14 +50,14 @@ pub(crate) fn detach() -> Result<(), DetachError> {
     let _ = gpushare_sys::fd::close_on_exec_from(3);
     let ready = io::stdout().as_fd().try_clone_to_owned()?;
     fcntl_setfd(&ready, FdFlags::empty()).map_err(io::Error::from)?;
-    let log = OpenOptions::new()
-        .append(true)
-        .create(true)
-        .mode(0o600)
-        .open(RuntimeDir::new(root).log())?;
+    let path = RuntimeDir::new(root).log();
+    // For what the program says before its log starts, such as a wrong flag.
+    let log = OpenOptions::new().append(true).create(true).mode(0o600).open(&path)?;
     Command::new(program)
         .args(["--user", "--idle-exit", IDLE_EXIT, "--ready-fd"])
         .arg(ready.as_raw_fd().to_string())
+        .arg("--log-file")
+        .arg(path)
         .env_remove("LD_PRELOAD")
         .env_remove(TOKEN_FILE)
         .current_dir("/")

@@ -12,8 +12,6 @@
 //! so that a replaced folder at the same path gets no lines. A session that is refused in a loop gets
 //! thirty-two lines a second and one sum. So no tenant can push out the entries about others.
 
-mod file;
-
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -23,13 +21,12 @@ use std::time::{Duration, SystemTime};
 use std::{io, thread};
 
 use gpushare_proto::audit::{Entry, Line, Timestamp};
-use rustix::fs::{Mode, OFlags};
 use tokio::sync::oneshot;
 use tokio::time::timeout;
 use tracing::{info, warn};
 
 use crate::config::AuditSettings;
-use file::File;
+use crate::rotated::{RotatedFile, folder_of};
 
 /// Largest number of audit lines that wait for the writer thread. A line has a few hundred bytes.
 const QUEUE: usize = 2048;
@@ -65,7 +62,7 @@ impl Audit {
         let (lines, queue) = sync_channel(QUEUE);
         let folder = settings.path.as_deref().map_or(at, folder_of);
         let path = settings.path.clone().unwrap_or(default);
-        let file = File::new(folder, path, settings.size, settings.files);
+        let file = RotatedFile::new(folder, path, settings.size, settings.files);
         let theirs = counts.clone();
         let writing = thread::Builder::new().name("audit".to_owned()).spawn(move || {
             write_lines(file, &queue, &theirs);
@@ -118,22 +115,13 @@ impl Audit {
     }
 }
 
-fn folder_of(path: &std::path::Path) -> io::Result<OwnedFd> {
-    let folder = match path.parent() {
-        Some(folder) if !folder.as_os_str().is_empty() => folder,
-        _ => std::path::Path::new("."),
-    };
-    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
-    Ok(rustix::fs::open(folder, flags, Mode::empty())?)
-}
-
 fn now() -> Timestamp {
     let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
     Timestamp(u64::try_from(since.unwrap_or_default().as_micros()).unwrap_or(u64::MAX))
 }
 
 /// Writes audit lines until the daemon closes the queue.
-fn write_lines(mut file: File, queue: &Receiver<Line>, counts: &Counts) {
+fn write_lines(mut file: RotatedFile, queue: &Receiver<Line>, counts: &Counts) {
     let mut reported = 0;
     let mut failing = false;
     while let Ok(first) = queue.recv() {

@@ -4,6 +4,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
 use gpushare_proto::SessionId;
+use rustix::fs::Mode;
 use tempfile::TempDir;
 
 use super::*;

@@ -10,30 +10,23 @@
 //! ```
 //!
 //! The kernel reports all of these facts. If the parents of a process have ended, its own POSIX session
-//! decides.
-
-use std::iter;
+//! decides. The parents are known when the engine is asked (`identity/lineage.rs`): it looks up sessions,
+//! and reads nothing.
 
 use gpushare_proto::SessionId;
-use gpushare_sys::process;
 
 use crate::engine::Engine;
 use crate::identity::{PeerProcess, ProcessId};
 use crate::sessions::Session;
 
-/// Largest number of parent processes that the search visits.
-const GENERATIONS: usize = 64;
-
 /// Returns the session of a process, found by the process itself or by its parents.
 pub(crate) fn session_of(engine: &Engine, peer: &PeerProcess) -> Option<SessionId> {
     let entered = || peer.id.and_then(|process| entered_or_registered(engine, process));
-    let by_parent = || parents(peer.id).find_map(|parent| of_parent(engine, peer, parent));
-    let of_job = || {
-        let key = peer.implicit_key();
-        let of_parents = parents(peer.id).filter_map(|parent| key.of_job(parent.pid));
-        let mut keys = iter::once(key.clone()).chain(of_parents);
-        keys.find_map(|key| engine.sessions.by_key(&key))
-    };
+    let lineage = peer.lineage.get();
+    let parents = || lineage.into_iter().flat_map(|lineage| &lineage.parents);
+    let by_parent = || parents().find_map(|&parent| of_parent(engine, peer, parent));
+    let keys = || lineage.into_iter().flat_map(|lineage| &lineage.keys);
+    let of_job = || keys().find_map(|key| engine.sessions.by_key(key));
     entered().or_else(by_parent).or_else(of_job)
 }
 
@@ -55,52 +48,4 @@ fn of_parent(engine: &Engine, peer: &PeerProcess, parent: ProcessId) -> Option<S
 fn entered_or_registered(engine: &Engine, process: ProcessId) -> Option<SessionId> {
     let registered = || engine.sessions.by_registrar(process);
     engine.joined.session_of(process).or_else(registered)
-}
-
-fn parents(of: Option<ProcessId>) -> impl Iterator<Item = ProcessId> {
-    let next = |child: &ProcessId| parent(*child);
-    iter::successors(of, next).skip(1).take(GENERATIONS)
-}
-
-/// Returns the parent of a process. Reads the parent twice: if both answers agree, its pid was not reused
-/// between them.
-fn parent(child: ProcessId) -> Option<ProcessId> {
-    let ask = || {
-        let pid = process::parent(child.pid).filter(|&parent| parent > 1)?;
-        let start = process::start_time(pid)?;
-        let is_still = process::parent(child.pid) == Some(pid);
-        is_still.then_some(ProcessId { pid, start })
-    };
-    // The second try is for a parent that just died: another process takes over its children.
-    let found = ask().or_else(ask);
-    found.filter(|_| process::start_time(child.pid) == Some(child.start))
-}
-
-#[cfg(test)]
-mod tests {
-    use std::process::{Command, Stdio};
-
-    use super::*;
-
-    #[test]
-    fn a_child_of_a_child_has_us_among_its_parents() {
-        let mut child = Command::new("sh")
-            .args(["-c", "setsid --wait cat; true"])
-            .stdin(Stdio::piped())
-            .spawn()
-            .unwrap();
-        let process = |pid| {
-            let start = process::start_time(pid).unwrap();
-            ProcessId { pid, start }
-        };
-        let (own, theirs) = (process(std::process::id()), process(child.id()));
-        assert!(parents(Some(theirs)).any(|parent| parent == own));
-        assert!(parents(Some(own)).all(|parent| parent.pid != own.pid && parent.pid > 1));
-        let earlier = ProcessId { start: theirs.start - 1, ..theirs };
-        assert_eq!(parents(Some(earlier)).count(), 0, "its pid is another process's by now");
-        drop(child.stdin.take());
-        child.wait().unwrap();
-        assert_eq!(parents(Some(theirs)).count(), 0);
-        assert_eq!(parents(None).count(), 0);
-    }
 }

@@ -6,7 +6,7 @@
 //! not prove that it was a client. So its claims cost only itself: the bytes that it claims count within its
 //! session's quota, and its claimed work in flight must end before other sessions run on that card.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use gpushare_core::WaitsFor;
 use gpushare_proto::{ClientId, SessionId};
@@ -21,15 +21,27 @@ const NAMED: usize = 5;
 
 /// Clients of the last daemon whose processes are alive and have not reconnected.
 #[derive(Debug, Default)]
-pub(crate) struct Awaited(BTreeMap<ClientId, ClientEntry>);
+pub(crate) struct Awaited {
+    all: BTreeMap<ClientId, ClientEntry>,
+    processes: BTreeSet<(ProcessId, ClientId)>,
+    sessions: BTreeSet<(SessionId, ClientId)>,
+}
+
+/// Smallest number of a client.
+const FIRST: ClientId = ClientId(0);
 
 impl Awaited {
     pub(crate) fn insert(&mut self, entry: ClientEntry) {
-        self.0.insert(entry.client, entry);
+        self.processes.insert((entry.process, entry.client));
+        self.sessions.insert((entry.session, entry.client));
+        self.all.insert(entry.client, entry);
     }
 
     pub(crate) fn remove(&mut self, client: ClientId) -> Option<ClientEntry> {
-        self.0.remove(&client)
+        let entry = self.all.remove(&client)?;
+        self.processes.remove(&(entry.process, client));
+        self.sessions.remove(&(entry.session, client));
+        Some(entry)
     }
 
     /// Removes an awaited client if `peer` is its process. Returns the client's session.
@@ -38,36 +50,40 @@ impl Awaited {
         is_same.then(|| self.remove(client))?.map(|entry| entry.session)
     }
 
+    /// Removes all awaited clients of a process.
     pub(crate) fn take_all(&mut self, peer: &PeerProcess) -> Vec<ClientEntry> {
-        let all = std::mem::take(&mut self.0).into_iter();
-        let (same, others) = all.partition(|(_, entry)| peer.id == Some(entry.process));
-        self.0 = others;
-        BTreeMap::into_values(same).collect()
+        let process = peer.id.into_iter();
+        let clients: Vec<ClientId> = process.flat_map(|process| self.clients_of(process)).collect();
+        clients.into_iter().filter_map(|client| self.remove(client)).collect()
+    }
+
+    fn clients_of(&self, process: ProcessId) -> impl Iterator<Item = ClientId> {
+        let from = self.processes.range((process, FIRST)..);
+        from.take_while(move |(of, _)| *of == process).map(|&(_, client)| client)
     }
 
     pub(crate) fn get(&self, client: ClientId) -> Option<&ClientEntry> {
-        self.0.get(&client)
+        self.all.get(&client)
     }
 
     pub(crate) fn len(&self) -> usize {
-        self.0.len()
+        self.all.len()
     }
 
     pub(crate) fn is_empty(&self) -> bool {
-        self.0.is_empty()
-    }
-
-    pub(crate) fn entries(&self) -> impl Iterator<Item = &ClientEntry> {
-        self.0.values()
+        self.all.is_empty()
     }
 
     pub(crate) fn has_any_of(&self, session: SessionId) -> bool {
-        self.entries().any(|entry| entry.session == session)
+        self.sessions
+            .range((session, FIRST)..)
+            .next()
+            .is_some_and(|(of, _)| *of == session)
     }
 
     pub(crate) fn session_of(&self, process: ProcessId) -> Option<SessionId> {
-        let entry = self.entries().find(|entry| entry.process == process);
-        entry.map(|entry| entry.session)
+        let client = self.clients_of(process).next()?;
+        self.get(client).map(|entry| entry.session)
     }
 
     /// Names the awaited processes among `clients`, if the session waits for their return.

@@ -18,7 +18,7 @@ use gpushare_core::Event;
 use gpushare_proto::session::Terms;
 use gpushare_proto::tenant::{Failure, FailureCode, PROTOCOL, Returning, ReturningGpu, TenantReply, Welcome};
 use gpushare_proto::{Bytes, ClientId, GpuId, SessionId, Token};
-use gpushare_sys::{clock, process};
+use gpushare_sys::clock;
 
 use super::joined::JoinedProcess;
 use super::page::ClientPage;
@@ -70,7 +70,7 @@ pub(crate) fn join(
     let mut client = Client::new(session, peer, page, restored);
     client.connection = Some(connection);
     engine.clients.insert(id, client);
-    engine.persistence.changed();
+    engine.persistence.client_changed(id);
     engine.persistence.count_from(clock::monotonic());
     Operation::of("process.join", session, &name)
         .peer(peer)
@@ -156,9 +156,10 @@ fn find_member(
     }
     // A process that does not say who it was may still have what it had.
     for entry in engine.awaited.take_all(peer) {
+        engine.persistence.client_changed(entry.client);
         becomes_away(engine, entry, peer);
     }
-    let session = match (engine.sessions.bound(peer), token) {
+    let session = match (engine.bound(peer), token) {
         // The kernel's word comes before the peer's.
         (Some(bound), _) => bound,
         (None, Some(token)) => by_token(engine, token, returning.is_some())?,
@@ -192,11 +193,15 @@ fn open_implicit(engine: &mut Engine, peer: &PeerProcess) -> Result<SessionId, F
             "this daemon serves only processes of a session; start the program with `gpushare-ctl run`",
         ));
     }
-    let key = peer.implicit_key();
-    let program = process::comm(peer.pid).unwrap_or_else(|| "process".to_owned());
+    let lineage = peer.lineage.get();
+    let Some((key, program)) =
+        lineage.and_then(|lineage| Some((lineage.own_key()?.clone(), &lineage.program)))
+    else {
+        return Err(failure(FailureCode::Unavailable, "the daemon does not know the process; try again"));
+    };
     let (words, uid) = (key.to_string(), key.uid);
     let session = engine.open_session(
-        |id| format!("{}-{}", plain(&program), id.0),
+        |id| format!("{}-{}", plain(program), id.0),
         |name| Session::new(name, Terms::default(), Origin::Implicit(key), false, None),
     );
     let name = engine.sessions.name(session);
@@ -210,16 +215,17 @@ fn open_implicit(engine: &mut Engine, peer: &PeerProcess) -> Result<SessionId, F
 ///
 /// Refuses a process without a pid in the daemon's namespace, because its children could not be recognised.
 pub(crate) fn enter(engine: &mut Engine, peer: &PeerProcess, token: &Token) -> Result<TenantReply, Failure> {
-    let sessions = &engine.sessions;
-    let Some(session) = sessions.bound(peer).or_else(|| sessions.by_token(token, false)) else {
+    let Some(session) = engine.bound(peer).or_else(|| engine.sessions.by_token(token, false)) else {
         return Ok(TenantReply::SessionMemory(None));
     };
     if let Some(process) = peer.id {
         check_limit(engine, peer, process)?;
         let watch = engine.watch(peer.pidfd.clone(), Watched::Joined(process));
         let joined = JoinedProcess { process, principal: peer.principal.clone() };
+        let left = engine.joined.session_of(process);
         engine.joined.enter(joined, session, watch);
-        engine.persistence.changed();
+        let changed = left.into_iter().chain([session]);
+        changed.for_each(|session| engine.persistence.session_changed(session));
         let name = engine.sessions.name(session);
         Operation::of("session.enter", session, &name)
             .peer(peer)

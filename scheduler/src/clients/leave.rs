@@ -34,7 +34,6 @@ use crate::sessions::Session;
 pub(crate) fn close_connection(engine: &mut Engine, connection: ConnectionId) {
     end_requests(engine, connection);
     engine.peers.remove(connection);
-    engine.postponed.forget(connection);
     engine.watchers.forget(connection);
 }
 
@@ -80,6 +79,7 @@ pub(crate) fn remove_client(engine: &mut Engine, id: ClientId) {
         return;
     };
     client.page.close();
+    engine.persistence.client_changed(id);
     let name = engine.sessions.name(client.session);
     Operation::of("process.leave", client.session, &name)
         .peer(&client.peer)
@@ -89,7 +89,6 @@ pub(crate) fn remove_client(engine: &mut Engine, id: ClientId) {
         Some(entry) => {
             engine.feed(Event::ClientEnded { client: id });
             add_orphan(engine, entry, Some(client.peer.pidfd), true);
-            engine.persistence.changed();
         }
         None => {
             engine.feed(Event::ClientGone { client: id });
@@ -104,6 +103,7 @@ pub(crate) fn remove_client(engine: &mut Engine, id: ClientId) {
 
 pub(crate) fn remove_awaited(engine: &mut Engine, client: ClientId) {
     if let Some(entry) = engine.awaited.remove(client) {
+        engine.persistence.client_changed(client);
         engine.feed(Event::ExpectedGone { client });
         add_dead_of_last_daemon(engine, entry);
     }
@@ -112,6 +112,7 @@ pub(crate) fn remove_awaited(engine: &mut Engine, client: ClientId) {
 /// Books the memory of a dead client of the last daemon as an orphan. The session counts the orphan in place
 /// of the client.
 pub(crate) fn add_dead_of_last_daemon(engine: &mut Engine, entry: ClientEntry) {
+    engine.persistence.client_changed(entry.client);
     if entry.cards.is_empty() {
         return leave_session(engine, entry.session);
     }
@@ -152,6 +153,7 @@ pub(crate) fn remove_orphan(engine: &mut Engine, id: ClientId) {
     let Some((entry, logged)) = engine.orphans.remove(id) else {
         return;
     };
+    engine.persistence.client_changed(id);
     if logged {
         let (pid, name) = (entry.process.pid, engine.sessions.name(entry.session));
         Operation::of("memory.return", entry.session, &name)
@@ -168,13 +170,13 @@ pub(crate) fn leave_session(engine: &mut Engine, session: SessionId) {
         session.clients = session.clients.saturating_sub(1);
     }
     end_session_if_over(engine, session);
-    engine.persistence.changed();
 }
 
 /// Ends a program's session if it has no client and the process that registered it is dead.
 pub(crate) fn end_session_if_over(engine: &mut Engine, id: SessionId) {
     if let Some(session) = engine.sessions.take_if_over(id) {
         Operation::of("session.end", id, &session.name)
+            .user(session.uid())
             .info(format_args!("session {} ({id}) is over", session.name));
         forget_session(engine, id, &session);
     }
@@ -188,5 +190,5 @@ pub(crate) fn forget_session(engine: &mut Engine, id: SessionId, session: &Sessi
     usage::count_last(engine, id, session);
     engine.metrics.keep_last(id, &session.name, &engine.machine);
     engine.feed(Event::SessionClosed { session: id });
-    engine.persistence.changed();
+    engine.persistence.session_changed(id);
 }

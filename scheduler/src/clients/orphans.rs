@@ -119,8 +119,8 @@ impl Orphans {
         self.0.keys().copied().collect()
     }
 
-    pub(crate) fn entries(&self) -> impl Iterator<Item = &ClientEntry> {
-        self.0.values().map(|orphan| &orphan.entry)
+    pub(crate) fn entry(&self, id: ClientId) -> Option<&ClientEntry> {
+        self.0.get(&id).map(|orphan| &orphan.entry)
     }
 
     pub(crate) fn due(&self) -> Option<Nanos> {

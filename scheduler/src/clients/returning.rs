@@ -46,11 +46,10 @@ const MOST_AWAY: usize = 64;
 
 /// Ends a client's connection. The client is away afterwards if its process is alive and uses a card.
 pub(super) fn hang_up(engine: &mut Engine, id: ClientId) {
-    let Some(client) = engine.clients.get_mut(id) else {
+    engine.clients.disconnect(id);
+    let Some(client) = engine.clients.get(id) else {
         return;
     };
-    client.connection = None;
-    client.away.disconnected();
     let has_nothing = client.page.gpus().next().is_none();
     // An unproven claim must not keep a card from others for as long as its process likes.
     if has_nothing || client.peer.is_ending() || engine.machine.is_unproven(id) {
@@ -102,9 +101,9 @@ pub(super) fn returning_client(
 /// Each disconnected client costs descriptors, as a connection does. So the limit of connections applies.
 pub(super) fn check_away_limit(engine: &Engine, peer: &PeerProcess) -> Result<(), Failure> {
     let principal = &peer.principal;
-    let own = engine.clients.away().filter(|client| client.peer.is(peer)).count();
-    let away = engine.clients.away();
-    let of_principal = away.filter(|client| client.peer.principal == *principal).count();
+    let away = || engine.clients.away().map(|(_, client)| &client.peer);
+    let own = away().filter(|process| process.is(peer)).count();
+    let of_principal = away().filter(|process| process.principal == *principal).count();
     let refused = |message| Err(failure(FailureCode::Unavailable, message));
     if own >= MOST_AWAY {
         return refused(format!(
@@ -135,11 +134,8 @@ pub(super) fn come_back(
     };
     let before = std::mem::replace(&mut client.page, page);
     before.close();
-    client.connection = Some(connection);
-    client.peer = peer.clone();
-    // Answers that were granted while it was away did not reach it.
-    client.away.disconnected();
     let session = client.session;
+    engine.clients.reconnect(id, connection, peer);
     let name = welcome(engine, connection, (id, session), gpus.clone(), file);
     for gpu in before.gpus() {
         let known = engine.machine.used_bytes(id, gpu).unwrap_or_default();
@@ -166,7 +162,7 @@ pub(super) fn come_back(
         }
         engine.feed(Event::Contexts { client: id, gpu, live: had.contexts });
     }
-    engine.persistence.changed();
+    engine.persistence.client_changed(id);
     engine.metering.measure_soon();
     engine.update_poll();
     Ok(())
@@ -209,10 +205,9 @@ pub(super) fn becomes_away(engine: &mut Engine, entry: ClientEntry, peer: &PeerP
 /// Removes disconnected clients whose processes run another program: NVML lists them on none of their cards.
 pub(crate) fn remove_unlisted(engine: &mut Engine, usages: &Usages) {
     let mut over = Vec::new();
-    for (id, client) in engine.clients.iter_mut() {
-        if client.connection.is_some() {
-            continue;
-        }
+    let away: Vec<ClientId> = engine.clients.away().map(|(id, _)| id).collect();
+    for id in away {
+        let Some(client) = engine.clients.get_mut(id) else { continue };
         let pid = client.peer.pid;
         let ended = |gpu: GpuId| {
             let was_listed = client.overheads.get(&gpu).is_some_and(|overhead| overhead.listed);

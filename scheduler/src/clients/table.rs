@@ -61,9 +61,16 @@ impl Client {
     }
 }
 
+/// Table of clients with indexes, so that no search visits all clients.
 #[derive(Debug)]
 pub(crate) struct Clients {
     all: BTreeMap<ClientId, Client>,
+    sessions: BTreeMap<SessionId, BTreeSet<ClientId>>,
+    processes: BTreeMap<ProcessId, BTreeSet<ClientId>>,
+    /// Clients without a connection.
+    away: BTreeSet<ClientId>,
+    /// Numbers of clients on each card, by session.
+    cards: BTreeMap<GpuId, BTreeMap<SessionId, usize>>,
     /// Number for the next new client.
     pub(crate) next: u64,
 }
@@ -71,7 +78,14 @@ pub(crate) struct Clients {
 impl Clients {
     /// Creates an empty table whose first new client gets the number `next`.
     pub(crate) fn new(next: u64) -> Self {
-        Self { all: BTreeMap::new(), next }
+        Self {
+            all: BTreeMap::new(),
+            sessions: BTreeMap::new(),
+            processes: BTreeMap::new(),
+            away: BTreeSet::new(),
+            cards: BTreeMap::new(),
+            next,
+        }
     }
 
     pub(crate) fn new_id(&mut self) -> ClientId {
@@ -79,18 +93,74 @@ impl Clients {
         ClientId(self.next - 1)
     }
 
+    /// Adds a client that uses no card yet.
     pub(crate) fn insert(&mut self, id: ClientId, client: Client) {
+        self.sessions.entry(client.session).or_default().insert(id);
+        if let Some(process) = client.peer.id {
+            self.processes.entry(process).or_default().insert(id);
+        }
+        if client.connection.is_none() {
+            self.away.insert(id);
+        }
         self.all.insert(id, client);
     }
 
     pub(crate) fn remove(&mut self, id: ClientId) -> Option<Client> {
-        self.all.remove(&id)
+        let client = self.all.remove(&id)?;
+        remove_from(&mut self.sessions, &client.session, id);
+        if let Some(process) = client.peer.id {
+            remove_from(&mut self.processes, &process, id);
+        }
+        self.away.remove(&id);
+        for gpu in client.page.gpus() {
+            if let Some(sessions) = self.cards.get_mut(&gpu)
+                && let Some(count) = sessions.get_mut(&client.session)
+            {
+                *count -= 1;
+                if *count == 0 {
+                    sessions.remove(&client.session);
+                }
+            }
+        }
+        Some(client)
+    }
+
+    /// Adds a card to a client's page, with the bytes that the client already uses there.
+    pub(crate) fn attach(&mut self, id: ClientId, gpu: GpuId, used: Bytes) {
+        let Some(client) = self.all.get_mut(&id) else { return };
+        let was_on = client.page.is_on(gpu);
+        client.page.attach(gpu, used);
+        if !was_on && client.page.is_on(gpu) {
+            *self.cards.entry(gpu).or_default().entry(client.session).or_default() += 1;
+        }
+    }
+
+    /// Notes that a client has no connection any more.
+    pub(super) fn disconnect(&mut self, id: ClientId) {
+        if let Some(client) = self.all.get_mut(&id) {
+            client.connection = None;
+            client.away.disconnected();
+            self.away.insert(id);
+        }
+    }
+
+    /// Gives a returned client, which is the same process, its new connection.
+    pub(super) fn reconnect(&mut self, id: ClientId, connection: ConnectionId, peer: &PeerProcess) {
+        if let Some(client) = self.all.get_mut(&id) {
+            client.connection = Some(connection);
+            client.peer = peer.clone();
+            // Answers that were granted while it was away did not reach it.
+            client.away.disconnected();
+            self.away.remove(&id);
+        }
     }
 
     pub(crate) fn get(&self, id: ClientId) -> Option<&Client> {
         self.all.get(&id)
     }
 
+    /// Returns a client for changes that the indexes do not have: session, process, connection and cards
+    /// stay.
     pub(crate) fn get_mut(&mut self, id: ClientId) -> Option<&mut Client> {
         self.all.get_mut(&id)
     }
@@ -103,16 +173,16 @@ impl Clients {
         self.all.iter().map(|(&id, client)| (id, client))
     }
 
-    pub(crate) fn iter_mut(&mut self) -> impl Iterator<Item = (ClientId, &mut Client)> {
-        self.all.iter_mut().map(|(&id, client)| (id, client))
-    }
-
     pub(crate) fn of(&self, session: SessionId) -> impl Iterator<Item = &Client> {
-        self.all.values().filter(move |client| client.session == session)
+        self.ids_of(session).filter_map(|id| self.get(id))
     }
 
-    pub(crate) fn away(&self) -> impl Iterator<Item = &Client> {
-        self.all.values().filter(|client| client.connection.is_none())
+    pub(crate) fn ids_of(&self, session: SessionId) -> impl Iterator<Item = ClientId> {
+        self.sessions.get(&session).into_iter().flatten().copied()
+    }
+
+    pub(crate) fn away(&self) -> impl Iterator<Item = (ClientId, &Client)> {
+        self.away.iter().filter_map(|&id| Some((id, self.get(id)?)))
     }
 
     pub(crate) fn connection(&self, id: ClientId) -> Option<ConnectionId> {
@@ -120,8 +190,8 @@ impl Clients {
     }
 
     pub(crate) fn session_of(&self, process: ProcessId) -> Option<SessionId> {
-        let client = self.all.values().find(|client| client.peer.id == Some(process));
-        client.map(|client| client.session)
+        let id = self.processes.get(&process)?.first()?;
+        self.get(*id).map(|client| client.session)
     }
 
     /// Refuses a message about a card that the client does not use.
@@ -142,12 +212,22 @@ impl Clients {
         }
     }
 
+    /// Returns the sessions that have clients on a card.
+    pub(crate) fn sessions_on(&self, gpu: GpuId) -> impl Iterator<Item = SessionId> {
+        self.cards.get(&gpu).into_iter().flat_map(|sessions| sessions.keys().copied())
+    }
+
     pub(crate) fn share_a_card(&self) -> bool {
-        let mut users: BTreeMap<GpuId, SessionId> = BTreeMap::new();
-        self.all.values().any(|client| {
-            let mut gpus = client.page.gpus();
-            gpus.any(|gpu| *users.entry(gpu).or_insert(client.session) != client.session)
-        })
+        self.cards.values().any(|sessions| sessions.len() > 1)
+    }
+}
+
+fn remove_from<K: Ord>(map: &mut BTreeMap<K, BTreeSet<ClientId>>, key: &K, id: ClientId) {
+    if let Some(clients) = map.get_mut(key) {
+        clients.remove(&id);
+        if clients.is_empty() {
+            map.remove(key);
+        }
     }
 }
 

@@ -56,7 +56,9 @@ pub(super) struct File {
     pub(super) record_limit: Option<Bytes>,
     #[serde(deserialize_with = "optional")]
     pub(super) metrics: Option<MetricsAt>,
+    pub(super) metrics_names: bool,
     pub(super) log_format: Option<LogFormat>,
+    pub(super) log_file: Option<PathBuf>,
     pub(super) audit: AuditSettings,
     pub(super) scheduling: Scheduling,
     pub(super) gpus: BTreeMap<Text<CardName>, CardLimits>,

@@ -120,9 +120,13 @@ pub(crate) struct Settings {
     pub(crate) connections_per_user: usize,
     /// Address at which metrics are served; `None` for no metrics.
     pub(crate) metrics: Option<SocketAddr>,
+    /// Whether the metrics show names of sessions.
+    pub(crate) metrics_names: bool,
     pub(crate) idle_exit: Option<Nanos>,
     pub(crate) record: Option<RecordTo>,
     pub(crate) log_format: LogFormat,
+    /// File of the log; `None` for standard error.
+    pub(crate) log_file: Option<PathBuf>,
     pub(crate) audit: AuditSettings,
 }
 
@@ -256,9 +260,11 @@ impl Settings {
                 Some(MetricsAt::Off) => None,
                 None => (owner == Owner::System).then_some(SYSTEM_METRICS),
             },
+            metrics_names: args.metrics_names || file.metrics_names,
             idle_exit: args.idle_exit.or(file.idle_exit),
             record: record.map(|path| RecordTo { path, limit }),
             log_format: args.log_format.or(file.log_format).unwrap_or_default(),
+            log_file: args.log_file.clone().or(file.log_file),
             audit: file.audit,
         })
     }
@@ -297,11 +303,13 @@ mod tests {
             connections_per_user = 9
             idle_exit = "10min"
             metrics = "127.0.0.1:9999"
+            metrics_names = true
             managed_limit = "16GiB"
             state_dir = "/srv/gpushare"
             record = "/var/log/gpushare.jsonl"
             record_limit = "2MiB"
             log_format = "json"
+            log_file = "/var/log/gpushare.log"
             [scheduling]
             mode = "serialized"
             quantum = "2s"
@@ -333,6 +341,7 @@ mod tests {
         assert_eq!(settings.idle_exit, Some(Nanos::from_secs(600)));
         assert_eq!(settings.managed_limit, Some(Bytes::gib(16)));
         assert_eq!(settings.metrics, Some(([127, 0, 0, 1], 9999).into()));
+        assert!(settings.metrics_names);
         assert_eq!(settings.state, PathBuf::from("/srv/gpushare"));
         let record = RecordTo { path: "/var/log/gpushare.jsonl".into(), limit: Bytes::mib(2) };
         assert_eq!(settings.record, Some(record));
@@ -355,6 +364,7 @@ mod tests {
         assert_eq!(settings.cards.len(), 2);
         assert_eq!(settings.self_service.unwrap().max_sessions, 64);
         assert_eq!(settings.log_format, LogFormat::Json);
+        assert_eq!(settings.log_file, Some("/var/log/gpushare.log".into()));
         let audit = AuditSettings {
             path: Some("/var/log/gpushare/audit.log".into()),
             size: Bytes::mib(1),

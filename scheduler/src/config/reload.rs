@@ -83,8 +83,10 @@ impl Settings {
             "connections_per_user" connections_per_user;
             "state_dir" state;
             "metrics" metrics;
+            "metrics_names" metrics_names;
             "record, record_limit" record;
             "log_format" log_format;
+            "log_file" log_file;
             "audit.path" audit.path;
             "audit.size" audit.size;
             "audit.files" audit.files;

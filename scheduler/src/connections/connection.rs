@@ -1,21 +1,25 @@
 //! One connection to a process or tool, from its hello to its end.
 //!
 //! ```text
-//!   socket ─▶ hello (5 s) ─▶ read: header, limit, body, decode ─▶ ConnectionEvent ─▶ engine
+//!   socket ─▶ hello (5 s) ─▶ read: header, limit, body, decode ─▶ inbox, fair ─▶ engine
 //!   socket ◀─ write ◀─ queue of 64 frames ◀─ Outbox ◀─────────────────────────────── engine
 //!   pidfd ──▶ dead
 //! ```
 //!
-//! A peer is not trusted and cannot stall the engine. Reading waits while the engine is busy. A peer that
-//! does not read fills its own queue, and its connection is closed. Its shared page has the gate word.
+//! A peer is not trusted and cannot stall the engine. Its next message is read when the last one is
+//! handled. A peer that does not read fills its own queue, and its connection is closed. Its shared page
+//! has the gate word.
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
 use std::time::Duration;
 
 use gpushare_proto::admin::{AdminReply, AdminRequest};
 use gpushare_proto::codec::{self, CodecError, HEADER, Message};
-use gpushare_proto::tenant::{Failure, FailureCode, Hello, MAGIC, PROTOCOL, TenantReply, TenantRequest};
+use gpushare_proto::tenant::{
+    Failure, FailureCode, Hello, MAGIC, PROTOCOL, Role, TenantReply, TenantRequest,
+};
 use gpushare_sys::socket::send_with_fd;
 use tokio::io::{AsyncReadExt, BufReader, Interest};
 use tokio::net::UnixStream;
@@ -23,9 +27,10 @@ use tokio::net::unix::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::sync::mpsc;
 use tokio::time::timeout;
 
+use super::inbox::{Inbox, Sender};
 use super::outbox::{Outbox, Outgoing};
 use super::{ConnectionEvent, ConnectionId, Socket};
-use crate::identity::{self, PeerProcess};
+use crate::identity::{self, Genealogist, PeerProcess};
 
 /// Longest wait for a peer's hello, and for the sending of the last message.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -41,6 +46,8 @@ pub(crate) trait Dialect: Send + 'static {
     const SOCKET: Socket;
 
     fn hello(request: Self::Request) -> Option<Hello>;
+    /// Returns whether the answer to a request depends on the lineage of the peer's process.
+    fn needs_lineage(request: &Self::Request) -> bool;
     fn event(connection: ConnectionId, request: Self::Request) -> ConnectionEvent;
     fn failure(failure: Failure) -> Self::Reply;
 
@@ -52,7 +59,7 @@ pub(crate) trait Dialect: Send + 'static {
 
 /// Defines the set of messages of one socket.
 macro_rules! dialect {
-    ($name:ident: $request:ident, $reply:ident) => {
+    ($name:ident: $request:ident, $reply:ident $(, $lineage:pat)?) => {
         pub(crate) struct $name;
 
         impl Dialect for $name {
@@ -67,6 +74,13 @@ macro_rules! dialect {
                 }
             }
 
+            fn needs_lineage(request: &$request) -> bool {
+                match request {
+                    $($lineage => true,)?
+                    _ => false,
+                }
+            }
+
             fn event(connection: ConnectionId, request: $request) -> ConnectionEvent {
                 ConnectionEvent::$name { connection, request }
             }
@@ -78,7 +92,10 @@ macro_rules! dialect {
     };
 }
 
-dialect!(Tenant: TenantRequest, TenantReply);
+dialect!(
+    Tenant: TenantRequest, TenantReply,
+    TenantRequest::OwnSession | TenantRequest::SessionMemory(None)
+);
 dialect!(Admin: AdminRequest, AdminReply);
 
 #[derive(Debug, thiserror::Error)]
@@ -126,32 +143,37 @@ pub(crate) async fn serve<D: Dialect>(
     stream: UnixStream,
     connection: ConnectionId,
     peer: PeerProcess,
-    events: mpsc::Sender<ConnectionEvent>,
+    inbox: &Arc<Inbox>,
+    genealogist: &Genealogist,
 ) -> End {
     let (mut reader, writer) = split(stream);
-    let role = match timeout(PATIENCE, hello::<D>(&mut reader)).await {
-        Ok(Ok(hello)) => hello.role,
+    let hello = match timeout(PATIENCE, hello::<D>(&mut reader)).await {
+        Ok(Ok(hello)) => hello,
         Ok(Err(end)) => return refuse::<D>(&writer, end).await,
         Err(_) => return End::Silent,
     };
+    let role = hello.role;
+    if D::SOCKET == Socket::Tenant && matches!(role, Role::Client { token: None, .. }) {
+        genealogist.learn(connection.0, &peer).await;
+    }
     let (outbox, outgoing, closed) = Outbox::new();
     let (pidfd, process) = (peer.pidfd.clone(), (peer.pid, peer.uid));
-    let opened = ConnectionEvent::Opened { connection, socket: D::SOCKET, peer, role, outbox };
-    if events.send(opened).await.is_err() {
-        return End::Finished;
-    }
+    let events = inbox.sender(peer.principal.clone(), connection);
+    let known = peer.clone();
+    events
+        .send(ConnectionEvent::Opened { connection, socket: D::SOCKET, peer, role, outbox })
+        .await;
     let end = tokio::select! {
-        end = read::<D>(&mut reader, connection, &events) => end,
+        end = read::<D>(&mut reader, (connection, &known), &events, genealogist) => end,
         end = write(&writer, outgoing) => end,
         () = identity::death(pidfd) => End::Dead,
         _ = closed => End::Finished,
     };
-    // The receiver is gone only when the daemon ends.
     if matches!(end, End::Administration) {
         let why = end.to_string();
-        let _ = events.send(ConnectionEvent::Trespassed { process, why }).await;
+        events.add(ConnectionEvent::Trespassed { process, why });
     }
-    let _ = events.send(ConnectionEvent::Closed { connection }).await;
+    events.add(ConnectionEvent::Closed { connection });
     end
 }
 
@@ -199,8 +221,9 @@ async fn send_failure<D: Dialect>(writer: &OwnedWriteHalf, failure: Failure) {
 
 async fn read<D: Dialect>(
     reader: &mut Reader,
-    connection: ConnectionId,
-    events: &mpsc::Sender<ConnectionEvent>,
+    (connection, peer): (ConnectionId, &PeerProcess),
+    events: &Sender,
+    genealogist: &Genealogist,
 ) -> End {
     loop {
         let body = match frame::<D::Request>(reader).await {
@@ -209,9 +232,10 @@ async fn read<D: Dialect>(
         };
         match codec::decode(&body) {
             Ok(request) => {
-                if events.send(D::event(connection, request)).await.is_err() {
-                    return End::Finished;
+                if D::needs_lineage(&request) {
+                    genealogist.learn(connection.0, peer).await;
                 }
+                events.send(D::event(connection, request)).await;
             }
             Err(_) if D::is_administration(&body) => return End::Administration,
             Err(error) => return error.into(),

@@ -1,4 +1,12 @@
 //! Accepts connections on the sockets, after checks of the peer and of the number of its connections.
+//!
+//! ```text
+//!   accept ─▶ pid and uid ── process at its limit? closed
+//!               └─▶ a blocking thread reads /proc: who is it? ─▶ principal at its limit? closed ─▶ connection
+//! ```
+//!
+//! Connections are accepted one by one, and other tasks run in between. The daemon's task reads nothing
+//! about a peer.
 
 use std::os::fd::AsFd;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -7,17 +15,18 @@ use std::time::Duration;
 
 use gpushare_proto::audit::Outcome;
 use gpushare_proto::tenant::{Failure, FailureCode};
-use gpushare_sys::clock;
+use gpushare_sys::{clock, peer};
 use tokio::net::{UnixListener, UnixStream};
-use tokio::sync::mpsc;
+use tokio::task::{spawn_blocking, yield_now};
 use tokio::time::sleep;
 use tracing::{debug, warn};
 
 use super::connection::{Dialect, serve, turn_away};
-use super::limit::{ConnectionLimit, OpenConnections};
+use super::inbox::Inbox;
+use super::limit::{ConnectionLimit, OpenConnections, SharedConnections};
 use super::{ConnectionEvent, ConnectionId, Socket};
-use crate::identity::PeerProcess;
-use crate::log_limiter::LogLimiter;
+use crate::identity::{Genealogist, PeerProcess};
+use crate::log::limiter::LogLimiter;
 use crate::operation::{Operation, code_name};
 
 /// Pause after a failed accept. Such a failure mostly means that the system lacks descriptors or memory.
@@ -29,16 +38,28 @@ pub(crate) struct Acceptor {
     /// User id of the daemon: this user may administrate, and so may root.
     uid: u32,
     limit: ConnectionLimit,
-    events: mpsc::Sender<ConnectionEvent>,
+    inbox: Arc<Inbox>,
+    genealogist: Genealogist,
     next: AtomicU64,
     /// Limiter of log lines about bad connections, by user.
     log_lines: Mutex<LogLimiter<u32>>,
 }
 
 impl Acceptor {
-    /// Creates the shared state for a daemon of user `uid`. Events of connections are sent to `events`.
-    pub(crate) fn new(uid: u32, limit: ConnectionLimit, events: mpsc::Sender<ConnectionEvent>) -> Self {
-        Self { uid, limit, events, next: AtomicU64::new(1), log_lines: Mutex::default() }
+    /// Creates the shared state for a daemon of user `uid`. Events of connections are sent to `inbox`.
+    pub(crate) fn new(uid: u32, limit: ConnectionLimit, inbox: Arc<Inbox>, genealogist: Genealogist) -> Self {
+        Self {
+            uid,
+            limit,
+            inbox,
+            genealogist,
+            next: AtomicU64::new(1),
+            log_lines: Mutex::default(),
+        }
+    }
+
+    fn new_id(&self) -> ConnectionId {
+        ConnectionId(self.next.fetch_add(1, Ordering::Relaxed))
     }
 
     fn may_log(&self, user: u32) -> bool {
@@ -49,19 +70,32 @@ impl Acceptor {
 
 /// Accepts connections on one socket until the task is aborted.
 pub(crate) async fn accept<D: Dialect>(listener: UnixListener, acceptor: Arc<Acceptor>) {
-    let mut open = OpenConnections::default();
+    let open = SharedConnections::default();
     loop {
         let stream = match listener.accept().await {
             Ok((stream, _)) => stream,
             Err(cause) => {
-                warn!("cannot accept a connection: {cause}");
+                if acceptor.may_log(acceptor.uid) {
+                    warn!("cannot accept a connection: {cause}");
+                }
                 sleep(PAUSE).await;
                 continue;
             }
         };
-        match PeerProcess::of(stream.as_fd()) {
-            Ok(peer) => receive::<D>(stream, peer, &acceptor, &mut open),
-            Err(cause) => debug!("a peer ended before its credentials were read: {cause}"),
+        let caller = peer::credentials(&stream).map(|peer| (peer.pid, peer.uid));
+        // A process outside of the daemon's PID namespace has no pid here.
+        let caller = caller.ok().filter(|(pid, _)| *pid != 0);
+        if caller.is_some_and(|caller| OpenConnections::is_over_limit(&open, caller, &acceptor.limit)) {
+            // Closed without an answer, which would cost the descriptors that the limit saves.
+            drop(stream);
+            yield_now().await;
+            continue;
+        }
+        let identified = spawn_blocking(move || (PeerProcess::of(stream.as_fd()), stream)).await;
+        match identified {
+            Ok((Ok(peer), stream)) => receive::<D>(stream, peer, &acceptor, &open),
+            Ok((Err(cause), _)) => debug!("a peer ended before its credentials were read: {cause}"),
+            Err(cause) => debug!("a peer was not identified: {cause}"),
         }
     }
 }
@@ -70,7 +104,7 @@ fn receive<D: Dialect>(
     stream: UnixStream,
     peer: PeerProcess,
     acceptor: &Arc<Acceptor>,
-    open: &mut OpenConnections,
+    open: &SharedConnections,
 ) {
     let (pid, uid, user) = (peer.pid, peer.uid, peer.user);
     if D::SOCKET == Socket::Admin && uid != 0 && uid != acceptor.uid {
@@ -83,25 +117,24 @@ fn receive<D: Dialect>(
             "user {uid} may not administrate this daemon; run the command as user {} or root",
             acceptor.uid
         );
-        let events = acceptor.events.clone();
+        let events = acceptor.inbox.sender(peer.principal, acceptor.new_id());
         tokio::spawn(async move {
             let (process, why) = ((pid, uid), message.clone());
-            // The receiver is gone only when the daemon ends.
-            let _ = events.send(ConnectionEvent::Trespassed { process, why }).await;
+            events.send(ConnectionEvent::Trespassed { process, why }).await;
             turn_away::<D>(stream, Failure { code, message }).await;
         });
         return;
     }
-    let Some(mark) = open.add(&peer.principal, &acceptor.limit) else {
+    let Some(mark) = OpenConnections::add(open, (pid, uid), &peer.principal, &acceptor.limit) else {
         // Closed without an answer, which would cost the descriptors that the limit saves.
         debug!("{} has {} connections already", peer.principal, acceptor.limit.most);
         return;
     };
-    let connection = ConnectionId(acceptor.next.fetch_add(1, Ordering::Relaxed));
+    let connection = acceptor.new_id();
     let acceptor = acceptor.clone();
     tokio::spawn(async move {
         let _mark = mark;
-        let end = serve::<D>(stream, connection, peer, acceptor.events.clone()).await;
+        let end = serve::<D>(stream, connection, peer, &acceptor.inbox, &acceptor.genealogist).await;
         if !end.is_usual() && acceptor.may_log(user) {
             Operation::done("peer.close")
                 .process(pid)

@@ -1,14 +1,15 @@
 //! Connections of tenants and administrators, from accept to end.
 //!
 //! ```text
-//!   socket ─▶ listener: may this peer connect? how many has its principal? ─▶ connection ─▶ events ─▶ engine
-//!                                                                    socket ◀─ outbox ◀─────────────┘
+//!   socket ─▶ listener: may this peer connect? how many has its principal? ─▶ connection ─▶ inbox ─▶ engine
+//!                                                                     socket ◀─ outbox ◀────────────┘
 //! ```
 //!
 //! The modules here know sockets, frames and peers. They decide nothing about sessions or memory: each
 //! connection reports [`ConnectionEvent`]s, and the engine answers through the connection's [`Outbox`].
 
 mod connection;
+mod inbox;
 mod limit;
 mod listener;
 mod outbox;
@@ -21,6 +22,7 @@ use gpushare_proto::tenant::{Role, TenantRequest};
 use crate::identity::PeerProcess;
 
 pub(crate) use connection::{Admin, Dialect, End, Tenant};
+pub(crate) use inbox::Inbox;
 pub(crate) use limit::ConnectionLimit;
 pub(crate) use listener::{Acceptor, accept};
 pub(crate) use outbox::{Outbox, Unsent};

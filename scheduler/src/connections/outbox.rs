@@ -55,6 +55,11 @@ impl Outbox {
         self.push(Outgoing::of(message)?)
     }
 
+    /// Queues a message that is encoded already.
+    pub(crate) fn send_frame(&mut self, frame: Vec<u8>) -> Result<(), Unsent> {
+        self.push(Outgoing { frame, descriptor: None, last: false })
+    }
+
     pub(crate) fn send_with<M: Message>(&mut self, message: &M, descriptor: OwnedFd) -> Result<(), Unsent> {
         self.push(Outgoing { descriptor: Some(descriptor), ..Outgoing::of(message)? })
     }

@@ -52,6 +52,7 @@ impl Engine {
                 let bytes = page.map_or(Bytes::ZERO, |page| page.recall(gpu, bytes));
                 // Not `feed`, which performs this effect and takes up the next ones.
                 self.machine.decide(Event::Recalled { client, gpu, bytes });
+                self.watchers.note_changes(self.machine.changed());
             }
             Effect::Queued { client, ahead, reason } => {
                 let reason = reason.words(|session| self.name_for(client, session));

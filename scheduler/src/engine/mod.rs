@@ -34,12 +34,13 @@ use crate::cards::{CardError, Cards};
 use crate::clients::awaited::Awaited;
 use crate::clients::joined::JoinedProcesses;
 use crate::clients::orphans::Orphans;
-use crate::clients::table::{Client, Clients};
+use crate::clients::table::Clients;
 use crate::config::{Reader, Settings};
 use crate::connections::{ConnectionId, ConnectionLimit};
-use crate::identity::Watch;
+use crate::identity::{PeerProcess, Watch};
 use crate::input::{Asker, Input, Watched};
-use crate::log_limiter::LogLimiter;
+use crate::log::LostLines;
+use crate::log::limiter::LogLimiter;
 use crate::memory::metering::Metering;
 use crate::memory::postponed::Postponed;
 use crate::memory::refusals::Refusals;
@@ -48,6 +49,7 @@ use crate::operation::{Operation, plain};
 use crate::peers::Peers;
 use crate::persist::queue::{ActReply, Persistence};
 use crate::report::audit::AuditTrail;
+use crate::report::sketch::Sketch;
 use crate::report::watch::{Scene, Watchers};
 use crate::sessions::terms::{memory_on, quota_events, terms_events};
 use crate::sessions::{Session, Sessions};
@@ -84,8 +86,15 @@ pub(crate) struct Engine {
     pub(crate) watchers: Watchers,
     pub(crate) refusals: Refusals,
     pub(crate) dry_runs: LogLimiter<u32, DRY_RUNS>,
+    /// Point in monotonic time from which on dry runs are answered. Each answer moves it by what it cost.
+    pub(crate) next_dry_run: Nanos,
     pub(crate) audit: AuditTrail,
     pub(crate) metrics: Metrics,
+    pub(crate) lost_log_lines: LostLines,
+    /// Unfinished picture for the metrics.
+    pub(crate) sketch: Option<Sketch>,
+    /// First session whose usage is still to be counted; none while nothing is being counted.
+    pub(crate) counting: Option<SessionId>,
     /// Point in monotonic time of the next read of all shared pages; none while no such read is needed.
     pub(crate) next_poll: Option<Nanos>,
     /// Point in monotonic time since which no process, session or connection needs the daemon.
@@ -124,8 +133,12 @@ impl Engine {
             watchers: Watchers::default(),
             refusals: Refusals::default(),
             dry_runs: LogLimiter::default(),
+            next_dry_run: Nanos::ZERO,
             audit: AuditTrail::default(),
             metrics: Metrics::default(),
+            lost_log_lines: LostLines::default(),
+            sketch: None,
+            counting: None,
             next_poll: None,
             idle_since: Some(started),
             inputs,
@@ -135,6 +148,7 @@ impl Engine {
 
     pub(crate) fn feed(&mut self, event: Event) {
         self.machine.decide(event);
+        self.watchers.note_changes(self.machine.changed());
         while let Some(effect) = self.machine.next_effect() {
             self.perform(effect);
         }
@@ -160,9 +174,10 @@ impl Engine {
 
     /// Reports the free bytes of one session's clients, or of all clients, to the decision machine.
     pub(crate) fn read_pages(&mut self, session: Option<SessionId>) {
-        let read = |client: &Client| session.is_none_or(|session| client.session == session);
-        let clients = self.clients.iter().filter(|(_, client)| read(client));
-        let ids: Vec<ClientId> = clients.map(|(id, _)| id).collect();
+        let ids: Vec<ClientId> = match session {
+            Some(session) => self.clients.ids_of(session).collect(),
+            None => self.clients.iter().map(|(id, _)| id).collect(),
+        };
         ids.into_iter().for_each(|id| self.read_page(id));
     }
 
@@ -198,8 +213,8 @@ impl Engine {
 
     /// Registers that a client uses a card, and books the bytes that it already uses there.
     pub(crate) fn attach(&mut self, id: ClientId, gpu: GpuId, used: Bytes) {
-        if let Some(client) = self.clients.get_mut(id) {
-            client.page.attach(gpu, used);
+        self.clients.attach(id, gpu, used);
+        if let Some(client) = self.clients.get(id) {
             self.cards.set_drain_target(&client.page);
             let (peer, name) = (&client.peer, self.sessions.name(client.session));
             Operation::of("process.attach", client.session, &name)
@@ -209,7 +224,7 @@ impl Engine {
                 .debug(format_args!("{id} (pid {}) of {name} uses {gpu}", peer.pid));
         }
         self.feed(Event::Attached { client: id, gpu, used });
-        self.persistence.changed();
+        self.persistence.client_changed(id);
         self.metering.measure_soon();
     }
 
@@ -220,7 +235,7 @@ impl Engine {
         make: impl FnOnce(String) -> Session,
     ) -> SessionId {
         let id = self.sessions.add(name, make);
-        self.persistence.changed();
+        self.persistence.session_changed(id);
         self.send_terms(id);
         id
     }
@@ -237,18 +252,22 @@ impl Engine {
 
     /// Reports to the decision machine whether a session may run, if that changed.
     pub(crate) fn send_standing(&mut self, id: SessionId) {
-        let now = clock::monotonic();
-        let Some(session) = self.sessions.get_mut(id) else {
+        let Some(session) = self.sessions.get(id) else {
             return;
         };
-        let standing = match session.phase(now) {
+        let standing = match session.phase(clock::boot()) {
             SessionPhase::Good => Standing::Good,
             SessionPhase::Paused => Standing::Paused,
             SessionPhase::Expired | SessionPhase::Revoked => Standing::Over,
         };
-        if std::mem::replace(&mut session.sent_standing, standing) != standing {
+        if self.sessions.told_standing(id, standing) != Some(standing) {
             self.feed(Event::Standing { session: id, standing });
         }
+    }
+
+    /// Returns the session to which the control group or the user of a process is bound, if any.
+    pub(crate) fn bound(&self, peer: &PeerProcess) -> Option<SessionId> {
+        self.sessions.bound(peer, self.limit.is_beside_daemon(&peer.principal))
     }
 
     /// Returns a session's memory quota on a card in bytes; none for no limit.

@@ -1,9 +1,9 @@
 //! The daemon's task: receives inputs and due times, and passes each to the module that handles it.
 
 use gpushare_core::Event;
-use gpushare_proto::Nanos;
 use gpushare_proto::admin::AdminReply;
 use gpushare_proto::tenant::{PROTOCOL, Role, TenantReply};
+use gpushare_proto::{Nanos, SessionId};
 use gpushare_sys::clock;
 
 use super::{Engine, POLL};
@@ -14,7 +14,7 @@ use crate::input::{Input, Watched};
 use crate::memory::{measure, reserve};
 use crate::operation::bad_request;
 use crate::persist::usage;
-use crate::report::status;
+use crate::report::picture;
 use crate::report::watch::Scene;
 use crate::requests::{admin, reload, sessions, tenant};
 
@@ -22,10 +22,6 @@ impl Engine {
     pub(crate) fn handle(&mut self, input: Input) {
         match input {
             Input::Connection(event) => self.handle_connection(event),
-            Input::Observe(answer) => {
-                // A reader that is gone needs no answer.
-                let _ = answer.send(status::picture(self));
-            }
             Input::Measured(Some(usages)) => measure::measured(self, &usages),
             Input::Measured(None) => measure::turn_off(self),
             Input::Died(Watched::Registrar(session)) => {
@@ -40,8 +36,10 @@ impl Engine {
                 self.orphans.died(client, clock::monotonic(), self.metering.questions);
             }
             Input::Died(Watched::Joined(process)) => {
-                self.joined.remove(process);
-                self.persistence.changed();
+                if let Some(session) = self.joined.session_of(process) {
+                    self.joined.remove(process);
+                    self.persistence.session_changed(session);
+                }
             }
             Input::Configured { settings, asker } => reload::configured(self, settings, asker.as_ref()),
             Input::Used { connection, since, answer } => {
@@ -86,16 +84,27 @@ impl Engine {
         if self.machine.next_deadline().is_some_and(|deadline| deadline <= now) {
             self.feed(Event::Tick);
         }
-        sessions::end_expired(self, now);
+        sessions::end_expired(self);
         if self.next_poll.is_some_and(|poll| poll <= now) {
             self.next_poll = Some(now + POLL);
             self.read_pages(None);
         }
         measure::measure_if_due(self, now);
         if self.persistence.counts_now(now, !self.clients.is_empty()) {
-            usage::count_all(self, now);
+            self.counting = Some(SessionId(0));
         }
         self.finish();
+    }
+
+    /// Returns whether work is left that is done in slices, between the inputs.
+    pub(crate) fn has_slices(&self) -> bool {
+        self.sketch.is_some() || self.counting.is_some()
+    }
+
+    /// Does a slice of the work that visits all sessions.
+    pub(crate) fn do_slice(&mut self) {
+        picture::draw(self);
+        usage::count_slice(self);
     }
 
     /// Returns the latest point in monotonic time of the next [`Self::wake`].
@@ -105,10 +114,11 @@ impl Engine {
             self.next_poll,
             self.idle_end(),
             self.watchers.due(),
-            reserve::postponed_due(self),
+            self.postponed.due(),
             self.metering.due(self.orphans.due()),
             self.persistence.due(),
-            self.sessions.next_end(clock::monotonic()),
+            // The daemon looks at it again at least every two seconds, so also after a suspend.
+            self.sessions.next_end().map(|end| clock::monotonic() + (end - clock::boot())),
         ];
         times.into_iter().flatten().min()
     }

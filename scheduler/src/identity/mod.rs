@@ -5,6 +5,7 @@
 //! processes of one job stay together.
 
 mod container;
+mod lineage;
 mod principal;
 mod watch;
 
@@ -16,11 +17,12 @@ use gpushare_sys::{peer, process, user_namespace};
 use serde::{Deserialize, Serialize};
 
 use container::container;
+pub(crate) use lineage::{Genealogist, KnownLineage};
 pub(crate) use principal::Principal;
 pub(crate) use watch::{Watch, death};
 
 /// Pid and start time of a process. A pid alone may be reused; both together identify one process.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub(crate) struct ProcessId {
     pub(crate) pid: u32,
     /// Point in time at which the process started, in clock ticks since boot.
@@ -50,6 +52,9 @@ pub(crate) struct PeerProcess {
     pub(crate) pidfd: Arc<OwnedFd>,
     /// User and container whose limit counts this connection.
     pub(crate) principal: Principal,
+    /// Paths of the control groups of the process when it connected; empty if they are not known.
+    pub(crate) groups: Arc<[String]>,
+    pub(crate) lineage: KnownLineage,
     inside: Option<process::Inside>,
 }
 
@@ -62,12 +67,15 @@ impl PeerProcess {
         let is_alive = || !peer::is_dead(&pidfd);
         let maker = user_namespace::maker(pid).filter(|&maker| maker != 0 && is_alive());
         let user = maker.unwrap_or(uid);
+        let groups = principal::groups(pid, is_alive);
         Ok(Self {
             pid,
             uid,
             user,
             id,
-            principal: Principal::of(user, pid, is_alive),
+            principal: Principal::in_groups(user, groups.iter().map(String::as_str)),
+            groups: groups.into(),
+            lineage: KnownLineage::default(),
             pidfd: Arc::new(pidfd),
             inside: process::inside(pid),
         })
@@ -93,40 +101,25 @@ impl PeerProcess {
         }
     }
 
-    pub(crate) fn implicit_key(&self) -> ImplicitKey {
-        let groups = process::cgroups(self.pid);
-        let scope = match groups.iter().find_map(|group| container(group)) {
-            Some(path) => Scope::Container(path.to_owned()),
-            None => Scope::PosixSession(process::posix_session(self.pid).unwrap_or(0)),
-        };
-        ImplicitKey { uid: self.user, scope }
+    /// Returns the control group of the container that the process is in; `None` outside of containers.
+    fn container(&self) -> Option<&str> {
+        self.groups.iter().find_map(|group| container(group))
     }
 }
 
 /// Key of an implicit session. Processes without a token and with equal keys share the session.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub(crate) struct ImplicitKey {
     pub(crate) uid: u32,
     pub(crate) scope: Scope,
 }
 
 /// Container of a process, or outside of containers its POSIX session (a login or a job).
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Scope {
     Container(String),
     PosixSession(u32),
-}
-
-impl ImplicitKey {
-    /// Returns the key for the same user in the POSIX session of process `pid`; `None` inside a container.
-    pub(crate) fn of_job(&self, pid: u32) -> Option<Self> {
-        let session = match self.scope {
-            Scope::Container(_) => return None,
-            Scope::PosixSession(_) => process::posix_session(pid)?,
-        };
-        Some(Self { uid: self.uid, scope: Scope::PosixSession(session) })
-    }
 }
 
 impl fmt::Display for ImplicitKey {

@@ -30,18 +30,15 @@ pub(crate) struct Principal {
 }
 
 impl Principal {
-    /// Returns the principal of process `pid`, which runs as user `uid`.
-    ///
-    /// Calls `is_alive` after reading the control groups. If the process is dead by then, its pid may belong
-    /// to another process, and the container is unknown.
+    #[cfg(test)]
     pub(crate) fn of(uid: u32, pid: u32, is_alive: impl FnOnce() -> bool) -> Self {
-        let groups = process::cgroups(pid);
-        let believed = is_alive().then_some(&groups);
-        Self::in_groups(uid, believed.into_iter().flatten().map(String::as_str))
+        Self::in_groups(uid, groups(pid, is_alive).iter().map(String::as_str))
     }
 
+    /// Returns the principal of the daemon itself.
     pub(crate) fn own() -> Self {
-        Self::of(rustix::process::geteuid().as_raw(), std::process::id(), || true)
+        let groups = process::cgroups(std::process::id());
+        Self::in_groups(rustix::process::geteuid().as_raw(), groups.iter().map(String::as_str))
     }
 
     /// Returns the principal of a user's process by the paths of its control groups.
@@ -60,6 +57,20 @@ impl Principal {
     pub(crate) fn is_located(&self) -> bool {
         self.at != Location::Unknown
     }
+
+    /// Returns whether the process is in the same container as `other`, or both are outside of containers.
+    pub(crate) fn is_beside(&self, other: &Self) -> bool {
+        self.is_located() && self.at == other.at
+    }
+}
+
+/// Returns the paths of the control groups of a process.
+///
+/// Calls `is_alive` after reading them. If the process is dead by then, its pid may belong to another
+/// process, and the groups are not known.
+pub(super) fn groups(pid: u32, is_alive: impl FnOnce() -> bool) -> Vec<String> {
+    let groups = process::cgroups(pid);
+    if is_alive() { groups } else { Vec::new() }
 }
 
 impl fmt::Display for Principal {

@@ -6,7 +6,7 @@ use gpushare_proto::explain::{KEPT_REFUSALS, RefusalView};
 use gpushare_proto::page::MemoryRefusal;
 use gpushare_proto::{ClientId, GpuId, Nanos, SessionId};
 
-use crate::log_limiter::LogLimiter;
+use crate::log::limiter::LogLimiter;
 
 #[derive(Debug, Default)]
 pub(crate) struct Refusals {

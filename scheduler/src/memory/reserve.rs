@@ -40,31 +40,19 @@ pub(crate) fn reserve(
 /// closed, each with the reason.
 pub(crate) fn retry_postponed(engine: &mut Engine) -> Vec<(ConnectionId, String)> {
     let mut errors = Vec::new();
-    for waiting in engine.postponed.take() {
-        let Some(client) = engine.peers.client(waiting.connection) else {
-            continue;
+    for waiting in engine.postponed.take(clock::monotonic()) {
+        let decided = match engine.peers.client(waiting.connection) {
+            Some(client) => decide_or_wait(engine, client, waiting),
+            None => Ok(None),
         };
-        match decide_or_wait(engine, client, waiting) {
-            Ok(Some(waiting)) => engine.postponed.put_back(waiting),
-            Ok(None) => {}
-            Err(message) => errors.push((waiting.connection, message)),
+        if let Ok(Some(waiting)) = decided {
+            engine.postponed.put_back(waiting);
+            continue;
         }
+        engine.postponed.release(&waiting);
+        errors.extend(decided.err().map(|message| (waiting.connection, message)));
     }
     errors
-}
-
-/// Returns the point in monotonic time at which a waiting request must be checked again.
-pub(crate) fn postponed_due(engine: &Engine) -> Option<Nanos> {
-    let mut waiting = engine.postponed.iter();
-    if is_young(engine) {
-        return waiting.next().map(|_| grown_up(engine));
-    }
-    let now = clock::monotonic();
-    let end = |waiting: &Waiting| {
-        let client = engine.peers.client(waiting.connection)?;
-        room_expected(engine, client, waiting.reservation, (waiting.short_since?, now))
-    };
-    waiting.filter_map(end).min()
 }
 
 /// Takes back leased bytes that a client neither uses nor keeps free in its shared page.

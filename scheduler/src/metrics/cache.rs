@@ -26,6 +26,8 @@ pub(super) struct Cache {
     requests: mpsc::Sender<PictureRequest>,
     pub(super) events: PrometheusHandle,
     sensors: Sensors,
+    /// Whether names of sessions are shown.
+    names: bool,
     last: Mutex<Option<Arc<View>>>,
 }
 
@@ -42,8 +44,9 @@ impl Cache {
         requests: mpsc::Sender<PictureRequest>,
         events: PrometheusHandle,
         sensors: Sensors,
+        names: bool,
     ) -> Self {
-        Self { requests, events, sensors, last: Mutex::default() }
+        Self { requests, events, sensors, names, last: Mutex::default() }
     }
 
     /// Returns a recent view of the daemon's state; `None` if the daemon's task does not answer in time.
@@ -66,7 +69,7 @@ impl Cache {
     pub(super) async fn text(&self, view: &View) -> Bytes {
         let write = async || {
             let readings = self.sensors.read().await;
-            let mut text = page::text(&Scene::new(&view.picture, &readings));
+            let mut text = page::text(&Scene::new(&view.picture, &readings, self.names));
             text.push_str(&self.events.render());
             text.into()
         };

@@ -55,10 +55,10 @@ pub(crate) struct Observer {
     _serving: oneshot::Sender<()>,
 }
 
-/// Starts the metrics server at `address`. The server asks for figures with `requests`. If that fails, the
-/// daemon logs the failure and runs without metrics.
-pub(crate) fn start(address: SocketAddr, requests: mpsc::Sender<PictureRequest>) -> Metrics {
-    match try_start(address, requests) {
+/// Starts the metrics server at `address`. The server asks for figures with `requests`, and shows names of
+/// sessions only with `names`. If that fails, the daemon logs the failure and runs without metrics.
+pub(crate) fn start(address: SocketAddr, names: bool, requests: mpsc::Sender<PictureRequest>) -> Metrics {
+    match try_start(address, names, requests) {
         Ok((observer, address)) => {
             info!("metrics are at http://{address}/metrics");
             Metrics(Some(observer))
@@ -75,6 +75,7 @@ pub(crate) fn start(address: SocketAddr, requests: mpsc::Sender<PictureRequest>)
 
 fn try_start(
     address: SocketAddr,
+    names: bool,
     requests: mpsc::Sender<PictureRequest>,
 ) -> io::Result<(Observer, SocketAddr)> {
     let listener = TcpListener::bind(address)?;
@@ -82,7 +83,7 @@ fn try_start(
     let address = listener.local_addr()?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let events = Events::new();
-    let cache = Cache::new(requests, events.handle(), Sensors::start()?);
+    let cache = Cache::new(requests, events.handle(), Sensors::start()?, names);
     let (serving, served) = oneshot::channel();
     let thread = thread::Builder::new().name("metrics".to_owned());
     thread.spawn(move || runtime.block_on(server::serve(listener, cache, served)))?;

@@ -27,6 +27,8 @@ pub(super) fn text(scene: &Scene) -> String {
 
 fn line(page: &mut String, family: &Family, Row { labels, value }: Row) {
     let labels = family.labels().iter().zip(labels);
+    // An empty label is the same as none to Prometheus.
+    let labels = labels.filter(|(_, value)| !value.is_empty());
     let labels: Vec<Label> = labels.map(|(&name, value)| Label::new(name, value)).collect();
     let labels = LabelSet::from_key_and_global(&Key::from_parts(family.name, labels), &Default::default());
     write_metric_line(page, family.name, None, &labels, None::<(_, &str)>, value, None);
@@ -77,12 +79,13 @@ mod tests {
             }],
             sessions: vec![session(1), session(2)],
             audit: AuditPicture { written: 7, lost: 1 },
+            lost_log_lines: 3,
             living: 2,
         }
     }
 
     fn lines(picture: &Picture, readings: &Readings) -> Vec<String> {
-        let page = text(&Scene::new(picture, readings));
+        let page = text(&Scene::new(picture, readings, true));
         let card = format!("gpu=\"0\",uuid=\"{CARD}\"");
         page.lines().map(|line| line.replace(&card, "@")).collect()
     }
@@ -98,6 +101,7 @@ mod tests {
             "gpushare_sessions 2",
             "gpushare_audit_lines_total 7",
             "gpushare_audit_lost_lines_total 1",
+            "gpushare_log_lost_lines_total 3",
             "gpushare_gpu_info{@,name=\"test card\"} 1",
             "gpushare_gpu_mode{@,mode=\"parallel\"} 0",
             "gpushare_gpu_mode{@,mode=\"serialized\"} 1",
@@ -147,6 +151,14 @@ mod tests {
         let lines = lines(&picture, &Readings::new());
         assert!(!lines.iter().any(|line| line.starts_with("gpushare_gpu_holder{")));
         assert!(lines.iter().any(|line| line == "gpushare_gpu_holders{@} 1"));
+    }
+
+    #[test]
+    fn names_are_shown_only_on_request() {
+        let page = text(&Scene::new(&picture(), &Readings::new(), false));
+        assert!(page.contains("gpushare_session_processes{session=\"1\"} 0\n"), "{page}");
+        assert!(page.contains(",session=\"1\"} 1\n"), "the holder: {page}");
+        assert!(!page.contains("session-1"), "{page}");
     }
 
     #[test]

@@ -18,6 +18,8 @@ pub(crate) struct Picture {
     /// Open sessions by number, then recently ended sessions, the latest first.
     pub(crate) sessions: Vec<SessionPicture>,
     pub(crate) audit: AuditPicture,
+    /// Number of lines missing in the log.
+    pub(crate) lost_log_lines: u64,
     /// Number of open sessions at the beginning of `sessions`.
     pub(crate) living: usize,
 }

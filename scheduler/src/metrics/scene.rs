@@ -23,7 +23,8 @@ pub(super) struct Card<'a> {
 }
 
 impl<'a> Scene<'a> {
-    pub(super) fn new(picture: &'a Picture, readings: &Readings) -> Self {
+    /// Creates the scene. Without `names` all names of sessions are empty.
+    pub(super) fn new(picture: &'a Picture, readings: &Readings, names: bool) -> Self {
         let card = |CardPicture { info, state }: &'a CardPicture| {
             let reading = readings.get(&info.uuid).copied().unwrap_or_default();
             (state.gpu, Card { info, state, reading })
@@ -31,7 +32,7 @@ impl<'a> Scene<'a> {
         Self {
             picture,
             cards: picture.cards.iter().map(card).collect(),
-            sessions: sessions::rows(&picture.sessions, sessions::MOST),
+            sessions: sessions::rows(&picture.sessions, sessions::MOST, names),
         }
     }
 }

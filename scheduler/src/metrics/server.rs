@@ -185,7 +185,7 @@ mod tests {
             runtime.block_on(async {
                 let (requests, mut asked) = mpsc::channel::<PictureRequest>(1);
                 let sensors = Sensors::start().unwrap();
-                let cache = Arc::new(Cache::new(requests, Events::new().handle(), sensors));
+                let cache = Arc::new(Cache::new(requests, Events::new().handle(), sensors, true));
                 let core = async {
                     while let Some(answer) = asked.recv().await {
                         let _ = answer.send(Picture { ready: true, ..Picture::default() });

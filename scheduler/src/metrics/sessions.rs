@@ -35,8 +35,9 @@ pub(super) struct Usage {
     pub(super) peak: Bytes,
 }
 
-/// Returns rows for the first `most` sessions, and one shared row for the others.
-pub(super) fn rows(sessions: &[SessionPicture], most: usize) -> Vec<SessionRow> {
+/// Returns rows for the first `most` sessions, and one shared row for the others. Without `names` the rows
+/// have no names.
+pub(super) fn rows(sessions: &[SessionPicture], most: usize, names: bool) -> Vec<SessionRow> {
     let (own, rest) = sessions.split_at(most.min(sessions.len()));
     let mut rows: Vec<SessionRow> = own.iter().map(SessionRow::of).collect();
     if !rest.is_empty() {
@@ -44,6 +45,9 @@ pub(super) fn rows(sessions: &[SessionPicture], most: usize) -> Vec<SessionRow> 
             SessionRow { session: OTHER.to_owned(), name: OTHER.to_owned(), ..SessionRow::default() };
         rest.iter().for_each(|session| other.add(session));
         rows.push(other);
+    }
+    if !names {
+        rows.iter_mut().for_each(|row| row.name.clear());
     }
     rows
 }
@@ -116,7 +120,7 @@ pub(super) mod tests {
     #[test]
     fn sessions_beyond_the_most_are_shown_together() {
         let sessions: Vec<_> = (1..=5).map(session).collect();
-        let shown = rows(&sessions, 2);
+        let shown = rows(&sessions, 2, true);
         let names: Vec<_> = shown.iter().map(|row| row.name.as_str()).collect();
         assert_eq!(names, ["session-1", "session-2", "other"]);
         assert_eq!(shown[0].quota, Some(Bytes::gib(4)));
@@ -126,7 +130,7 @@ pub(super) mod tests {
 
     #[test]
     fn there_is_no_sum_of_no_sessions() {
-        assert_eq!(rows(&[session(1), session(2)], 2).len(), 2);
-        assert_eq!(rows(&[], 2), []);
+        assert_eq!(rows(&[session(1), session(2)], 2, true).len(), 2);
+        assert_eq!(rows(&[], 2, true), []);
     }
 }

@@ -133,6 +133,9 @@ families! {
     counter "gpushare_audit_lost_lines_total":
         "Lines missing in the audit log because its disk is full, slow or read-only",
         Source::Daemon(|scene| scene.picture.audit.lost as f64);
+    counter "gpushare_log_lost_lines_total":
+        "Lines missing in the log because its disk is full or its reader is slow",
+        Source::Daemon(|scene| scene.picture.lost_log_lines as f64);
     // Cards.
     gauge "gpushare_gpu_info": "1, labelled with the card's name",
         Source::Rows(&["gpu", "uuid", "name"], |scene| {
@@ -309,9 +312,9 @@ fn modes(scene: &Scene) -> Vec<Row> {
 
 /// Returns the sessions with their own rows that hold the lock.
 fn holders(scene: &Scene) -> Vec<Row> {
-    let own = scene.picture.sessions.iter().take(sessions::MOST);
+    let own = scene.picture.sessions.iter().zip(&scene.sessions).take(sessions::MOST);
     let names: BTreeMap<SessionId, &str> =
-        own.map(|session| (session.state.session, session.name.as_str())).collect();
+        own.map(|(session, row)| (session.state.session, row.name.as_str())).collect();
     let cards = scene.cards.values();
     cards
         .filter(|card| card.state.mode != Mode::Parallel)

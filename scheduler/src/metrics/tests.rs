@@ -58,8 +58,11 @@ $ gpushare-scheduler --user --metrics 127.0.0.1:9402
 ```
 
 The key `metrics = \"127.0.0.1:9402\"` of the configuration file does the same, and `off` turns metrics off.
-There is no encryption and no password: everybody who can reach the address can read the names of all
-sessions. If the port is taken, the daemon logs that and runs without metrics.
+If the port is taken, the daemon logs that and runs without metrics.
+
+There is no encryption and no password: every local user can read what is at `127.0.0.1`. So sessions have
+numbers there and no names, and `gpushare-ctl session list` tells an administrator which is which.
+`--metrics-names`, or the key `metrics_names = true`, adds the names for everybody who can reach the address.
 
 | path | answer |
 |---|---|
@@ -73,8 +76,8 @@ oldest one that has sent no request is closed, or else the oldest of all.
 ## Labels and figures
 
 `gpu` is the daemon's number of a card, and `uuid` its identity. `session` is the number of a session,
-which is never reused, and `name` is its name. At most {most} sessions are shown by themselves, the oldest
-first. All others are summed up as `session=\"other\"`. The last figures of an ended session stay for {grace}
+which is never reused, and `name` is its name, if names are shown. At most {most} sessions are shown by
+themselves, the oldest first. All others are summed up as `session=\"other\"`. The last figures of an ended session stay for {grace}
 minutes, for at most {ended} sessions, so that a scraper sees what a short job used.
 
 Figures are at most a quarter of a second old, those of NVML at most a second.

@@ -1,28 +1,34 @@
 //! Queue of changes that are not in the registry file yet, and of answers that wait for them.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use gpushare_proto::admin::AdminReply;
 use gpushare_proto::audit::Action;
 use gpushare_proto::codec::Message;
 use gpushare_proto::tenant::{Failure, TenantReply};
-use gpushare_proto::{Nanos, SessionId};
+use gpushare_proto::{ClientId, Nanos, SessionId};
 
 use crate::connections::ConnectionId;
 use crate::peers::Peers;
-use crate::registry::{Book, Figures, Hour, News, Spent, Usage};
+use crate::registry::{Changes, Figures, Hour, News, Spent, Usage};
 
 /// Shortest interval between two writes of the registry file without an act of an administrator. Each write
 /// takes an fsync. However, the next daemon does not wait for a client that is not written.
 const PACE: Nanos = Nanos::from_millis(20);
+/// Largest number of sessions, and of clients, in one write that no act waits for. The rest follows with
+/// the next one.
+const PART: usize = 256;
 /// Interval of counting the sessions' usage, while there are clients.
 const COUNT: Nanos = Nanos::from_secs(1);
 
 /// Schedule of writes to the registry file, and the answers that wait for them.
 #[derive(Debug, Default)]
 pub(crate) struct Persistence {
-    /// Whether nothing has changed since the last write to the registry file began.
-    unchanged: bool,
+    /// Sessions and clients that changed since they were last handed to the writer thread.
+    sessions: BTreeSet<SessionId>,
+    clients: BTreeSet<ClientId>,
+    /// Whether something else is to be written: usage, or the end of the daemon.
+    other: bool,
     /// Point in monotonic time of the last write to the registry file.
     written: Option<Nanos>,
     /// Usage of all sessions since the last write to the registry file.
@@ -77,8 +83,31 @@ act_reply!(AdminReply: Created);
 act_reply!(TenantReply: Session);
 
 impl Persistence {
-    pub(crate) fn changed(&mut self) {
-        self.unchanged = false;
+    pub(crate) fn session_changed(&mut self, session: SessionId) {
+        self.sessions.insert(session);
+    }
+
+    pub(crate) fn client_changed(&mut self, client: ClientId) {
+        self.clients.insert(client);
+    }
+
+    /// Makes the next write happen although no session and no client changed.
+    pub(super) fn write_in_any_case(&mut self) {
+        self.other = true;
+    }
+
+    fn has_changes(&self) -> bool {
+        self.other || !self.sessions.is_empty() || !self.clients.is_empty()
+    }
+
+    /// Removes and returns the changed sessions and clients: a part of them, or `all`.
+    pub(super) fn take_changes(&mut self, all: bool) -> (Vec<SessionId>, Vec<ClientId>) {
+        fn take<K: Copy + Ord>(changed: &mut BTreeSet<K>, most: usize) -> Vec<K> {
+            let later = changed.iter().nth(most).copied().map(|first| changed.split_off(&first));
+            std::mem::replace(changed, later.unwrap_or_default()).into_iter().collect()
+        }
+        let most = if all { usize::MAX } else { PART };
+        (take(&mut self.sessions, most), take(&mut self.clients, most))
     }
 
     /// Holds the answer to an act until the act is in the registry file.
@@ -90,7 +119,7 @@ impl Persistence {
         line: Option<Action>,
     ) {
         self.acts += 1;
-        self.unchanged = false;
+        self.other = true;
         self.urgent = true;
         let fail = |peers: &mut Peers, connection, act, failure| {
             peers.send(connection, |outbox| outbox.release(act, Some(&M::failed(failure))));
@@ -118,7 +147,7 @@ impl Persistence {
         if figures == Figures::default() {
             return;
         }
-        self.unchanged = false;
+        self.other = true;
         let sum = self.usage.entry((hour, session)).or_default();
         *sum = Spent { name: name.to_owned(), figures: sum.figures.plus(figures) };
     }
@@ -132,8 +161,6 @@ impl Persistence {
     pub(crate) fn counts_now(&mut self, now: Nanos, go_on: bool) -> bool {
         let is_due = self.next_count.is_some_and(|count| count <= now);
         if is_due {
-            // The book also has the memory of each process, which may have changed.
-            self.unchanged = false;
             self.next_count = go_on.then(|| now + COUNT);
         }
         is_due
@@ -141,24 +168,29 @@ impl Persistence {
 
     /// Returns the point in monotonic time of the next write to the registry file, or of the next count.
     pub(crate) fn due(&self) -> Option<Nanos> {
-        let book = (!self.unchanged).then(|| self.written.map_or(Nanos::ZERO, |written| written + PACE));
+        let book = self
+            .has_changes()
+            .then(|| self.written.map_or(Nanos::ZERO, |written| written + PACE));
         [book, self.next_count].into_iter().flatten().min()
     }
 
     /// Returns whether a write to the registry file is due.
     pub(super) fn is_due(&self, now: Nanos) -> bool {
         let paced = self.written.is_none_or(|written| written + PACE <= now);
-        self.urgent || !self.questions.is_empty() || (!self.unchanged && paced)
+        self.urgent || !self.questions.is_empty() || (self.has_changes() && paced)
     }
 
-    /// Begins a write to the registry file. Returns whether sessions or clients changed since the last write.
-    pub(super) fn begin_write(&mut self, now: Nanos) -> bool {
+    /// Begins a write to the registry file. Returns whether an act waits for it; none if there is nothing
+    /// to write.
+    pub(super) fn begin_write(&mut self, now: Nanos) -> Option<bool> {
+        let has_changes = self.has_changes();
         self.written = Some(now);
-        self.urgent = false;
-        !std::mem::replace(&mut self.unchanged, true)
+        self.other = false;
+        let urgent = std::mem::take(&mut self.urgent);
+        has_changes.then_some(urgent)
     }
 
-    pub(super) fn news(&mut self, book: Book) -> News {
-        News { book, spent: std::mem::take(&mut self.usage), act: self.acts }
+    pub(super) fn news(&mut self, changes: Changes) -> News {
+        News { changes, spent: std::mem::take(&mut self.usage), act: self.acts }
     }
 }

@@ -2,10 +2,9 @@
 
 use std::collections::BTreeSet;
 use std::os::fd::OwnedFd;
-use std::time::SystemTime;
 
 use gpushare_core::{Event, log};
-use gpushare_proto::SessionId;
+use gpushare_proto::{ClientId, SessionId};
 use gpushare_sys::clock;
 use tokio::sync::mpsc;
 use tracing::{info, warn};
@@ -36,6 +35,7 @@ impl Engine {
         reel: Option<Reel>,
     ) -> anyhow::Result<Self> {
         let known: BTreeSet<SessionId> = book.sessions.iter().map(|entry| entry.session).collect();
+        let clients: Vec<ClientId> = book.clients.iter().map(|entry| entry.client).collect();
         let (mut living, mut dead) = (Vec::new(), Vec::new());
         for entry in book.clients {
             if known.contains(&entry.session) {
@@ -53,12 +53,16 @@ impl Engine {
             expected: living.iter().map(|(entry, _)| entry.client).collect(),
             incomplete: !complete,
             started,
-            unix_seconds: clocks().unix / 1_000_000_000,
+            unix_seconds: Clocks::now().unix / 1_000_000_000,
             config: settings.core.clone(),
         };
         let machine = Machine::start(header, reel)?;
         let ids = (book.next_session, book.next_client);
         let mut engine = Self::new(settings, limit, inputs, machine, started, ids);
+        // Whether the file can be written shows at once. Each entry may change or go.
+        engine.persistence.write_in_any_case();
+        known.iter().for_each(|&session| engine.persistence.session_changed(session));
+        clients.into_iter().for_each(|client| engine.persistence.client_changed(client));
         take_cards(&mut engine)?;
         for entry in book.sessions {
             restore_session(&mut engine, entry);
@@ -107,7 +111,7 @@ fn restore_session(engine: &mut Engine, mut entry: SessionEntry) {
         Origin::Registered { by, .. } => by.open(),
         Origin::Implicit(_) | Origin::Created { .. } => None,
     };
-    engine.sessions.restore(entry, registrar.is_some(), clocks());
+    engine.sessions.restore(entry, registrar.is_some(), Clocks::now());
     if let Some(pidfd) = registrar {
         engine.watch(pidfd.into(), Watched::Registrar(session)).until_death();
     }
@@ -148,12 +152,4 @@ fn restore_leads(engine: &mut Engine) {
     });
     let leads: Vec<Event> = leads.collect();
     engine.feed_all(leads);
-}
-
-pub(super) fn clocks() -> Clocks {
-    let unix = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
-    Clocks {
-        monotonic: clock::monotonic(),
-        unix: u64::try_from(unix.as_nanos()).unwrap_or(u64::MAX),
-    }
 }

@@ -14,16 +14,14 @@ use gpushare_proto::audit::{Action, Outcome};
 use gpushare_proto::tenant::FailureCode;
 use gpushare_sys::clock;
 use tokio::sync::oneshot;
-use tracing::warn;
 
 use super::queue::WaitingAnswer;
-use super::restart::clocks;
 use super::usage;
 use crate::clients::leave;
 use crate::engine::Engine;
 use crate::input::Input;
-use crate::operation::failure;
-use crate::registry::{Book, Hour, Word, Writer};
+use crate::operation::{Operation, failure};
+use crate::registry::{Changes, Hour, SessionEntry, Word, Writer};
 
 /// Error code of an act that is effective and not on the disk.
 const NOT_KEPT: &str = "not_kept";
@@ -38,15 +36,14 @@ pub(crate) fn write_if_due(engine: &mut Engine, writer: &Writer) {
 /// Hands everything to the writer thread at the end of the daemon, when no client is accepted any longer.
 pub(crate) fn write_last(engine: &mut Engine, writer: &Writer) {
     usage::count_all(engine, clock::monotonic());
-    engine.persistence.changed();
+    engine.persistence.write_in_any_case();
     write(engine, writer, true);
 }
 
 fn write(engine: &mut Engine, writer: &Writer, last: bool) {
-    if engine.persistence.begin_write(clock::monotonic()) {
-        let mut book = book(engine);
-        book.ended = last;
-        writer.publish(engine.persistence.news(book));
+    if let Some(urgent) = engine.persistence.begin_write(clock::monotonic()) {
+        let changes = Changes { ended: last, ..changes(engine, urgent || last) };
+        writer.publish(engine.persistence.news(changes));
     }
     for (connection, since) in engine.persistence.take_questions() {
         let (answer, answered) = oneshot::channel();
@@ -61,17 +58,26 @@ fn write(engine: &mut Engine, writer: &Writer, last: bool) {
     }
 }
 
-fn book(engine: &Engine) -> Book {
-    let mut book = Book::new(engine.sessions.next, engine.clients.next);
-    book.sessions = engine.sessions.entries(clocks());
-    for entry in &mut book.sessions {
-        entry.joined = engine.joined.of_session(entry.session);
+/// Returns the present entries of sessions and clients that changed: of a part of them, or of `all`.
+fn changes(engine: &mut Engine, all: bool) -> Changes {
+    let (sessions, clients) = engine.persistence.take_changes(all);
+    let session = |id| {
+        let entry = engine.sessions.entry(id);
+        let joined = || engine.joined.of_session(id);
+        (id, entry.map(|entry| SessionEntry { joined: joined(), ..entry }))
+    };
+    let client = |id| {
+        let dead = || engine.awaited.get(id).or_else(|| engine.orphans.entry(id)).cloned();
+        let living = engine.clients.get(id).and_then(|client| client.entry(id, &engine.cards));
+        (id, living.or_else(dead))
+    };
+    Changes {
+        ended: false,
+        next_session: engine.sessions.next,
+        next_client: engine.clients.next,
+        sessions: sessions.into_iter().map(session).collect(),
+        clients: clients.into_iter().map(client).collect(),
     }
-    book.clients.extend(engine.awaited.entries().cloned());
-    book.clients.extend(engine.orphans.entries().cloned());
-    let living = engine.clients.iter().filter_map(|(id, client)| client.entry(id, &engine.cards));
-    book.clients.extend(living);
-    book
 }
 
 /// Releases the answers to all acts up to the one that the writer thread reports, or sends failures instead.
@@ -101,7 +107,12 @@ fn fail(engine: &mut Engine, act: u64, waiting: WaitingAnswer, cause: &str) {
     let message = format!(
         "the daemon cannot write its registry ({cause}): {outcome}; make room for it, or look at its log"
     );
-    warn!("an act of {connection} is not kept: {message}");
+    if let Some((_, peer)) = engine.peers.get(connection) {
+        Operation::done("registry.write")
+            .peer(peer)
+            .failed(Outcome::Failed, NOT_KEPT)
+            .warn(format_args!("an act of {connection} is not kept: {message}"));
+    }
     if let Some(line) = line {
         engine.audit.write_act(Action {
             result: Outcome::Failed,

@@ -16,21 +16,43 @@ use crate::operation::failure;
 use crate::registry::{CardLead, Figures, Hour, Spent, view};
 use crate::sessions::Session;
 
+/// Number of sessions that are counted between two inputs.
+const SLICE: usize = 32;
+
+/// Counts the next slice of the sessions, from `engine.counting` on.
+pub(crate) fn count_slice(engine: &mut Engine) {
+    let Some(first) = engine.counting else { return };
+    let (now, hour) = (clock::monotonic(), Hour::now());
+    let ids: Vec<SessionId> = engine.sessions.ids_from(first).take(SLICE).collect();
+    ids.iter().for_each(|&id| count(engine, now, hour, id));
+    let last = ids.last().filter(|_| ids.len() == SLICE);
+    engine.counting = last.map(|last| SessionId(last.0.saturating_add(1)));
+}
+
 pub(crate) fn count_all(engine: &mut Engine, now: Nanos) {
     let hour = Hour::now();
-    let ids: Vec<SessionId> = engine.sessions.iter().map(|(id, _)| id).collect();
-    for id in ids {
-        let leads = engine.machine.leads(now, id).into_iter();
-        let on_card = |(gpu, lead_ns)| Some(CardLead { card: engine.cards.get(gpu)?.info.uuid, lead_ns });
-        let leads = leads.filter_map(on_card).collect();
-        if let Some((figures, allocated)) = figures(engine, now, id)
-            && let Some(session) = engine.sessions.get_mut(id)
-        {
-            session.leads = leads;
-            let news = session.count(figures, allocated, hour);
-            engine.persistence.add_usage(hour, id, &session.name, news);
-        }
+    let ids: Vec<SessionId> = engine.sessions.ids_from(SessionId(0)).collect();
+    ids.into_iter().for_each(|id| count(engine, now, hour, id));
+    engine.counting = None;
+}
+
+fn count(engine: &mut Engine, now: Nanos, hour: Hour, id: SessionId) {
+    let leads = engine.machine.leads(now, id).into_iter();
+    let on_card = |(gpu, lead_ns)| Some(CardLead { card: engine.cards.get(gpu)?.info.uuid, lead_ns });
+    let leads: Vec<CardLead> = leads.filter_map(on_card).collect();
+    let Some((figures, allocated)) = figures(engine, now, id) else { return };
+    let Some(session) = engine.sessions.get_mut(id) else { return };
+    let moved = std::mem::replace(&mut session.leads, leads) != session.leads;
+    let news = session.count(figures, allocated, hour);
+    if moved || news != Figures::default() {
+        engine.persistence.session_changed(id);
     }
+    engine.persistence.add_usage(hour, id, &session.name, news);
+    // The memory of each process may have changed.
+    engine
+        .clients
+        .ids_of(id)
+        .for_each(|client| engine.persistence.client_changed(client));
 }
 
 /// Counts the last usage of a session that was removed from the table, with the decision machine's figures.

@@ -1,20 +1,22 @@
 //! The registry: clients, sessions and usage, stored in a file for the next daemon.
 //!
 //! ```text
-//!   engine ─ book, usage ─▶ slot, latest wins ─▶ thread: Store ─ one fsynced commit ─▶ registry.redb
+//!   engine ─ changes, usage ─▶ slot, added up ─▶ thread: Book ─▶ Store ─ one fsynced commit ─▶ registry.redb
 //!     ▲                                             │
 //!     └─ answer: all acts up to this one are stored ◀┘
 //! ```
 //!
-//! A writer thread writes the file, so a slow disk delays no grant. Only the answers to administrators wait
-//! for the thread. Entries about processes are valid on the boot on which they were written. Persistent
-//! sessions and usage are also valid after a reboot. A damaged file is renamed.
+//! A writer thread writes the file, so a slow disk delays no grant. Only the answers to administrators
+//! wait for the thread. The engine hands over only what changed, and the thread keeps the whole book.
+//! Entries about processes are valid on the boot on which they were written. Persistent sessions and usage
+//! are also valid after a reboot. A damaged file is renamed.
 
 mod file;
 mod store;
 mod usage;
 mod writer;
 
+use std::collections::BTreeMap;
 use std::fs;
 
 use gpushare_proto::session::{Binding, Terms};
@@ -104,7 +106,41 @@ pub(crate) struct CardUse {
     pub(crate) used: Bytes,
 }
 
+/// Changes of sessions and clients since the last ones. `None` stands for a session or client that is over.
+#[derive(Debug, Default)]
+pub(crate) struct Changes {
+    pub(crate) ended: bool,
+    pub(crate) next_session: u64,
+    pub(crate) next_client: u64,
+    pub(crate) sessions: BTreeMap<SessionId, Option<SessionEntry>>,
+    pub(crate) clients: BTreeMap<ClientId, Option<ClientEntry>>,
+}
+
+impl Changes {
+    /// Adds later changes, which replace earlier ones.
+    fn add(&mut self, later: Self) {
+        let Self { ended, next_session, next_client, sessions, clients } = later;
+        (self.ended, self.next_session, self.next_client) = (ended, next_session, next_client);
+        self.sessions.extend(sessions);
+        self.clients.extend(clients);
+    }
+}
+
 impl Book {
+    fn apply(&mut self, changes: Changes) {
+        let Changes { ended, next_session, next_client, sessions, clients } = changes;
+        (self.ended, self.next_session, self.next_client) = (ended, next_session, next_client);
+        replace_entries(&mut self.sessions, sessions, |entry| entry.session);
+        replace_entries(&mut self.clients, clients, |entry| entry.client);
+    }
+
+    /// Puts the entries in the order of their numbers.
+    fn sorted(mut self) -> Self {
+        self.sessions.sort_by_key(|entry| entry.session);
+        self.clients.sort_by_key(|entry| entry.client);
+        self
+    }
+
     pub(crate) fn new(next_session: u64, next_client: u64) -> Self {
         Self { boot: boot_id(), next_session, next_client, ..Self::default() }
     }
@@ -133,6 +169,21 @@ impl Book {
             entry.leads.clear();
         }
         Self { sessions, ..Self::new(next_session, next_client) }
+    }
+}
+
+fn replace_entries<K: Ord, T>(
+    entries: &mut Vec<T>,
+    changes: BTreeMap<K, Option<T>>,
+    number: impl Fn(&T) -> K,
+) {
+    for (id, change) in changes {
+        match (entries.binary_search_by(|entry| number(entry).cmp(&id)), change) {
+            (Ok(at), Some(entry)) => entries[at] = entry,
+            (Ok(at), None) => _ = entries.remove(at),
+            (Err(at), Some(entry)) => entries.insert(at, entry),
+            (Err(_), None) => {}
+        }
     }
 }
 

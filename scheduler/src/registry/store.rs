@@ -233,10 +233,7 @@ impl Store {
         }
         let too_many = sums.len().saturating_sub(MOST_ANSWERED);
         // As in the file, the sessions that used most stay.
-        let weight = |(session, (_, spent)): (&SessionId, &(Hour, Spent))| {
-            let Figures { gpu_time, waited, .. } = spent.figures;
-            (gpu_time.0.saturating_add(waited.0), *session)
-        };
+        let weight = |(session, (_, spent)): (&SessionId, &(Hour, Spent))| (spent.figures.weight(), *session);
         let mut least: Vec<_> = sums.iter().map(weight).collect();
         least.sort_unstable();
         for (_, session) in &least[..too_many] {
@@ -442,8 +439,7 @@ fn forget_least_usage(table: &mut Table<'_, (u64, u64), Row<'static>>) -> Result
     let mut rows = Vec::new();
     for row in table.iter()? {
         let (key, row) = row?;
-        let used = figures(row.value());
-        rows.push((used.gpu_time.0.saturating_add(used.waited.0), key.value()));
+        rows.push((figures(row.value()).weight(), key.value()));
     }
     // Removes more than necessary, because each call reads all rows.
     let most = usize::try_from(MOST_USAGE - MOST_USAGE / 16).unwrap_or(usize::MAX);

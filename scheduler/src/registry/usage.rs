@@ -35,6 +35,11 @@ impl Figures {
         }
     }
 
+    /// Returns the time by which rows are compared when some must be dropped.
+    pub(super) fn weight(self) -> u64 {
+        self.gpu_time.0.saturating_add(self.waited.0)
+    }
+
     /// Returns the increase since `before`. The peak is the new one if it is larger, else 0.
     pub(crate) fn since(self, before: Self) -> Self {
         Self {
@@ -82,17 +87,43 @@ pub(crate) struct Spent {
 /// Usage by hour and session.
 pub(crate) type Usage = BTreeMap<(Hour, SessionId), Spent>;
 
+/// Largest number of rows that wait for the disk. While it is full, users may begin any number of sessions.
+const MOST_WAITING: usize = 10_000;
+
+/// Adds usage that waits for the disk. Beyond [`MOST_WAITING`] rows, those with the least usage are dropped.
 pub(super) fn add(usage: &mut Usage, more: Usage) {
     for (key, spent) in more {
         let sum = usage.entry(key).or_default();
         sum.figures = sum.figures.plus(spent.figures);
         sum.name = spent.name;
     }
+    if usage.len() > MOST_WAITING {
+        let mut rows: Vec<_> = usage.iter().map(|(key, spent)| (spent.figures.weight(), *key)).collect();
+        rows.sort_unstable();
+        // More than necessary, because each time all rows are read.
+        let least = rows.len() - (MOST_WAITING - MOST_WAITING / 16);
+        rows[..least].iter().for_each(|(_, key)| _ = usage.remove(key));
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn usage_that_waits_for_the_disk_is_bounded_and_the_most_is_kept() {
+        let mut waiting = Usage::new();
+        let spent = |gpu_time| Spent {
+            name: String::new(),
+            figures: Figures { gpu_time: Nanos(gpu_time), ..Figures::default() },
+        };
+        for session in 0..3 * MOST_WAITING as u64 {
+            let much = if session == 7 { 1_000_000 } else { session % 10 };
+            add(&mut waiting, Usage::from([((Hour(1), SessionId(session)), spent(much))]));
+            assert!(waiting.len() <= MOST_WAITING);
+        }
+        assert!(waiting.contains_key(&(Hour(1), SessionId(7))));
+    }
 
     #[test]
     fn a_peak_counts_in_the_hour_in_which_it_was_reached() {

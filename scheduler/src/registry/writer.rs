@@ -1,4 +1,5 @@
-//! Writer thread of the registry. It writes the latest state as soon as the last write is on the disk.
+//! Writer thread of the registry. It keeps the state of sessions and clients, and writes the latest one as
+//! soon as the last write is on the disk.
 
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
@@ -9,16 +10,16 @@ use tokio::sync::{oneshot, watch};
 use tokio::task::spawn_blocking;
 use tracing::{info, warn};
 
-use super::Book;
 use super::store::Store;
 use super::usage::{self, Hour, Usage};
+use super::{Book, Changes};
 
 /// Pause after a first failed write, and the longest pause after repeated failures.
 const RETRY: (Duration, Duration) = (Duration::from_millis(250), Duration::from_secs(30));
 
 #[derive(Debug)]
 pub(crate) struct News {
-    pub(crate) book: Book,
+    pub(crate) changes: Changes,
     /// Usage of all sessions since the last request to write.
     pub(crate) spent: Usage,
     /// Number of the latest act of an administrator that this state includes.
@@ -36,7 +37,7 @@ pub(crate) struct Word {
 /// Work that the writer thread has not begun yet.
 #[derive(Debug, Default)]
 struct Slot {
-    book: Option<(Book, u64)>,
+    news: Option<(Changes, u64)>,
     spent: Usage,
     questions: Vec<Question>,
     ending: bool,
@@ -63,7 +64,7 @@ impl Mailbox {
     /// Waits for work, at most until the point in time `retry`, and takes the work.
     fn take(&self, retry: Option<Instant>) -> Slot {
         let mut slot = self.slot();
-        while slot.book.is_none() && slot.questions.is_empty() && !slot.ending {
+        while slot.news.is_none() && slot.questions.is_empty() && !slot.ending {
             let left = retry.map(|retry| retry.saturating_duration_since(Instant::now()));
             slot = match left {
                 Some(Duration::ZERO) => break,
@@ -87,19 +88,22 @@ pub(crate) struct Writer {
 }
 
 impl Writer {
-    pub(crate) fn start(store: Store) -> std::io::Result<Self> {
+    /// Starts the thread for a registry file whose present contents are `book`.
+    pub(crate) fn start(store: Store, book: Book) -> std::io::Result<Self> {
         let mailbox = Arc::new(Mailbox::default());
         let (say, words) = watch::channel(Word::default());
         let own = mailbox.clone();
         let thread = thread::Builder::new().name("registry".into()).stack_size(512 << 10);
-        let thread = thread.spawn(move || keep(store, &own, &say))?;
+        let thread = thread.spawn(move || keep(store, book.sorted(), &own, &say))?;
         Ok(Self { mailbox, words, thread })
     }
 
-    /// Hands the latest state to the writer thread, in place of an earlier one that is not written yet.
+    /// Hands changes to the writer thread, which adds them to earlier ones that are not written yet.
     pub(crate) fn publish(&self, news: News) {
         let mut slot = self.mailbox.slot();
-        slot.book = Some((news.book, news.act));
+        let (changes, act) = slot.news.get_or_insert_default();
+        changes.add(news.changes);
+        *act = news.act;
         usage::add(&mut slot.spent, news.spent);
         drop(slot);
         self.mailbox.news.notify_one();
@@ -130,16 +134,19 @@ impl Writer {
 }
 
 /// Writes each latest state. Repeats a failed write until it succeeds or a newer state exists.
-fn keep(mut store: Store, mailbox: &Mailbox, say: &watch::Sender<Word>) -> bool {
-    let mut latest: Option<(Book, u64)> = None;
+fn keep(mut store: Store, mut book: Book, mailbox: &Mailbox, say: &watch::Sender<Word>) -> bool {
+    let mut act = 0;
     let mut retry: Option<(Instant, Duration)> = None;
     loop {
         let slot = mailbox.take(retry.map(|(at, _)| at));
         let due = retry.is_some_and(|(at, _)| at <= Instant::now());
-        let fresh = slot.book.is_some();
-        latest = slot.book.or(latest);
-        if let Some((book, act)) = latest.as_ref().filter(|_| fresh || due || slot.ending) {
-            let failure = store.write(book, slot.spent).err();
+        let fresh = slot.news.is_some();
+        if let Some((changes, latest)) = slot.news {
+            book.apply(changes);
+            act = latest;
+        }
+        if fresh || due || slot.ending {
+            let failure = store.write(&book, slot.spent).err();
             retry = match (&failure, retry) {
                 (None, None) => None,
                 (None, Some(_)) => {
@@ -159,7 +166,7 @@ fn keep(mut store: Store, mailbox: &Mailbox, say: &watch::Sender<Word>) -> bool 
                     Some((Instant::now() + pause, pause))
                 }
             };
-            say.send_replace(Word { act: *act, failure });
+            say.send_replace(Word { act, failure });
         }
         for question in slot.questions {
             // The receiver may be gone.
@@ -178,7 +185,8 @@ mod tests {
     use super::*;
 
     fn news(next_client: u64, act: u64) -> News {
-        News { book: Book::new(1, next_client), spent: Usage::new(), act }
+        let changes = Changes { next_session: 1, next_client, ..Changes::default() };
+        News { changes, spent: Usage::new(), act }
     }
 
     #[tokio::test]
@@ -186,7 +194,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("registry.redb");
         let open = || Store::open((File::open(folder.path()).unwrap().into(), path.clone()), None).unwrap();
-        let mut writer = Writer::start(open().0).unwrap();
+        let mut writer = Writer::start(open().0, Book::new(1, 1)).unwrap();
         let done = |act| Word { act, failure: None };
         writer.publish(news(2, 1));
         assert_eq!(writer.word().await, done(1));

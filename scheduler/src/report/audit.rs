@@ -13,7 +13,7 @@ use gpushare_sys::clock;
 use crate::audit::Audit;
 use crate::clients::table::Client;
 use crate::identity::PeerProcess;
-use crate::log_limiter::LogLimiter;
+use crate::log::limiter::LogLimiter;
 use crate::operation::{OUT_OF_MEMORY, Operation, code_name, outcome_of, plain};
 use crate::sessions::Sessions;
 
@@ -108,6 +108,7 @@ impl AuditTrail {
     /// Logs that a session has expired.
     pub(crate) fn expired(&self, id: SessionId, name: &str, was: &str) {
         Operation::of("session.expire", id, name)
+            .always()
             .info(format_args!("the time of session {name} ({id}) is over"));
         self.write_act(Action {
             session_id: Some(id),
@@ -126,7 +127,7 @@ impl AuditTrail {
         (pid, uid): (u32, Option<u32>),
         cause: Option<&std::io::Error>,
     ) {
-        let operation = Operation::of("process.kill", session, &name).process(pid);
+        let operation = Operation::of("process.kill", session, &name).process(pid).always();
         let operation = uid.map_or(operation, |uid| operation.user(uid));
         match cause {
             None => operation.warn(format_args!("ended {client} (pid {pid}): it did not let go of the GPU")),
@@ -319,7 +320,7 @@ fn changed(reply: &AdminReply) -> Done {
 
 fn made(session: SessionId, name: &str, sessions: &Sessions) -> Done {
     let terms = sessions.get(session).map(|known| {
-        let state = known.state(clock::monotonic());
+        let state = known.state(clock::boot());
         let ends = state.expires_in_ns.map_or(String::new(), |left| format!(", ends in {left}"));
         format!("memory {}, for {}{ends}", state.terms.memory, state.binding)
     });
@@ -341,7 +342,7 @@ fn record(peer: &PeerProcess, intent: Intent, result: Result<Done, &Failure>) ->
         (Some(session), Some(name)) => Operation::of(operation, session, name),
         _ => Operation::done(operation),
     };
-    let mut record = record.peer(peer);
+    let mut record = record.peer(peer).always();
     if let Some(gpu) = gpu {
         record = record.on(gpu);
     }

@@ -11,7 +11,7 @@ use crate::clients::awaited::stopped;
 use crate::clients::table::Clients;
 use crate::operation::Operation;
 use crate::registry::ClientEntry;
-use crate::sessions::Sessions;
+use crate::sessions::{Session, Sessions};
 
 pub(crate) fn notice(notice: &Notice, sessions: &Sessions, clients: &Clients) {
     let session = match notice {
@@ -37,7 +37,11 @@ pub(crate) fn notice(notice: &Notice, sessions: &Sessions, clients: &Clients) {
         | Notice::Refused { session, .. } => *session,
     };
     let name = sessions.name(session);
-    let record = |operation| Operation::of(operation, session, &name);
+    let uid = sessions.get(session).map(Session::uid);
+    let record = |operation| {
+        let record = Operation::of(operation, session, &name);
+        uid.map_or(record, |uid| record.user(uid))
+    };
     match notice {
         Notice::Granted { quantum, waited, .. } => {
             record("lock.grant")
@@ -94,9 +98,12 @@ fn limit_name(limit: LimitKind) -> &'static str {
     }
 }
 
+/// Largest number of processes of one session that are examined for a message.
+const EXAMINED: usize = 16;
+
 /// Names the stopped and the disconnected processes of a session; none if there are no such processes.
 pub(crate) fn stopped_clients(clients: &Clients, session: SessionId) -> Option<String> {
-    let words = clients.of(session).filter_map(|client| {
+    let words = clients.of(session).take(EXAMINED).filter_map(|client| {
         let pid = client.peer.pid;
         match client.connection {
             None => Some(format!("pid {pid} hung up and lives")),
@@ -119,6 +126,7 @@ pub(crate) fn overdue(entry: &ClientEntry, name: &str, policy: StuckPolicy, afte
     };
     Operation::of("process.return", entry.session, name)
         .process(pid)
+        .always()
         .failed(Outcome::Failed, "overdue")
         .warn(format_args!(
             "pid {pid} of {name}, a process of the last daemon{}, is not back after {after} and may use {cards}; \

@@ -2,8 +2,10 @@
 
 // Facts, each with one owner.
 pub(crate) mod audit;
+pub(crate) mod sketch;
 pub(crate) mod watch;
 
 // Functions of the state.
 pub(crate) mod log;
+pub(crate) mod picture;
 pub(crate) mod status;

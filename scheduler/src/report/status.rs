@@ -1,17 +1,16 @@
-//! State of the daemon for `gpushare-ctl status`, for the metrics and for processes. It combines the decision
+//! State of the daemon for `gpushare-ctl status` and for processes. It combines the decision
 //! machine's figures with names, pids and states of processes.
 
 use gpushare_core::snapshot::SessionSnapshot;
 use gpushare_proto::admin::{DaemonView, LockView, SessionView, Status};
 use gpushare_proto::session::Amount;
 use gpushare_proto::tenant::{CardMemory, ProcessMemory, SessionMemory};
-use gpushare_proto::{Bytes, ClientId, GpuId, SessionId};
+use gpushare_proto::{ClientId, SessionId};
 use gpushare_sys::clock;
 
 use super::log::stopped_clients;
 use crate::engine::Engine;
 use crate::identity::PeerProcess;
-use crate::metrics::{AuditPicture, CardPicture, Picture, SessionPicture};
 use crate::sessions::Session;
 
 pub(crate) fn status(engine: &mut Engine) -> Status {
@@ -37,9 +36,8 @@ pub(crate) fn status(engine: &mut Engine) -> Status {
 /// Returns the state of one session; none if the decision machine does not know the session.
 pub(crate) fn session_view(engine: &mut Engine, session: SessionId) -> Option<SessionView> {
     engine.read_pages(Some(session));
-    let snapshot = engine.machine.snapshot(clock::monotonic());
-    let found = snapshot.sessions.into_iter().find(|found| found.session == session)?;
-    Some(view(engine, found))
+    let snapshot = engine.machine.placed_snapshot(clock::monotonic(), session)?;
+    Some(view(engine, snapshot))
 }
 
 fn view(engine: &Engine, snapshot: SessionSnapshot) -> SessionView {
@@ -47,7 +45,7 @@ fn view(engine: &Engine, snapshot: SessionSnapshot) -> SessionView {
     let id = snapshot.session;
     let known = sessions.get(id);
     let implicit = known.is_some_and(Session::is_implicit);
-    let state = known.map(|session| session.state(clock::monotonic())).unwrap_or_default();
+    let state = known.map(|session| session.state(clock::boot())).unwrap_or_default();
     let waits_for = snapshot.waits_for.clone();
     let process = |client: ClientId| {
         let client = engine.clients.get(client);
@@ -75,43 +73,6 @@ fn view(engine: &Engine, snapshot: SessionSnapshot) -> SessionView {
         _ => {}
     }
     view
-}
-
-/// Returns the state of the daemon for the metrics.
-///
-/// Only reads the shared pages, and reports no free bytes to the decision machine.
-pub(crate) fn picture(engine: &mut Engine) -> Picture {
-    let now = clock::monotonic();
-    let snapshot = engine.machine.snapshot(now);
-    let sessions = snapshot.sessions.into_iter().map(|mut state| {
-        engine.clients.update_allocated(&mut state);
-        SessionPicture { name: engine.sessions.name(state.session), state }
-    });
-    let mut sessions: Vec<SessionPicture> = sessions.collect();
-    let living = sessions.len();
-    let cards = snapshot.gpus.into_iter().filter_map(|mut state| {
-        state.allocated_bytes = allocated(&sessions, state.gpu);
-        let info = engine.cards.get(state.gpu)?.info.clone();
-        Some(CardPicture { info, state })
-    });
-    let cards = cards.collect();
-    engine.metrics.name_cards(&engine.cards);
-    sessions.extend(engine.metrics.ended());
-    let (written, lost) = engine.audit.log.counts();
-    Picture {
-        uptime: now - engine.started,
-        ready: !engine.machine.is_recovering(),
-        recovering: snapshot.recovering,
-        cards,
-        sessions,
-        audit: AuditPicture { written, lost },
-        living,
-    }
-}
-
-fn allocated(sessions: &[SessionPicture], gpu: GpuId) -> Bytes {
-    let usages = sessions.iter().flat_map(|session| &session.state.gpus);
-    usages.filter(|usage| usage.gpu == gpu).map(|usage| usage.allocated_bytes).sum()
 }
 
 /// Returns a session's memory as CUDA, NVML and `nvidia-smi` show it inside, with pids as `asker` sees them.

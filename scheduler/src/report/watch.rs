@@ -1,13 +1,15 @@
 //! Events for tools that watch the daemon (watchers).
 //!
 //! ```text
-//!   notices of the decision machine ─────────┐
-//!                                            ├─▶ pending ── one frame per PAUSE ──▶ every watcher
-//!   difference of two states of the machine ─┘
+//!   notices of the decision machine ──────────────────┐
+//!                                                     ├─▶ pending ── one frame per PAUSE ──▶ every watcher
+//!   sessions that the machine looked at ─▶ difference ─┘
 //! ```
 //!
-//! Nothing is computed while no tool watches. A new watcher gets the whole state, as the difference to an
-//! empty state. A watcher that does not read is disconnected, like any other peer with a full outbox.
+//! Nothing is computed while no tool watches. Afterwards each input costs as much as it changes: only
+//! sessions that the decision machine looked at are compared. A new watcher gets the whole state, as the
+//! difference to an empty state. A watcher that does not read is disconnected, like any other peer with a
+//! full outbox.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -31,6 +33,8 @@ pub(crate) struct Watchers {
     connections: BTreeSet<ConnectionId>,
     /// State that the watchers know once all pending events are sent.
     known: State,
+    /// Sessions that may have changed since `known` was updated.
+    changed: BTreeSet<SessionId>,
     pending: Vec<WatchEvent>,
     /// Earliest point in monotonic time of the next message to watchers.
     next: Nanos,
@@ -48,15 +52,16 @@ pub(crate) struct Scene<'a> {
 }
 
 /// Part of the daemon's state that watchers see.
-#[derive(Clone, Debug, Default)]
+#[derive(Debug, Default)]
 struct State {
     cards: BTreeMap<GpuId, (Mode, String)>,
     sessions: BTreeMap<SessionId, SessionState>,
 }
 
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 struct SessionState {
     name: String,
+    /// Activity of the session, without the reason for a wait.
     activity: Activity,
     clients: BTreeSet<ClientId>,
     allocated: BTreeMap<GpuId, Bytes>,
@@ -76,17 +81,31 @@ impl Watchers {
         self.connections.remove(&connection);
     }
 
+    /// Notes sessions that may have changed.
+    pub(crate) fn note_changes(&mut self, sessions: &[SessionId]) {
+        if !self.is_empty() {
+            self.changed.extend(sessions);
+        }
+    }
+
     /// Adds a watcher and sends it the whole state.
     pub(crate) fn start(&mut self, connection: ConnectionId, scene: &Scene<'_>, peers: &mut Peers) {
-        self.note_differences(scene);
-        self.send(peers);
-        let state = State::of(scene);
+        if self.is_empty() {
+            self.known = State::of(scene);
+        } else {
+            self.note_differences(scene);
+            self.send(peers);
+        }
         let mut events = vec![WatchEventKind::Watching {
             version: env!("CARGO_PKG_VERSION").to_owned(),
             pid: std::process::id(),
         }];
-        scene.differences(&State::default(), &state, &mut events);
-        self.known = state;
+        for (&gpu, card) in &self.known.cards {
+            scene.card_differences(gpu, None, card, &mut events);
+        }
+        for (&session, state) in &self.known.sessions {
+            scene.session_differences(session, None, state, &mut events);
+        }
         self.connections.insert(connection);
         peers.reply(connection, &AdminReply::Events(scene.at_now(events)));
     }
@@ -120,6 +139,7 @@ impl Watchers {
     pub(crate) fn update(&mut self, scene: &Scene<'_>, peers: &mut Peers) {
         if self.is_empty() {
             self.pending.clear();
+            self.changed.clear();
             return;
         }
         self.note_differences(scene);
@@ -128,15 +148,32 @@ impl Watchers {
         }
     }
 
+    /// Adds the differences of the changed sessions and of all cards, which are few.
     fn note_differences(&mut self, scene: &Scene<'_>) {
-        if self.is_empty() {
-            return;
-        }
-        let state = State::of(scene);
+        let State { cards, sessions } = &mut self.known;
         let mut events = Vec::new();
-        scene.differences(&self.known, &state, &mut events);
+        for (gpu, mode, reason) in scene.core.modes() {
+            if cards.get(&gpu).is_none_or(|(before, _)| *before != mode) {
+                let now = (mode, reason.to_owned());
+                scene.card_differences(gpu, cards.get(&gpu), &now, &mut events);
+                cards.insert(gpu, now);
+            }
+        }
+        for session in std::mem::take(&mut self.changed) {
+            match SessionState::of(scene, session) {
+                Some(now) => {
+                    scene.session_differences(session, sessions.get(&session), &now, &mut events);
+                    sessions.insert(session, now);
+                }
+                None => {
+                    let Some(before) = sessions.remove(&session) else { continue };
+                    let left = before.clients.iter();
+                    events.extend(left.map(|&client| WatchEventKind::ProcessLeft { session, client }));
+                    events.push(WatchEventKind::SessionEnded { session });
+                }
+            }
+        }
         self.pending.extend(scene.at_now(events));
-        self.known = state;
     }
 
     fn send(&mut self, peers: &mut Peers) {
@@ -145,9 +182,7 @@ impl Watchers {
         }
         let frame = AdminReply::Events(std::mem::take(&mut self.pending));
         self.next = clock::monotonic() + PAUSE;
-        for &connection in &self.connections {
-            peers.reply(connection, &frame);
-        }
+        peers.reply_to_all(&self.connections, &frame);
     }
 }
 
@@ -157,33 +192,26 @@ impl Scene<'_> {
         events.into_iter().map(|what| WatchEvent { at_ns, what }).collect()
     }
 
-    /// Appends the events that describe the differences between two states.
-    fn differences(&self, from: &State, to: &State, events: &mut Vec<WatchEventKind>) {
-        for (&gpu, (mode, reason)) in &to.cards {
-            let before = from.cards.get(&gpu);
-            if let (None, Some(card)) = (before, self.cards.get(gpu)) {
-                events.push(WatchEventKind::CardFound {
-                    gpu,
-                    uuid: card.info.uuid,
-                    name: card.info.name.clone(),
-                    total_bytes: card.info.total,
-                });
-            }
-            if before.is_none_or(|(before, _)| before != mode) {
-                events.push(WatchEventKind::ModeChanged { gpu, mode: *mode, reason: reason.clone() });
-            }
+    /// Appends the events that describe the difference between two states of a card.
+    fn card_differences(
+        &self,
+        gpu: GpuId,
+        before: Option<&(Mode, String)>,
+        (mode, reason): &(Mode, String),
+        events: &mut Vec<WatchEventKind>,
+    ) {
+        if let (None, Some(card)) = (before, self.cards.get(gpu)) {
+            events.push(WatchEventKind::CardFound {
+                gpu,
+                uuid: card.info.uuid,
+                name: card.info.name.clone(),
+                total_bytes: card.info.total,
+            });
         }
-        for (&session, now) in &to.sessions {
-            self.session_differences(session, from.sessions.get(&session), now, events);
-        }
-        let over = from.sessions.iter().filter(|(id, _)| !to.sessions.contains_key(id));
-        for (&session, before) in over {
-            let left = before.clients.iter();
-            events.extend(left.map(|&client| WatchEventKind::ProcessLeft { session, client }));
-            events.push(WatchEventKind::SessionEnded { session });
-        }
+        events.push(WatchEventKind::ModeChanged { gpu, mode: *mode, reason: reason.clone() });
     }
 
+    /// Appends the events that describe the difference between two states of a session.
     fn session_differences(
         &self,
         session: SessionId,
@@ -215,39 +243,44 @@ impl Scene<'_> {
         // A new reason to wait is no event: reasons change often.
         let kind = std::mem::discriminant::<Activity>;
         if before.is_none_or(|before| kind(&before.activity) != kind(&now.activity)) {
-            events.push(WatchEventKind::Turned { session, to: now.activity.clone() });
+            let to = match &now.activity {
+                Activity::Waiting { .. } => {
+                    let waits_for = self.core.waits_for(session).unwrap_or_default();
+                    Activity::Waiting { reason: waits_for.words(|session| self.sessions.name(session)) }
+                }
+                other => other.clone(),
+            };
+            events.push(WatchEventKind::Turned { session, to });
         }
     }
 }
 
 impl State {
     fn of(scene: &Scene<'_>) -> Self {
-        let snapshot = scene.core.snapshot(clock::monotonic());
-        let name = |session| scene.sessions.name(session);
-        let sessions = snapshot.sessions.into_iter().map(|session| {
-            let moving = session.clients.iter().any(|client| client.gate == GateState::Moving);
-            let activity = match session.lock {
-                LockView::Idle => Activity::Idle,
-                LockView::Waiting { .. } => {
-                    Activity::Waiting { reason: session.waits_for.unwrap_or_default().words(name) }
-                }
-                LockView::Holding { .. } if moving => Activity::Moving,
-                LockView::Holding { .. } => Activity::Holding,
-                LockView::Dropping { .. } => Activity::Dropping,
-            };
-            let gpus = session.gpus.iter();
-            let state = SessionState {
-                name: name(session.session),
-                activity,
-                clients: session.clients.iter().map(|client| client.client).collect(),
-                allocated: gpus.map(|gpu| (gpu.gpu, gpu.allocated_bytes)).collect(),
-            };
-            (session.session, state)
-        });
-        let cards = snapshot.gpus.into_iter();
-        Self {
-            cards: cards.map(|gpu| (gpu.gpu, (gpu.mode, gpu.reason))).collect(),
-            sessions: sessions.collect(),
-        }
+        let cards = scene.core.modes().map(|(gpu, mode, reason)| (gpu, (mode, reason.to_owned())));
+        let ids = scene.sessions.iter().map(|(id, _)| id);
+        let sessions = ids.filter_map(|id| Some((id, SessionState::of(scene, id)?)));
+        Self { cards: cards.collect(), sessions: sessions.collect() }
+    }
+}
+
+impl SessionState {
+    /// Returns the present state of a session; none if the session is over.
+    fn of(scene: &Scene<'_>, id: SessionId) -> Option<Self> {
+        let session = scene.core.session_snapshot(clock::monotonic(), id)?;
+        let moving = session.clients.iter().any(|client| client.gate == GateState::Moving);
+        let activity = match session.lock {
+            LockView::Idle => Activity::Idle,
+            LockView::Waiting { .. } => Activity::Waiting { reason: String::new() },
+            LockView::Holding { .. } if moving => Activity::Moving,
+            LockView::Holding { .. } => Activity::Holding,
+            LockView::Dropping { .. } => Activity::Dropping,
+        };
+        Some(Self {
+            name: scene.sessions.name(id),
+            activity,
+            clients: session.clients.iter().map(|client| client.client).collect(),
+            allocated: session.gpus.iter().map(|gpu| (gpu.gpu, gpu.allocated_bytes)).collect(),
+        })
     }
 }

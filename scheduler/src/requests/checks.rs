@@ -6,12 +6,10 @@ use gpushare_proto::session::{Amount, Binding, Quota, Terms};
 use gpushare_proto::tenant::{Failure, FailureCode, GpuChoice, NewSession};
 use gpushare_proto::text::is_printable;
 use gpushare_proto::{Bytes, GpuId, GpuUuid, Nanos, Percent, SessionId};
-use gpushare_sys::clock;
 
 use crate::cards::Cards;
 use crate::engine::Engine;
 use crate::operation::{bad_request, failure, plain};
-use crate::registry::Origin;
 use crate::sessions::Sessions;
 use crate::sessions::terms::names_card;
 
@@ -68,12 +66,8 @@ pub(super) fn check_binding(sessions: &Sessions, binding: &Binding) -> Result<()
             plain(path)
         )));
     }
-    let owner = sessions.iter().find(|(_, session)| match &session.origin {
-        Origin::Created { binding: theirs, .. } => theirs == binding && *binding != Binding::Token,
-        _ => false,
-    });
-    match owner {
-        Some((_, session)) => Err(bad_request(format!(
+    match sessions.with_binding(binding) {
+        Some(session) => Err(bad_request(format!(
             "{binding} belongs to session {} already; delete that one first",
             session.name
         ))),
@@ -208,15 +202,12 @@ pub(super) fn place(engine: &Engine, wish: &GpuChoice) -> Result<Option<GpuUuid>
 
 /// Returns the card with the fewest sessions; among equals, the one with the least allocated memory.
 fn least_used(engine: &Engine) -> Option<GpuUuid> {
-    let snapshot = engine.machine.snapshot(clock::monotonic());
     let load = |gpu: GpuId, uuid: GpuUuid| {
-        let is_on = |id: SessionId| engine.clients.of(id).any(|client| client.page.is_on(gpu));
-        let sessions = engine.sessions.iter();
-        let count = sessions
-            .filter(|(id, session)| session.card == Some(uuid) || is_on(*id))
-            .count();
-        let card = snapshot.gpus.iter().find(|card| card.gpu == gpu);
-        (count, card.map(|card| card.allocated_bytes))
+        let placed = engine.sessions.placed_on(uuid);
+        let on_card = |session: &SessionId| engine.sessions.get(*session).and_then(|session| session.card);
+        let others = engine.clients.sessions_on(gpu).filter(|session| on_card(session) != Some(uuid));
+        let count = placed + others.count();
+        (count, engine.machine.allocated_bytes(gpu))
     };
     let cards = engine.cards.iter().map(|(gpu, card)| (gpu, card.info.uuid));
     cards.min_by_key(|&(gpu, uuid)| load(gpu, uuid)).map(|(_, uuid)| uuid)

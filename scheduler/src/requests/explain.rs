@@ -23,8 +23,8 @@ pub(super) fn explain(engine: &mut Engine, which: &str) -> Result<Explanation, F
     let now = clock::monotonic();
     let uses = |card: &GpuSnapshot| session.gpus.iter().any(|gpu| gpu.gpu == card.gpu);
     let all = session.gpus.is_empty();
-    let snapshot = engine.machine.snapshot(now);
-    let cards = snapshot.gpus.iter().filter(|card| all || uses(card));
+    let snapshots = engine.machine.card_snapshots();
+    let cards = snapshots.iter().filter(|card| all || uses(card));
     let limits = cards.filter_map(|card| {
         let here = session.gpus.iter().find(|gpu| gpu.gpu == card.gpu);
         Some(CardLimitsView {

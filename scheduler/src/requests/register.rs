@@ -2,7 +2,6 @@
 
 use gpushare_proto::session::{Amount, DEFAULT_WEIGHT, Priority};
 use gpushare_proto::tenant::{Failure, FailureCode, NewSession, TenantReply};
-use gpushare_sys::clock;
 
 use super::checks::{check_cards, check_new, largest_card, place};
 use super::sessions::new_token;
@@ -13,7 +12,7 @@ use crate::input::Watched;
 use crate::operation::failure;
 use crate::registry::Origin;
 use crate::secret::TokenHash;
-use crate::sessions::Session;
+use crate::sessions::{Clocks, Session};
 
 /// Creates a session that lasts as long as the process that registers it, or any of its clients.
 pub(super) fn register(
@@ -32,18 +31,20 @@ pub(super) fn register(
     })?;
     let card = place(engine, &wish.gpu)?;
     let token = new_token()?;
-    let now = clock::monotonic();
     let session = engine.open_session(
         |id| wish.name.unwrap_or_else(|| format!("session-{}", id.0)),
         |name| {
-            let expires = wish.terms.ttl.map(|ttl| now + ttl);
+            let expires = wish.terms.ttl.map(|ttl| Clocks::now().end_after(ttl));
             let origin = Origin::Registered { token: TokenHash::of(&token), uid: peer.user, by };
             let session = Session::new(name, wish.terms, origin, wish.oversubscribe, card);
             Session { bound: true, expires, ..session }
         },
     );
     engine.watch(peer.pidfd.clone(), Watched::Registrar(session)).until_death();
-    engine.joined.move_to(by, session);
+    if let Some(left) = engine.joined.session_of(by) {
+        engine.joined.move_to(by, session);
+        engine.persistence.session_changed(left);
+    }
     let name = engine.sessions.name(session);
     Ok(TenantReply::Session { session, name, token, gpu: card })
 }

@@ -1,6 +1,5 @@
 //! Acts of administrators on sessions: create, change, pause, renew, end and delete.
 
-use gpushare_core::Standing;
 use gpushare_proto::admin::{AdminReply, Change, SessionRequest};
 use gpushare_proto::audit::Outcome;
 use gpushare_proto::session::{Binding, Quota, SessionPhase, Terms};
@@ -19,17 +18,20 @@ use crate::identity::PeerProcess;
 use crate::operation::{Operation, bad_request, failure, plain};
 use crate::registry::Origin;
 use crate::secret::TokenHash;
-use crate::sessions::{Session, Sessions};
+use crate::sessions::{Clocks, Session, Sessions};
 
 pub(super) fn named(sessions: &Sessions, which: &str) -> Result<SessionId, Failure> {
     let found = sessions.named(&plain(which));
     found.map_err(|message| failure(FailureCode::NotFound, message))
 }
 
-fn found<'a>(sessions: &'a mut Sessions, which: &str) -> Result<(SessionId, &'a mut Session), Failure> {
+fn found<'a>(sessions: &'a Sessions, which: &str) -> Result<(SessionId, &'a Session), Failure> {
     let id = named(sessions, which)?;
-    let gone = || failure(FailureCode::NotFound, format!("there is no session {which}"));
-    Ok((id, sessions.get_mut(id).ok_or_else(gone)?))
+    Ok((id, sessions.get(id).ok_or_else(|| gone(which))?))
+}
+
+fn gone(which: &str) -> Failure {
+    failure(FailureCode::NotFound, format!("there is no session {which}"))
 }
 
 pub(super) fn session_request(
@@ -90,9 +92,7 @@ fn create(
     check_new(&new)?;
     check_cards(&engine.cards, &new.terms)?;
     check_binding(&engine.sessions, &binding)?;
-    let is_taken =
-        |name: &&String| engine.sessions.iter().any(|(_, known)| known.is_kept() && known.name == **name);
-    if let Some(name) = new.name.as_ref().filter(is_taken) {
+    if let Some(name) = new.name.as_ref().filter(|name| engine.sessions.is_kept_name(name)) {
         return Err(bad_request(format!(
             "there is a session {name} already; choose another name, or delete that one"
         )));
@@ -106,14 +106,14 @@ fn create(
     if let Some(name) = &new.name {
         for (session, other) in engine.sessions.displace(name) {
             engine.audit.renamed(peer, session, name, &other);
-            engine.persistence.changed();
+            engine.watchers.note_changes(&[session]);
+            engine.persistence.session_changed(session);
         }
     }
-    let now = clock::monotonic();
     let session = engine.open_session(
         |id| new.name.unwrap_or_else(|| format!("session-{}", id.0)),
         |name| {
-            let expires = new.terms.ttl.map(|ttl| now + ttl);
+            let expires = new.terms.ttl.map(|ttl| Clocks::now().end_after(ttl));
             Session { expires, ..Session::new(name, new.terms, origin, new.oversubscribe, card) }
         },
     );
@@ -125,11 +125,12 @@ fn create(
 fn act_on(
     engine: &mut Engine,
     which: &str,
-    act: impl FnOnce(&mut Session, Nanos) -> Result<(String, String), Failure>,
+    act: impl FnOnce(&mut Session, Clocks) -> Result<(String, String), Failure>,
 ) -> Result<(SessionId, String, String), Failure> {
-    let (id, session) = found(&mut engine.sessions, which)?;
-    let (old, new) = act(session, clock::monotonic())?;
-    engine.persistence.changed();
+    let id = named(&engine.sessions, which)?;
+    let done = engine.sessions.change(id, |session| act(session, Clocks::now()));
+    let (old, new) = done.ok_or_else(|| gone(which))??;
+    engine.persistence.session_changed(id);
     engine.send_terms(id);
     engine.send_standing(id);
     Ok((id, old, new))
@@ -161,7 +162,7 @@ fn set_standing(
     which: &str,
     act: impl FnOnce(&mut Session),
 ) -> Result<AdminReply, Failure> {
-    let words = |session: &Session, now| match session.phase(now) {
+    let words = |session: &Session, now: Clocks| match session.phase(now.boot) {
         SessionPhase::Good => "running".to_owned(),
         SessionPhase::Paused => "paused".to_owned(),
         SessionPhase::Expired => "expired".to_owned(),
@@ -175,24 +176,24 @@ fn set_standing(
 }
 
 /// Gives a session a new time to live from now on; none for no end.
-fn renew(session: &mut Session, ttl: Option<Nanos>, now: Nanos) -> Result<(String, String), Failure> {
+fn renew(session: &mut Session, ttl: Option<Nanos>, now: Clocks) -> Result<(String, String), Failure> {
     if session.revoked {
         return Err(revoked(&session.name));
     }
     ttl.map_or(Ok(()), check_ttl)?;
-    let words = |session: &Session| match session.expires.map(|end| end - now) {
+    let words = |session: &Session| match session.expires.map(|end| end.boot - now.boot) {
         None => "no end".to_owned(),
         Some(left) if left.is_zero() => "expired".to_owned(),
         Some(left) => format!("{left} left"),
     };
     let old = words(session);
     session.terms.ttl = ttl;
-    session.expires = ttl.map(|ttl| now + ttl);
+    session.expires = ttl.map(|ttl| now.end_after(ttl));
     Ok((old, words(session)))
 }
 
 fn delete(engine: &mut Engine, which: &str) -> Result<AdminReply, Failure> {
-    let (id, session) = found(&mut engine.sessions, which)?;
+    let (id, session) = found(&engine.sessions, which)?;
     let name = session.name.clone();
     if let Some(orphan) = engine.orphans.views(id, clock::monotonic(), &engine.cards).first() {
         let pid = orphan.pid;
@@ -222,24 +223,30 @@ fn delete(engine: &mut Engine, which: &str) -> Result<AdminReply, Failure> {
 
 /// Gives a session a new token. Its processes stay in the session; new processes need the new token.
 fn replace_token(engine: &mut Engine, which: &str) -> Result<AdminReply, Failure> {
-    let (id, session) = found(&mut engine.sessions, which)?;
-    let token = new_token()?;
+    let (id, session) = found(&engine.sessions, which)?;
     let name = session.name.clone();
-    match &mut session.origin {
-        _ if session.revoked => Err(revoked(&name)),
-        Origin::Created { token: Some(hash), .. } => {
-            *hash = TokenHash::of(&token);
-            engine.persistence.changed();
-            Ok(AdminReply::Token { session: id, name, token })
-        }
+    match &session.origin {
+        _ if session.revoked => return Err(revoked(&name)),
+        Origin::Created { token: Some(_), .. } => {}
         Origin::Created { binding, .. } => {
-            Err(bad_request(format!("session {name} has no token: it is for {binding}, which needs none")))
+            let message = format!("session {name} has no token: it is for {binding}, which needs none");
+            return Err(bad_request(message));
         }
-        Origin::Registered { .. } | Origin::Implicit(_) => Err(bad_request(format!(
-            "session {name} lasts as long as its program, which has its token; make one that lasts with \
-             `gpushare-ctl session create`"
-        ))),
+        Origin::Registered { .. } | Origin::Implicit(_) => {
+            return Err(bad_request(format!(
+                "session {name} lasts as long as its program, which has its token; make one that lasts with \
+                 `gpushare-ctl session create`"
+            )));
+        }
     }
+    let new = new_token()?;
+    engine.sessions.change(id, |session| {
+        if let Origin::Created { token: Some(hash), .. } = &mut session.origin {
+            *hash = TokenHash::of(&new);
+        }
+    });
+    engine.persistence.session_changed(id);
+    Ok(AdminReply::Token { session: id, name, token: new })
 }
 
 /// Returns a remark about the cards on which a session uses more than its new limit.
@@ -278,7 +285,7 @@ pub(super) fn limit_implicit(
         return Ok(());
     }
     let name = &session.name;
-    let record = Operation::of("session.limit", id, name);
+    let record = Operation::of("session.limit", id, name).user(session.uid());
     if session.terms != Terms::default() {
         record.failed(Outcome::Refused, "permission").info(format_args!(
             "session {name} ({id}) keeps its {} of memory; a later process asked for {memory}",
@@ -289,20 +296,15 @@ pub(super) fn limit_implicit(
     record.info(format_args!("session {name} ({id}) is limited by its environment: {memory} of memory"));
     session.terms.memory.clone_from(memory);
     session.terms.compute.clone_from(compute);
-    engine.persistence.changed();
+    engine.persistence.session_changed(id);
     engine.send_terms(id);
     Ok(())
 }
 
 /// Reports expired sessions to the decision machine.
-pub(crate) fn end_expired(engine: &mut Engine, now: Nanos) {
-    let is_over = |session: &Session| {
-        let over = matches!(session.phase(now), SessionPhase::Expired | SessionPhase::Revoked);
-        over && session.sent_standing != Standing::Over
-    };
-    let over = engine.sessions.iter().filter(|(_, session)| is_over(session));
-    let over: Vec<(SessionId, bool)> = over.map(|(id, session)| (id, session.paused)).collect();
-    for (id, paused) in over {
+pub(crate) fn end_expired(engine: &mut Engine) {
+    for id in engine.sessions.expired(clock::boot()) {
+        let paused = engine.sessions.get(id).is_some_and(|session| session.paused);
         let name = engine.sessions.name(id);
         engine.audit.expired(id, &name, if paused { "paused" } else { "running" });
         engine.send_standing(id);

@@ -105,7 +105,7 @@ fn carry_out(
             reply = Some(TenantReply::Gpus(cards.collect()));
         }
         TenantRequest::SessionMemory(ref token) => {
-            let session = match (engine.sessions.bound(peer), token) {
+            let session = match (engine.bound(peer), token) {
                 (Some(bound), _) => Some(bound),
                 (None, Some(token)) => engine.sessions.by_token(token, false),
                 (None, None) => own_session(engine, role, peer),

@@ -4,44 +4,56 @@
 //! clients, or the process that registered it. An implicit session lasts as long as its clients. Clients of
 //! the last daemon that may reconnect count too.
 
+mod index;
 mod session;
 pub(crate) mod terms;
 #[cfg(test)]
 mod tests;
 
 use std::collections::BTreeMap;
+use std::time::SystemTime;
 
 use gpushare_core::Standing;
 use gpushare_proto::lookup::{self, LookupError, MAX_SESSION_NAME};
 use gpushare_proto::session::Binding;
-use gpushare_proto::{Nanos, SessionId, Token};
-use gpushare_sys::process;
+use gpushare_proto::{GpuUuid, Nanos, SessionId, Token};
+use gpushare_sys::clock;
 
-pub(crate) use self::session::Session;
+use self::index::Index;
+pub(crate) use self::session::{End, Session};
 use crate::identity::{ImplicitKey, PeerProcess, ProcessId};
-use crate::registry::{Origin, SessionEntry};
+use crate::registry::SessionEntry;
 use crate::secret::TokenHash;
 
-/// Monotonic time and wall clock time of one instant. Ends of sessions are stored in wall clock time.
+/// Time since boot and wall clock time of one instant.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Clocks {
-    pub(crate) monotonic: Nanos,
+    pub(crate) boot: Nanos,
     pub(crate) unix: u64,
 }
 
 impl Clocks {
-    fn monotonic(self, unix: u64) -> Nanos {
-        self.monotonic + Nanos(unix.saturating_sub(self.unix))
+    /// Returns both times of the present.
+    pub(crate) fn now() -> Self {
+        let unix = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+        Self { boot: clock::boot(), unix: u64::try_from(unix.as_nanos()).unwrap_or(u64::MAX) }
     }
 
-    fn unix(self, monotonic: Nanos) -> u64 {
-        self.unix.saturating_add((monotonic - self.monotonic).0)
+    /// Returns the end of a session with this time to live from now on.
+    pub(crate) fn end_after(self, ttl: Nanos) -> End {
+        End { boot: self.boot + ttl, unix: self.unix.saturating_add(ttl.0) }
+    }
+
+    /// Returns the end that the registry has in wall clock time.
+    fn end_at(self, unix: u64) -> End {
+        End { boot: self.boot + Nanos(unix.saturating_sub(self.unix)), unix }
     }
 }
 
 #[derive(Debug)]
 pub(crate) struct Sessions {
     all: BTreeMap<SessionId, Session>,
+    index: Index,
     /// Number for the next new session.
     pub(crate) next: u64,
 }
@@ -49,7 +61,7 @@ pub(crate) struct Sessions {
 impl Sessions {
     /// Creates an empty table whose first session gets the number `next`.
     pub(crate) fn new(next: u64) -> Self {
-        Self { all: BTreeMap::new(), next }
+        Self { all: BTreeMap::new(), index: Index::default(), next }
     }
 
     pub(crate) fn is_empty(&self) -> bool {
@@ -64,6 +76,11 @@ impl Sessions {
         self.all.iter().map(|(&id, session)| (id, session))
     }
 
+    /// Returns the numbers of the sessions from `first` on.
+    pub(crate) fn ids_from(&self, first: SessionId) -> impl Iterator<Item = SessionId> {
+        self.all.range(first..).map(|(&id, _)| id)
+    }
+
     /// Returns the name of a session, or its number if the session is over.
     pub(crate) fn name(&self, session: SessionId) -> String {
         let found = self.get(session);
@@ -73,41 +90,28 @@ impl Sessions {
     /// Returns the session that a token opens. Accepts a revoked token only if `revoked` is true.
     pub(crate) fn by_token(&self, token: &Token, revoked: bool) -> Option<SessionId> {
         let hash = TokenHash::of(token);
-        let session = self.find(|session| session.token().is_some_and(|ours| ours.matches(&hash)))?;
-        self.get(session)
-            .is_some_and(|found| revoked || !found.revoked)
-            .then_some(session)
+        let session = self.index.by_token(&hash)?;
+        let found = self.get(session)?;
+        let opens = found.token().is_some_and(|ours| ours.matches(&hash));
+        (opens && (revoked || !found.revoked)).then_some(session)
     }
 
     /// Returns the session to which the control group or the user of a process is bound, if any.
-    pub(crate) fn bound(&self, peer: &PeerProcess) -> Option<SessionId> {
-        self.by_binding([peer.uid, peer.user], || process::cgroups(peer.pid))
+    ///
+    /// A container chooses the user ids of its processes. So bindings to users count only for processes
+    /// `beside` the daemon: outside of containers, or in the daemon's own one.
+    pub(crate) fn bound(&self, peer: &PeerProcess, beside: bool) -> Option<SessionId> {
+        let users = [peer.uid, peer.user];
+        self.by_binding(if beside { &users } else { &[] }, &peer.groups)
     }
 
     /// Returns the session bound to the innermost of the control groups, else the session bound to the first
     /// of the users.
-    fn by_binding(&self, users: [u32; 2], cgroups: impl FnOnce() -> Vec<String>) -> Option<SessionId> {
-        let bindings = || {
-            self.iter().filter_map(|(id, session)| match &session.origin {
-                Origin::Created { binding, .. } => Some((id, binding)),
-                _ => None,
-            })
-        };
-        let any_group = bindings().any(|(_, binding)| matches!(binding, Binding::Cgroup(_)));
-        let paths = any_group.then(cgroups).unwrap_or_default();
-        let around = |group: &str| {
-            let mut behind = paths.iter().filter_map(|path| path.strip_prefix(group));
-            behind.any(|rest| rest.is_empty() || rest.starts_with('/'))
-        };
-        let group = bindings()
-            .filter_map(|(id, binding)| match binding {
-                Binding::Cgroup(group) if around(group.trim_end_matches('/')) => Some((group.len(), id)),
-                _ => None,
-            })
-            .max_by_key(|&(length, _)| length);
-        let of_user = |uid| bindings().find(|(_, binding)| **binding == Binding::Uid(uid));
-        let user = || users.into_iter().find_map(of_user);
-        group.map(|(_, id)| id).or_else(|| user().map(|(id, _)| id))
+    fn by_binding(&self, users: &[u32], paths: &[String]) -> Option<SessionId> {
+        let groups = paths.iter().filter_map(|path| self.index.by_group(path));
+        let group = groups.max_by_key(|&(length, _)| length);
+        let user = || users.iter().find_map(|&uid| self.index.by_user(uid));
+        group.map(|(_, id)| id).or_else(user)
     }
 
     pub(crate) fn named(&self, which: &str) -> Result<SessionId, String> {
@@ -126,13 +130,11 @@ impl Sessions {
     /// Frees a name for an administrator's new session by renaming programs' sessions that have it. Returns
     /// the renamed sessions with their new names.
     pub(crate) fn displace(&mut self, name: &str) -> Vec<(SessionId, String)> {
-        let renamed = self.iter().filter(|(_, session)| session.name == name && !session.is_kept());
-        let renamed: Vec<SessionId> = renamed.map(|(id, _)| id).collect();
+        let is_programs = |id: &SessionId| self.get(*id).is_some_and(|session| !session.is_kept());
+        let renamed: Vec<SessionId> = self.index.named(name).filter(is_programs).collect();
         let displaced = renamed.into_iter().map(|id| {
             let other = self.beside(name, id);
-            if let Some(session) = self.all.get_mut(&id) {
-                session.name.clone_from(&other);
-            }
+            self.change(id, |session| session.name.clone_from(&other));
             (id, other)
         });
         displaced.collect()
@@ -141,8 +143,12 @@ impl Sessions {
     /// Returns the requested name for a program's session, or another one if an administrator's session has
     /// it.
     fn free(&self, wished: String, id: SessionId) -> String {
-        let is_kept = |session: &Session| session.is_kept() && session.name == wished;
-        if self.all.values().any(is_kept) { self.beside(&wished, id) } else { wished }
+        if self.is_kept_name(&wished) { self.beside(&wished, id) } else { wished }
+    }
+
+    /// Returns whether an administrator's session has a name.
+    pub(crate) fn is_kept_name(&self, name: &str) -> bool {
+        self.index.named(name).any(|id| self.get(id).is_some_and(Session::is_kept))
     }
 
     /// Returns a name that begins like `name` and that no administrator's session has.
@@ -152,39 +158,83 @@ impl Sessions {
             suffix.push_str(&format!("-{}", id.0));
             let kept: String = name.chars().take(MAX_SESSION_NAME.saturating_sub(suffix.len())).collect();
             let other = kept + &suffix;
-            if !self.all.values().any(|session| session.is_kept() && session.name == other) {
+            if !self.is_kept_name(&other) {
                 return other;
             }
         }
     }
 
+    /// Returns a session for changes that the index does not have: its name, token, origin and end stay.
     pub(crate) fn get_mut(&mut self, session: SessionId) -> Option<&mut Session> {
         self.all.get_mut(&session)
     }
 
-    pub(crate) fn remove(&mut self, session: SessionId) -> Option<Session> {
-        self.all.remove(&session)
+    /// Changes a session in any way, and keeps the index up to date.
+    pub(crate) fn change<T>(&mut self, id: SessionId, change: impl FnOnce(&mut Session) -> T) -> Option<T> {
+        let session = self.all.get_mut(&id)?;
+        self.index.remove(id, session);
+        let changed = change(session);
+        self.index.add(id, session);
+        Some(changed)
     }
 
-    /// Returns the point in monotonic time at which the next session expires.
-    pub(crate) fn next_end(&self, now: Nanos) -> Option<Nanos> {
-        let ends = self.all.values().filter(|session| session.sent_standing != Standing::Over);
-        ends.filter_map(|session| session.expires).map(|end| end.max(now)).min()
+    pub(crate) fn remove(&mut self, session: SessionId) -> Option<Session> {
+        let removed = self.all.remove(&session)?;
+        self.index.remove(session, &removed);
+        Some(removed)
+    }
+
+    /// Returns the time since boot at which the next session expires.
+    pub(crate) fn next_end(&self) -> Option<Nanos> {
+        self.index.next_end()
+    }
+
+    /// Returns the sessions that have expired and were not reported as over. `boot` is the present time
+    /// since boot.
+    pub(crate) fn expired(&self, boot: Nanos) -> Vec<SessionId> {
+        self.index.ended(boot).collect()
+    }
+
+    /// Notes the permission to run (standing) that the decision machine is told. Returns the one told before.
+    pub(crate) fn told_standing(&mut self, id: SessionId, standing: Standing) -> Option<Standing> {
+        let session = self.all.get_mut(&id)?;
+        let before = std::mem::replace(&mut session.sent_standing, standing);
+        self.index.note_end(id, session);
+        Some(before)
     }
 
     pub(crate) fn by_key(&self, key: &ImplicitKey) -> Option<SessionId> {
-        self.find(|session| matches!(&session.origin, Origin::Implicit(ours) if ours == key))
+        self.index.by_key(key)
     }
 
     pub(crate) fn by_registrar(&self, process: ProcessId) -> Option<SessionId> {
-        self.find(|session| matches!(&session.origin, Origin::Registered { by, .. } if *by == process))
+        self.index.by_registrar(process)
     }
 
     /// Returns the number of present sessions that a user registered.
     pub(crate) fn registered_by(&self, user: u32) -> usize {
-        let is_own =
-            |session: &&Session| matches!(session.origin, Origin::Registered { uid, .. } if uid == user);
-        self.all.values().filter(is_own).count()
+        self.index.registered_by(user)
+    }
+
+    /// Returns the number of sessions that are assigned to a card.
+    pub(crate) fn placed_on(&self, card: GpuUuid) -> usize {
+        self.index.placed_on(card)
+    }
+
+    /// Returns the session that has a binding to a control group or a user.
+    pub(crate) fn with_binding(&self, binding: &Binding) -> Option<&Session> {
+        let id = match binding {
+            Binding::Token => None,
+            Binding::Uid(uid) => self.index.by_user(*uid),
+            Binding::Cgroup(path) => {
+                let path = path.trim_end_matches('/');
+                self.index
+                    .by_group(path)
+                    .filter(|(length, _)| *length == path.len())
+                    .map(|(_, id)| id)
+            }
+        };
+        self.get(id?)
     }
 
     /// Adds a session with a new number. `name` makes the session's name from the number. A program's session
@@ -200,18 +250,18 @@ impl Sessions {
         if !session.is_kept() {
             session.name = self.free(session.name, id);
         }
-        self.all.insert(id, session);
+        self.insert(id, session);
         id
     }
 
     pub(crate) fn restore(&mut self, entry: SessionEntry, bound: bool, clocks: Clocks) {
-        self.all.insert(
+        self.insert(
             entry.session,
             Session {
                 bound,
                 paused: entry.paused,
                 revoked: entry.revoked,
-                expires: entry.expires_unix.map(|end| clocks.monotonic(end)),
+                expires: entry.expires_unix.map(|end| clocks.end_at(end)),
                 before: entry.totals,
                 leads: entry.leads,
                 ..Session::new(entry.name, entry.terms, entry.origin, entry.oversubscribe, entry.card)
@@ -227,29 +277,30 @@ impl Sessions {
 
     /// Removes a session from the table if nothing keeps it.
     pub(crate) fn take_if_over(&mut self, session: SessionId) -> Option<Session> {
-        if self.get(session)?.is_over() { self.all.remove(&session) } else { None }
+        if self.get(session)?.is_over() { self.remove(session) } else { None }
     }
 
-    pub(crate) fn entries(&self, clocks: Clocks) -> Vec<SessionEntry> {
-        self.iter()
-            .map(|(id, session)| SessionEntry {
-                session: id,
-                name: session.name.clone(),
-                terms: session.terms.clone(),
-                oversubscribe: session.oversubscribe,
-                card: session.card,
-                origin: session.origin.clone(),
-                paused: session.paused,
-                revoked: session.revoked,
-                expires_unix: session.expires.map(|end| clocks.unix(end)),
-                totals: session.before.plus(session.used),
-                leads: session.leads.clone(),
-                joined: Vec::new(),
-            })
-            .collect()
+    fn insert(&mut self, id: SessionId, session: Session) {
+        self.index.add(id, &session);
+        self.all.insert(id, session);
     }
 
-    fn find(&self, is: impl Fn(&Session) -> bool) -> Option<SessionId> {
-        self.iter().find(|(_, session)| is(session)).map(|(id, _)| id)
+    /// Returns the registry entry of a session, without the processes that joined it.
+    pub(crate) fn entry(&self, id: SessionId) -> Option<SessionEntry> {
+        let session = self.get(id)?;
+        Some(SessionEntry {
+            session: id,
+            name: session.name.clone(),
+            terms: session.terms.clone(),
+            oversubscribe: session.oversubscribe,
+            card: session.card,
+            origin: session.origin.clone(),
+            paused: session.paused,
+            revoked: session.revoked,
+            expires_unix: session.expires.map(|end| end.unix),
+            totals: session.before.plus(session.used),
+            leads: session.leads.clone(),
+            joined: Vec::new(),
+        })
     }
 }

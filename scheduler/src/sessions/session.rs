@@ -8,6 +8,16 @@ use gpushare_proto::{Bytes, GpuUuid, Nanos};
 use crate::registry::{CardLead, Figures, Hour, Origin};
 use crate::secret::TokenHash;
 
+/// Point in time at which a session expires, by two clocks. It is the same instant at each write of the
+/// registry.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct End {
+    /// Time since boot, suspends included: a session expires while the machine is suspended.
+    pub(crate) boot: Nanos,
+    /// Nanoseconds since 1970, for the next daemon.
+    pub(crate) unix: u64,
+}
+
 #[derive(Debug)]
 pub(crate) struct Session {
     pub(crate) name: String,
@@ -22,8 +32,8 @@ pub(crate) struct Session {
     pub(crate) clients: usize,
     pub(crate) paused: bool,
     pub(crate) revoked: bool,
-    /// Point in monotonic time at which the session expires; none for never.
-    pub(crate) expires: Option<Nanos>,
+    /// Point in time at which the session expires; none for never.
+    pub(crate) expires: Option<End>,
     /// Permission to run (standing) that the decision machine was told last.
     pub(crate) sent_standing: Standing,
     pub(crate) before: Figures,
@@ -97,11 +107,12 @@ impl Session {
         self.clients == 0 && !self.bound && !self.is_kept()
     }
 
-    pub(crate) fn state(&self, now: Nanos) -> SessionState {
+    /// Returns the state of the session, as tools show it, at a time since boot.
+    pub(crate) fn state(&self, boot: Nanos) -> SessionState {
         SessionState {
             terms: self.terms.clone(),
-            standing: self.phase(now),
-            expires_in_ns: self.expires.map(|end| end - now),
+            standing: self.phase(boot),
+            expires_in_ns: self.expires.map(|end| end.boot - boot),
             binding: match &self.origin {
                 Origin::Created { binding, .. } => binding.clone(),
                 _ => Binding::default(),
@@ -118,11 +129,11 @@ impl Session {
         }
     }
 
-    /// Returns the phase of the session at a point in time, as tools show it.
-    pub(crate) fn phase(&self, now: Nanos) -> SessionPhase {
+    /// Returns the phase of the session at a time since boot, as tools show it.
+    pub(crate) fn phase(&self, boot: Nanos) -> SessionPhase {
         match self.expires {
             _ if self.revoked => SessionPhase::Revoked,
-            Some(end) if end <= now => SessionPhase::Expired,
+            Some(end) if end.boot <= boot => SessionPhase::Expired,
             _ if self.paused => SessionPhase::Paused,
             _ => SessionPhase::Good,
         }

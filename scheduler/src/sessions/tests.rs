@@ -2,12 +2,12 @@ use gpushare_proto::GpuUuid;
 use gpushare_proto::session::{SessionPhase, Terms};
 
 use super::*;
-use crate::registry::CardLead;
+use crate::registry::{CardLead, Origin};
 
 const TOKEN: Token = Token([9; 32]);
 const REGISTRAR: ProcessId = ProcessId { pid: 5, start: 50 };
 
-const CLOCKS: Clocks = Clocks { monotonic: Nanos(1000), unix: 5000 };
+const CLOCKS: Clocks = Clocks { boot: Nanos(1000), unix: 5000 };
 
 fn created(name: &str, origin: Origin) -> Session {
     Session::new(name.to_owned(), Terms::default(), origin, false, None)
@@ -24,15 +24,29 @@ fn a_control_group_comes_before_a_user_and_the_closest_first() {
     let user = bound_to(&mut sessions, Binding::Uid(7));
     let outer = bound_to(&mut sessions, Binding::Cgroup("/pods".into()));
     let inner = bound_to(&mut sessions, Binding::Cgroup("/pods/a".into()));
-    let of = |uid, path: &str| sessions.by_binding([uid, uid], || vec![path.to_owned()]);
+    let of = |uid, path: &str| sessions.by_binding(&[uid, uid], &[path.to_owned()]);
     assert_eq!(of(7, "/pods/a/b"), Some(inner));
     assert_eq!(of(7, "/pods/ab"), Some(outer));
     assert_eq!(of(8, "/pods"), Some(outer));
     assert_eq!(of(7, "/podsters"), Some(user));
     assert_eq!(of(8, "/"), None);
     let docker = ["/system.slice/containerd.service", "/pods/a"].map(str::to_owned);
-    assert_eq!(sessions.by_binding([7, 7], || docker.to_vec()), Some(inner));
-    assert_eq!(sessions.by_binding([100_005, 7], Vec::new), Some(user));
+    assert_eq!(sessions.by_binding(&[7, 7], &docker), Some(inner));
+    assert_eq!(sessions.by_binding(&[100_005, 7], &[]), Some(user));
+}
+
+#[test]
+fn a_binding_to_a_user_counts_only_beside_the_daemon() {
+    let mut sessions = Sessions::new(1);
+    let (stream, _other) = std::os::unix::net::UnixStream::pair().unwrap();
+    let peer = PeerProcess::of(&stream).unwrap();
+    let user = bound_to(&mut sessions, Binding::Uid(peer.uid));
+    assert_eq!(sessions.bound(&peer, true), Some(user));
+    assert_eq!(sessions.bound(&peer, false), None, "it may be root in a container that became this user");
+    let mut inside = peer;
+    inside.groups = ["/docker/1f2e".to_owned()].into();
+    let group = bound_to(&mut sessions, Binding::Cgroup("/docker".into()));
+    assert_eq!(sessions.bound(&inside, false), Some(group), "a container cannot choose its control group");
 }
 
 #[test]
@@ -93,16 +107,48 @@ fn a_name_that_is_made_up_is_no_longer_than_others() {
 fn an_end_is_the_same_time_after_a_restart() {
     let mut sessions = Sessions::new(1);
     let id = bound_to(&mut sessions, Binding::Token);
-    if let Some(session) = sessions.get_mut(id) {
-        session.expires = Some(Nanos(3000));
-    }
-    assert_eq!(sessions.entries(CLOCKS)[0].expires_unix, Some(7000));
-    let later = Clocks { monotonic: Nanos(50), unix: 6500 };
+    sessions.change(id, |session| session.expires = Some(CLOCKS.end_after(Nanos(2000))));
+    assert_eq!(sessions.entry(id).unwrap().expires_unix, Some(7000));
+    let later = Clocks { boot: Nanos(50), unix: 6500 };
     let mut next = Sessions::new(2);
-    next.restore(sessions.entries(CLOCKS).remove(0), false, later);
-    assert_eq!(next.get(id).unwrap().expires, Some(Nanos(550)));
+    next.restore(sessions.entry(id).unwrap(), false, later);
+    assert_eq!(next.get(id).unwrap().expires, Some(End { boot: Nanos(550), unix: 7000 }));
+    assert_eq!(next.entry(id), sessions.entry(id), "it is written once, whatever the clocks say");
     let standing = |now| next.get(id).unwrap().phase(Nanos(now));
     assert_eq!((standing(549), standing(550)), (SessionPhase::Good, SessionPhase::Expired));
+}
+
+#[test]
+fn an_end_is_reported_once_and_again_after_a_renewal() {
+    let mut sessions = Sessions::new(1);
+    let id = bound_to(&mut sessions, Binding::Token);
+    let end = |ttl| Some(CLOCKS.end_after(Nanos(ttl)));
+    sessions.change(id, |session| session.expires = end(10));
+    assert_eq!(sessions.next_end(), Some(Nanos(1010)));
+    assert_eq!((sessions.expired(Nanos(1009)), sessions.expired(Nanos(1010))), (vec![], vec![id]));
+    sessions.told_standing(id, Standing::Over);
+    sessions.change(id, |session| session.paused = true);
+    assert_eq!((sessions.next_end(), sessions.expired(Nanos::MAX)), (None, vec![]));
+    sessions.change(id, |session| session.expires = end(20));
+    sessions.told_standing(id, Standing::Good);
+    assert_eq!(sessions.next_end(), Some(Nanos(1020)));
+    sessions.remove(id);
+    assert_eq!(sessions.next_end(), None);
+}
+
+#[test]
+fn what_is_searched_for_is_found_after_changes_too() {
+    let mut sessions = Sessions::new(1);
+    let id = by_program(&mut sessions, "b");
+    let other = Token([8; 32]);
+    sessions.change(id, |session| {
+        session.origin = Origin::Registered { token: TokenHash::of(&other), uid: 8, by: REGISTRAR };
+    });
+    assert_eq!((sessions.by_token(&TOKEN, true), sessions.by_token(&other, true)), (None, Some(id)));
+    assert_eq!((sessions.registered_by(7), sessions.registered_by(8)), (0, 1));
+    sessions.remove(id);
+    assert_eq!((sessions.by_token(&other, true), sessions.by_registrar(REGISTRAR)), (None, None));
+    assert_eq!(sessions.registered_by(8), 0);
 }
 
 fn with_one() -> (Sessions, SessionId) {
@@ -146,11 +192,9 @@ fn a_session_keeps_its_number_and_virtual_time_over_a_restart() {
     old.join(session);
     old.get_mut(session).unwrap().leads = vec![CardLead { card: GpuUuid::gpu([3; 16]), lead_ns: 7 }];
     let mut new = Sessions::new(old.next);
-    for entry in old.entries(CLOCKS) {
-        new.restore(entry, false, CLOCKS);
-    }
+    new.restore(old.entry(session).unwrap(), false, CLOCKS);
     assert_eq!(new.by_token(&TOKEN, false), Some(session));
-    assert_eq!(new.entries(CLOCKS), old.entries(CLOCKS));
+    assert_eq!(new.entry(session), old.entry(session));
     assert_eq!(new.get(session).unwrap().leads[0].lead_ns, 7);
     assert_eq!(new.next, 5);
     assert!(new.take_if_over(session).is_some());

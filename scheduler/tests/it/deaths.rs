@@ -131,5 +131,5 @@ fn a_stuck_holder_is_killed_where_that_is_the_policy() {
     let mut waiter = daemon.join(Some(&second_token));
     wanting(&mut waiter);
     waiter.enter();
-    assert!(folders.log().contains("it did not let go of the GPU"), "{}", folders.log());
+    folders.logged("it did not let go of the GPU");
 }

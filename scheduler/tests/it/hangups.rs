@@ -187,7 +187,7 @@ fn its_lock_goes_on_by_the_stuck_policy() {
     let mut waiter = daemon.join(Some(&second_token));
     wanting(&mut waiter);
     waiter.enter();
-    assert!(folders.log().contains("it did not let go of the GPU"), "{}", folders.log());
+    folders.logged("it did not let go of the GPU");
 }
 
 #[test]
@@ -247,7 +247,7 @@ fn a_user_is_away_as_often_at_most_as_it_may_connect() {
     let (first, hung_up) = Process::hanging_up_as(&folders, 12345);
     let (second, refused) = Process::hanging_up_as(&folders, 12345);
     assert_eq!((hung_up, refused), (9, 0));
-    assert!(folders.log().contains("processes of user 12345 hung up 9 times"), "{}", folders.log());
+    folders.logged("processes of user 12345 hung up 9 times");
     let (_other, other) = Process::hanging_up_as(&folders, 12346);
     assert_eq!(other, 9, "another user is not concerned");
     drop((first, second));

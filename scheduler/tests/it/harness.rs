@@ -73,6 +73,11 @@ impl Folders {
         fs::read_to_string(self.path("log")).unwrap_or_default()
     }
 
+    /// Waits until the log contains these words; the daemon writes it a little later.
+    pub(crate) fn logged(&self, words: &str) {
+        eventually(words, || self.log().contains(words).then_some(()));
+    }
+
     fn command(&self, runtime: &RuntimeDir, flags: &[&str]) -> Command {
         let log = File::options().create(true).append(true).open(self.path("log")).unwrap();
         let mut command = Command::new(env!("CARGO_BIN_EXE_gpushare-scheduler"));
@@ -101,7 +106,20 @@ impl Folders {
     }
 
     pub(crate) fn start_in(&self, runtime: RuntimeDir, flags: &[&str]) -> Daemon {
-        let mut child = self.command(&runtime, flags).spawn().unwrap();
+        let command = self.command(&runtime, flags);
+        self.started(command, runtime)
+    }
+
+    /// Starts a daemon with another standard error than the log of the folders.
+    pub(crate) fn start_logging_to(&self, stderr: impl Into<Stdio>, flags: &[&str]) -> Daemon {
+        let runtime = self.runtime();
+        let mut command = self.command(&runtime, flags);
+        command.stderr(stderr);
+        self.started(command, runtime)
+    }
+
+    fn started(&self, mut command: Command, runtime: RuntimeDir) -> Daemon {
+        let mut child = command.spawn().unwrap();
         let mut ready = [0];
         let heard = child.stdout.as_mut().unwrap().read(&mut ready).unwrap();
         assert_eq!(heard, 1, "the daemon ended before it was ready:\n{}", self.log());

@@ -2,6 +2,7 @@
 
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
+use std::time::Instant;
 
 use gpushare_proto::codec;
 use gpushare_proto::tenant::{FailureCode, Hello, MAGIC, PROTOCOL, Role, TenantReply, TenantRequest};
@@ -105,7 +106,7 @@ fn who_never_reads_is_closed() {
     let mut peer = daemon.tool();
     let question = codec::encode(&TenantRequest::Gpus).unwrap();
     eventually("the daemon to close the connection", || peer.stream.write_all(&question).err());
-    assert!(folders.log().contains("it does not read"), "{}", folders.log());
+    folders.logged("it does not read");
     serves(&daemon);
 }
 
@@ -150,4 +151,44 @@ fn a_card_that_the_process_is_not_on_ends_the_connection() {
     assert!(matches!(client.peer.hear(), TenantReply::Error(failure) if failure.message.contains("gpu7")));
     assert_eq!(client.peer.listen(), None);
     assert_eq!(daemon.status().sessions, []);
+}
+
+#[test]
+fn refused_requests_in_a_loop_get_few_log_lines_and_a_count() {
+    const REQUESTS: usize = 1000;
+    let folders = Folders::new();
+    let daemon = folders.start(&[]);
+    let began = Instant::now();
+    for _ in 0..REQUESTS {
+        let mut peer = daemon.tool();
+        peer.say(&TenantRequest::Hello(Hello::new(Role::Tool)));
+        assert!(matches!(peer.hear(), TenantReply::Error(_)));
+    }
+    let seconds = usize::try_from(began.elapsed().as_secs()).unwrap() + 2;
+    serves(&daemon);
+    assert!(daemon.terminate().success());
+    let log = folders.log();
+    let lines = log.matches("refused pid").count();
+    // At most 32 a second, however many seconds the machine needs.
+    assert!(lines <= 32 * seconds, "{lines} in {seconds} s");
+    assert!(lines < REQUESTS || seconds > REQUESTS / 32);
+}
+
+#[test]
+fn a_question_is_answered_beside_many_that_are_never_heard() {
+    let folders = Folders::new();
+    let daemon = folders.start(&[]);
+    let question = codec::encode(&TenantRequest::OwnSession).unwrap();
+    let deaf: Vec<_> = (0..100)
+        .map(|_| {
+            let mut peer = daemon.tool();
+            peer.stream.write_all(&question.repeat(40)).unwrap();
+            peer
+        })
+        .collect();
+    let mut client = daemon.join(None);
+    let gpu = client.attach();
+    assert!(matches!(client.reserve(gpu, Bytes::mib(1)), TenantReply::Reserved { .. }));
+    serves(&daemon);
+    drop(deaf);
 }

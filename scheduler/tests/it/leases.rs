@@ -33,7 +33,7 @@ fn the_lease_lies_in_the_page_and_the_limit_holds() {
     let session = status.sessions.iter().find(|view| view.name == "small").unwrap();
     assert_eq!(session.gpus[0].allocated_bytes, Bytes::mib(100));
     assert_eq!(session.refusals, 1);
-    assert!(folders.log().contains("refused 157MiB to small on gpu0: 100MiB of 256MiB"), "{}", folders.log());
+    folders.logged("refused 157MiB to small on gpu0: 100MiB of 256MiB");
 }
 
 #[test]

@@ -11,6 +11,7 @@ mod deaths;
 mod entering;
 mod hostile;
 mod leases;
+mod logs;
 mod metrics;
 mod names;
 mod passed;

@@ -17,14 +17,21 @@ use crate::restart::{returning, written};
 /// Longest time that a test waits for an answer.
 const LONG: Duration = Duration::from_secs(30);
 
-/// Starts a daemon with metrics. Returns their address too.
+/// Starts a daemon with metrics that name sessions. Returns their address too.
 fn start(folders: &Folders, flags: &[&str]) -> (Daemon, SocketAddr) {
+    start_with(folders, &[&["--metrics-names"], flags].concat())
+}
+
+fn start_with(folders: &Folders, flags: &[&str]) -> (Daemon, SocketAddr) {
     let before = folders.log().len();
     let daemon = folders.start(&[&["--metrics", "127.0.0.1:0"], flags].concat());
-    let log = folders.log();
-    let (_, address) = log[before..].split_once("metrics are at http://").unwrap();
-    let (address, _) = address.split_once("/metrics").unwrap();
-    (daemon, address.parse().unwrap())
+    let address = eventually("the address in the log", || {
+        let log = folders.log();
+        let (_, address) = log[before..].split_once("metrics are at http://")?;
+        let (address, _) = address.split_once("/metrics")?;
+        Some(address.parse().unwrap())
+    });
+    (daemon, address)
 }
 
 fn connect(address: SocketAddr) -> TcpStream {
@@ -113,6 +120,24 @@ fn a_scrape_shows_who_holds_and_who_waits() {
     let page = scrape(address);
     assert!(!page.contains("gpushare_session_quota_bytes{session=\"2\""));
     assert!(page.contains("gpushare_session_gpu_seconds_total{session=\"2\",name=\"second\"} 0\n"));
+}
+
+#[test]
+fn without_a_request_no_session_is_named() {
+    let folders = Folders::new();
+    let (daemon, address) = start_with(&folders, &TURNS);
+    let (_, token) = daemon.register("secret", Some(Bytes::mib(256)));
+    let mut client = wanting_client(&daemon, &token);
+    client.enter();
+    shows(
+        address,
+        &[
+            "gpushare_gpu_holder{@,session=\"1\"} 1",
+            "gpushare_session_processes{session=\"1\"} 1",
+            "gpushare_session_allocated_bytes{session=\"1\",@} 104857600",
+        ],
+    );
+    assert!(!scrape(address).contains("secret"));
 }
 
 #[test]
@@ -239,6 +264,7 @@ fn a_taken_port_is_said_and_the_daemon_goes_on() {
     let address = taken.local_addr().unwrap().to_string();
     let daemon = folders.start(&["--metrics", &address]);
     assert_eq!(daemon.status().daemon.pid, daemon.pid());
+    folders.logged("cannot serve metrics");
     let log = folders.log();
     let said = log.lines().find(|line| line.contains("cannot serve metrics"));
     assert!(said.is_some_and(|line| line.contains(&address) && line.contains("WARN")), "{log}");
@@ -287,5 +313,6 @@ fn a_user_s_own_daemon_serves_no_metrics_unasked() {
     let folders = Folders::new();
     let daemon = folders.start(&[]);
     assert_eq!(daemon.status().daemon.pid, daemon.pid());
+    assert!(daemon.terminate().success());
     assert!(!folders.log().contains("metrics"), "{}", folders.log());
 }

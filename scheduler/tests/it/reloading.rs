@@ -79,7 +79,7 @@ fn a_signal_puts_a_good_file_into_force_within_a_second() {
             words("scheduling.quantum_min 20ms", "scheduling.quantum_min 40ms"),
         ]
     );
-    assert!(folders.log().contains("quantum of gpu0: computed → 2s"), "{}", folders.log());
+    folders.logged("quantum of gpu0: computed → 2s");
 }
 
 #[test]
@@ -124,7 +124,7 @@ fn what_was_set_is_gone_and_what_needs_a_start_is_said() {
         ]
     );
     assert_eq!(changes(&daemon), ["metrics: none → 127.0.0.1:1, false"]);
-    assert!(folders.log().contains("takes effect at the next start"), "{}", folders.log());
+    folders.logged("takes effect at the next start");
 }
 
 #[test]

@@ -165,7 +165,7 @@ fn a_registry_that_does_not_read_is_set_aside() {
     fs::write(folders.runtime().registry(), "{ half").unwrap();
     let daemon = folders.start(&[]);
     assert!(folders.runtime().root().join("registry.redb.corrupt-0").exists());
-    assert!(folders.log().contains("is damaged"), "{}", folders.log());
+    folders.logged("is damaged");
     // The memory that a process claims is booked under a new number all the same.
     let mut old = daemon.join(None);
     old.attach();

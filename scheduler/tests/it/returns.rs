@@ -71,17 +71,12 @@ fn others_run_beside_a_stopped_awaited_process_that_is_named() {
     assert!(why.contains("waits for 1 process to return") && why.contains(&named), "{why}");
     // The card has room for 100 MiB beside its 100 MiB.
     waiter.enter();
-    let log = folders.log();
-    let said = format!(
+    folders.logged(&format!(
         "pid {} of first, a process of the last daemon (it is stopped), is not back after",
         holder.pid()
-    );
-    assert!(
-        log.contains(&said)
-            && log.contains("100MiB of GPU-")
-            && log.contains("others run that fit beside that"),
-        "{log}"
-    );
+    ));
+    folders.logged("100MiB of GPU-");
+    folders.logged("others run that fit beside that");
     assert_eq!(daemon.status().daemon.recovering, 1, "it is still awaited");
 }
 
@@ -218,10 +213,12 @@ fn a_flood_of_waiting_requests_closes_the_connection() {
     let gpu = flood.attach();
     let mut asks =
         (1..=400).map(|request| TenantRequest::Reserve { request: RequestId(request), gpu, bytes: Bytes(1) });
-    assert!(asks.all(|asks| flood.peer.try_say(&asks) || asks_many(&folders)));
-    eventually("the reason in the log", || asks_many(&folders).then_some(()));
-}
-
-fn asks_many(folders: &Folders) -> bool {
-    folders.log().contains("256 memory requests of the process wait already")
+    // The connection may be closed before the last one.
+    let _ = asks.all(|asks| flood.peer.try_say(&asks));
+    eventually("the reason in the log", || {
+        folders
+            .log()
+            .contains("256 memory requests of the process wait already")
+            .then_some(())
+    });
 }

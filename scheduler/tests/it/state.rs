@@ -95,7 +95,7 @@ fn a_registry_in_the_runtime_folder_is_taken_over() {
     let state = folders.path("state");
     let daemon = folders.start(&["--state-dir", state.to_str().unwrap()]);
     assert!(state.join(REGISTRY).exists() && !folders.runtime().registry().exists());
-    assert!(folders.log().contains("was taken over"), "{}", folders.log());
+    folders.logged("was taken over");
     assert_eq!(daemon.status().daemon.recovering, 1);
     let back = daemon.return_as(returning(&client, None));
     assert_eq!(back.welcome.client, client.welcome.client);

@@ -92,8 +92,13 @@ fn metrics(daemon: &Daemon) -> anyhow::Result<String> {
 
 #[test]
 fn a_refusal_is_in_the_log_the_audit_log_the_metrics_and_the_explanation() -> anyhow::Result<()> {
-    let (world, daemon) =
-        World::of(Bytes::mib(256))?.with_daemon(&["--log-format", "json", "--metrics", "127.0.0.1:0"])?;
+    let (world, daemon) = World::of(Bytes::mib(256))?.with_daemon(&[
+        "--log-format",
+        "json",
+        "--metrics",
+        "127.0.0.1:0",
+        "--metrics-names",
+    ])?;
     let mut program = Program::hold(&world, &Sharing::limited("a", Bytes::mib(32)), "a")?;
     program.must("alloc x 24MiB")?;
     assert_eq!(program.ask("alloc y 10MiB")?.error(), Some(OUT_OF_MEMORY));

@@ -36,6 +36,10 @@ pub(crate) struct Agenda {
     sessions: Vec<SessionId>,
     cards: GpuSet,
     timers: BTreeSet<(Nanos, Timer)>,
+    /// Sessions that were removed since the agenda was last emptied.
+    removed: Vec<SessionId>,
+    /// Sessions that the last settling looked at, and those removed before it.
+    looked_at: Vec<SessionId>,
 }
 
 impl Agenda {
@@ -85,6 +89,12 @@ impl Agenda {
 }
 
 impl Core {
+    /// Returns the sessions that the last event may have changed, removed ones included.
+    #[must_use]
+    pub fn changed(&self) -> &[SessionId] {
+        &self.agenda.looked_at
+    }
+
     /// Adds a session to the agenda.
     pub(crate) fn touch(&mut self, id: SessionId) {
         if let Some(session) = self.view.sessions.get_mut(id)
@@ -156,7 +166,9 @@ impl Core {
                 }
             }
         }
-        self.agenda.sessions.clear();
+        self.agenda.looked_at.clear();
+        self.agenda.looked_at.append(&mut self.agenda.removed);
+        self.agenda.looked_at.append(&mut self.agenda.sessions);
         for gpu in std::mem::take(&mut self.agenda.cards) {
             if let Some(card) = self.view.cards.get_mut(gpu) {
                 let deadline = card.mode.deadline(&self.view.config);
@@ -170,6 +182,7 @@ impl Core {
         if let Some(mut session) = self.view.sessions.remove(id) {
             self.agenda.set_timer(Timer::Session(id), &mut session.alarm, None);
             self.agenda.sessions.retain(|touched| *touched != id);
+            self.agenda.removed.push(id);
         }
     }
 }

@@ -1,7 +1,7 @@
 use gpushare_proto::{Bytes, Nanos, SessionId};
 
 use super::world::{GPU, World, gib, ms, plain};
-use crate::{Config, Notice};
+use crate::{Config, Event, Notice};
 
 fn with_quantum(quantum: Nanos) -> World {
     World::new(Config { quantum: Some(quantum), ..plain() })
@@ -131,4 +131,15 @@ fn a_session_that_ends_can_be_looked_at_alone() {
     let alone = world.core.session_snapshot(world.now, session);
     assert_eq!(alone, Some(world.view(session)));
     assert_eq!(world.core.session_snapshot(world.now, SessionId(999)), None);
+}
+
+#[test]
+fn an_event_about_one_session_changes_few_others() {
+    let mut world = with_quantum(ms(100));
+    let programs: Vec<_> = (0..50).map(|_| world.program(Bytes::mib(1))).collect();
+    world.run_for(ms(10));
+    let (session, client) = programs[7];
+    world.send(Event::Unevictable { client });
+    let changed = world.core.changed();
+    assert!(changed.contains(&session) && changed.len() < 5, "{changed:?}");
 }

@@ -1,7 +1,7 @@
 //! Place of a waiting session in the queue and the reason for its wait. Processes print both on stderr, and
 //! `status` shows them.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use gpushare_proto::{ClientId, SessionId};
 
@@ -14,19 +14,43 @@ use crate::view::View;
 impl View {
     /// Returns a session's place in the queue; `None` if the session does not wait.
     pub(crate) fn place(&self, id: SessionId) -> Option<Place> {
+        let reason = self.waits_for(id)?;
+        let ahead = match reason {
+            // Such a session is in no queue.
+            WaitsFor::Pardon(_) | WaitsFor::Limit(_) => 0,
+            _ => self.ahead(id),
+        };
+        Some(Place { ahead, reason })
+    }
+
+    /// Reason for which a session waits; `None` if the session does not wait.
+    fn waits_for(&self, id: SessionId) -> Option<WaitsFor> {
         let session = self.sessions.get(id)?;
         session.lock.ticket()?;
         if !session.may_run() {
-            return Some(Place {
-                // A session that may not run is in no queue.
-                ahead: 0,
-                reason: WaitsFor::Pardon(session.standing),
-            });
+            return Some(WaitsFor::Pardon(session.standing));
         }
         if let Some(limit) = session.compute.in_force().filter(|_| session.is_throttled()) {
-            return Some(Place { ahead: 0, reason: WaitsFor::Limit(limit) });
+            return Some(WaitsFor::Limit(limit));
         }
-        Some(Place { ahead: self.ahead(id), reason: self.reason(id) })
+        Some(self.reason(id))
+    }
+
+    /// Returns the places of all waiting sessions. Takes each queue once, however long it is.
+    pub(crate) fn places(&self) -> BTreeMap<SessionId, Place> {
+        let mut places = BTreeMap::new();
+        for (_, card) in self.cards.iter() {
+            for (ahead, &(_, id)) in card.index.queue.iter().enumerate() {
+                // A gang is in several queues, and its place is computed by itself.
+                if self.turn_cards(id).len() == 1
+                    && let Some(reason) = self.waits_for(id)
+                {
+                    let ahead = u32::try_from(ahead).unwrap_or(u32::MAX);
+                    places.insert(id, Place { ahead, reason });
+                }
+            }
+        }
+        places
     }
 
     /// Number of sessions that come first on the cards on which a session takes turns.
@@ -72,6 +96,12 @@ impl View {
 }
 
 impl Core {
+    /// Returns the reason for which a session waits; `None` if the session does not wait.
+    #[must_use]
+    pub fn waits_for(&self, id: SessionId) -> Option<WaitsFor> {
+        self.view.waits_for(id)
+    }
+
     /// Number of missing processes of the last daemon that keep a session from any of its cards.
     #[must_use]
     pub fn awaited_by(&self, id: SessionId) -> Vec<ClientId> {

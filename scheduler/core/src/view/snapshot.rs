@@ -133,28 +133,58 @@ impl Core {
     #[must_use]
     pub fn snapshot(&self, now: Nanos) -> Snapshot {
         let now = self.view.now.max(now);
+        let mut places = self.view.places();
+        let sessions = self.view.sessions.iter().map(|(id, session)| {
+            let place = places.remove(&id).or_else(|| self.view.place(id));
+            session_snapshot(id, session, now, place)
+        });
         Snapshot {
             recovering: self.view.recovery.awaited(),
-            gpus: self
-                .view
-                .cards
-                .iter()
-                .map(|(gpu, card)| self.view.gpu_snapshot(gpu, card))
-                .collect(),
-            sessions: self
-                .view
-                .sessions
-                .iter()
-                .map(|(id, session)| session_snapshot(id, session, now, self.view.place(id)))
-                .collect(),
+            gpus: self.card_snapshots(),
+            sessions: sessions.collect(),
         }
     }
 
-    /// Returns the state of one session that ends, without a place in the queue.
+    /// Returns the states of all cards, by number of the card.
+    #[must_use]
+    pub fn card_snapshots(&self) -> Vec<GpuSnapshot> {
+        let cards = self.view.cards.iter();
+        cards.map(|(gpu, card)| self.view.gpu_snapshot(gpu, card)).collect()
+    }
+
+    /// Returns the number of processes of the last daemon that are neither back nor dead.
+    #[must_use]
+    pub fn recovering(&self) -> u32 {
+        self.view.recovery.awaited()
+    }
+
+    /// Returns the mode of each card, with the reason in words.
+    pub fn modes(&self) -> impl Iterator<Item = (GpuId, Mode, &str)> {
+        self.view
+            .cards
+            .iter()
+            .map(|(gpu, card)| (gpu, card.mode.mode(), card.mode.reason()))
+    }
+
+    /// Returns the number of bytes that all sessions have allocated on a card.
+    #[must_use]
+    pub fn allocated_bytes(&self, gpu: GpuId) -> Option<Bytes> {
+        Some(self.view.cards.get(gpu)?.index.sums.used.get())
+    }
+
+    /// Returns the state of one session, without its place in the queue and the reason for its wait.
     #[must_use]
     pub fn session_snapshot(&self, now: Nanos, id: SessionId) -> Option<SessionSnapshot> {
         let session = self.view.sessions.get(id)?;
         Some(session_snapshot(id, session, self.view.now.max(now), None))
+    }
+
+    /// Returns the state of one session with its place in the queue, which costs more the longer the queue
+    /// is.
+    #[must_use]
+    pub fn placed_snapshot(&self, now: Nanos, id: SessionId) -> Option<SessionSnapshot> {
+        let session = self.view.sessions.get(id)?;
+        Some(session_snapshot(id, session, self.view.now.max(now), self.view.place(id)))
     }
 }
 

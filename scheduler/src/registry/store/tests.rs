@@ -236,8 +236,11 @@ fn many_small_sessions_displace_their_own_usage() {
         usage
     };
     store.write(&book(2), spent(1, 1, 1000)).unwrap();
-    let flood = (0..MOST_USAGE).flat_map(|session| spent(2, 10 + session, 1));
-    store.write(&book(2), flood.collect()).unwrap();
+    let sessions: Vec<u64> = (0..MOST_USAGE).collect();
+    for some in sessions.chunks(5000) {
+        let flood = some.iter().flat_map(|session| spent(2, 10 + session, 1));
+        store.write(&book(2), flood.collect()).unwrap();
+    }
     let left = all_held(&store);
     assert_eq!(left[0], (1, 1), "the oldest, and it said most");
     assert_eq!(left.len(), MOST_ANSWERED);

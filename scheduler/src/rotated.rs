@@ -1,4 +1,5 @@
-//! File of the audit log. Lines are only appended. When the file is full, it is renamed and a new one begins.
+//! Rotated file of lines, for the audit log and for the log. Lines are only appended. When the file is
+//! full, it is renamed and a new one begins.
 
 use std::ffi::{OsStr, OsString};
 use std::io::{self, Write};
@@ -11,7 +12,7 @@ use rustix::fs::{AtFlags, Mode, OFlags, openat, renameat, statat};
 use rustix::io::Errno;
 
 #[derive(Debug)]
-pub(super) struct File {
+pub(crate) struct RotatedFile {
     folder: io::Result<OwnedFd>,
     path: PathBuf,
     name: OsString,
@@ -34,20 +35,20 @@ struct Open {
     regular: bool,
 }
 
-impl File {
+impl RotatedFile {
     /// Creates the log for the file `path` in the open `folder`. A file holds at most `size` bytes; `files`
     /// older files are kept.
-    pub(super) fn new(folder: io::Result<OwnedFd>, path: PathBuf, size: Bytes, files: u32) -> Self {
-        let name = path.file_name().unwrap_or(OsStr::new("audit.log")).to_owned();
+    pub(crate) fn new(folder: io::Result<OwnedFd>, path: PathBuf, size: Bytes, files: u32) -> Self {
+        let name = path.file_name().unwrap_or(OsStr::new("log")).to_owned();
         Self { folder, path, name, size, files, open: None, rotation_error: None }
     }
 
-    pub(super) fn path(&self) -> std::path::Display<'_> {
+    pub(crate) fn path(&self) -> std::path::Display<'_> {
         Path::display(&self.path)
     }
 
-    /// Opens the audit file, unless the file at its path is open already.
-    pub(super) fn prepare(&mut self) -> io::Result<()> {
+    /// Opens the file, unless the file at its path is open already.
+    pub(crate) fn prepare(&mut self) -> io::Result<()> {
         let closed =
             |cause: &io::Error| io::Error::new(cause.kind(), format!("its folder does not open ({cause})"));
         let folder = self.folder.as_ref().map_err(closed)?;
@@ -79,7 +80,7 @@ impl File {
     }
 
     /// Appends a line. Begins a new file if the present one has no room for the line.
-    pub(super) fn append(&mut self, line: &[u8]) -> io::Result<()> {
+    pub(crate) fn append(&mut self, line: &[u8]) -> io::Result<()> {
         let length = u64::try_from(line.len()).unwrap_or(u64::MAX);
         let is_full = |open: &Open| !open.stays && open.length > 0 && open.length + length > self.size.0;
         if self.open.as_ref().is_some_and(is_full)
@@ -101,11 +102,11 @@ impl File {
         open.add(line)
     }
 
-    pub(super) fn rotation_error(&mut self) -> Option<io::Error> {
+    pub(crate) fn rotation_error(&mut self) -> Option<io::Error> {
         self.rotation_error.take()
     }
 
-    pub(super) fn sync(&self) -> io::Result<()> {
+    pub(crate) fn sync(&self) -> io::Result<()> {
         match &self.open {
             Some(open) if open.regular => open.file.sync_data(),
             _ => Ok(()),
@@ -152,4 +153,14 @@ impl Open {
         }
         Ok(())
     }
+}
+
+/// Opens the folder of the file at a path.
+pub(crate) fn folder_of(path: &Path) -> io::Result<OwnedFd> {
+    let folder = match path.parent() {
+        Some(folder) if !folder.as_os_str().is_empty() => folder,
+        _ => Path::new("."),
+    };
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    Ok(rustix::fs::open(folder, flags, Mode::empty())?)
 }

@@ -1,4 +1,4 @@
-//! Limits log lines by key (such as a user), so that no tenant can fill the log. Omitted lines are counted.
+//! Limits lines by key (such as a user), so that no tenant can fill the log. Omitted lines are counted.
 
 use std::collections::BTreeMap;
 
@@ -20,6 +20,15 @@ struct Window {
 
 impl<K, const LINES: u64> Default for LogLimiter<K, LINES> {
     fn default() -> Self {
+        Self::new()
+    }
+}
+
+/// Number of keys from which on those without news are removed.
+const MANY: usize = 1024;
+
+impl<K, const LINES: u64> LogLimiter<K, LINES> {
+    pub(crate) const fn new() -> Self {
         Self(BTreeMap::new())
     }
 }
@@ -28,6 +37,9 @@ impl<K: Ord, const LINES: u64> LogLimiter<K, LINES> {
     /// Returns the number of lines omitted before this one, or `None` if this line is to be omitted too.
     pub(crate) fn admit(&mut self, key: K, now: Nanos) -> Option<u64> {
         let fresh = Window { began: now, written: 0, omitted: 0 };
+        if self.0.len() >= MANY {
+            self.0.retain(|_, window| now - window.began < WINDOW || window.omitted > 0);
+        }
         let window = self.0.entry(key).or_insert(fresh);
         let mut omitted = 0;
         if now - window.began >= WINDOW {

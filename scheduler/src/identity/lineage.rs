@@ -1,0 +1,179 @@
+//! Lineage of a process: its parents and the jobs that it may belong to, by which its session is found.
+//!
+//! The kernel is asked for it at most once a connection, and by a thread of its own, because a stranger
+//! decides how many parents a process has. Requests of all connections wait in a fair queue (`fair.rs`).
+//!
+//! ```text
+//!   connection without a token ── process ──▶ fair queue ──▶ lineage thread ── /proc ──▶ connection ──▶ engine
+//! ```
+
+use std::iter;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::{io, thread};
+
+use gpushare_proto::Nanos;
+use gpushare_sys::{clock, process};
+use tokio::sync::oneshot;
+
+use super::{ImplicitKey, PeerProcess, Principal, ProcessId, Scope};
+use crate::fair::FairQueue;
+
+/// Largest number of parent processes that the search visits.
+const GENERATIONS: usize = 64;
+
+/// Facts about a process and its parents, as the kernel reported them to one connection.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Lineage {
+    /// Parents of the process, the closest first.
+    pub(crate) parents: Vec<ProcessId>,
+    /// Keys of the implicit sessions that the process may belong to, its own key first.
+    pub(crate) keys: Vec<ImplicitKey>,
+    /// Name of the program that the process runs.
+    pub(crate) program: String,
+}
+
+impl Lineage {
+    /// Reads the lineage of a process of `user` from `/proc`. `container` is the container of the process,
+    /// if any.
+    fn read(user: u32, pid: u32, id: Option<ProcessId>, container: Option<String>) -> Self {
+        let parents: Vec<ProcessId> = parents(id).collect();
+        let key = |scope| ImplicitKey { uid: user, scope };
+        let keys = match container {
+            Some(path) => vec![key(Scope::Container(path))],
+            None => {
+                let own = process::posix_session(pid).unwrap_or(0);
+                let of_parents = parents.iter().filter_map(|parent| process::posix_session(parent.pid));
+                let mut sessions: Vec<u32> = iter::once(own).chain(of_parents).collect();
+                sessions.dedup();
+                sessions.into_iter().map(|session| key(Scope::PosixSession(session))).collect()
+            }
+        };
+        let program = process::comm(pid).unwrap_or_else(|| "process".to_owned());
+        Self { parents, keys, program }
+    }
+
+    /// Returns the key of the implicit session that the daemon opens for the process.
+    pub(crate) fn own_key(&self) -> Option<&ImplicitKey> {
+        self.keys.first()
+    }
+}
+
+/// Lineage of a connection's process, once it is known.
+pub(crate) type KnownLineage = Arc<OnceLock<Lineage>>;
+
+#[derive(Debug)]
+struct Question {
+    peer: PeerProcess,
+    answered: oneshot::Sender<()>,
+}
+
+#[derive(Debug)]
+struct Queue {
+    questions: Mutex<FairQueue<Principal, u64, Question>>,
+    news: Condvar,
+}
+
+impl Queue {
+    fn questions(&self) -> MutexGuard<'_, FairQueue<Principal, u64, Question>> {
+        // No function of the queue panics, so a poisoned lock is usable.
+        self.questions.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Sender of questions to the lineage thread.
+#[derive(Clone, Debug)]
+pub(crate) struct Genealogist(Arc<Queue>);
+
+impl Genealogist {
+    /// Starts the thread, which runs as long as the daemon.
+    pub(crate) fn start() -> io::Result<Self> {
+        let queue = Arc::new(Queue { questions: Mutex::new(FairQueue::new()), news: Condvar::new() });
+        let own = queue.clone();
+        thread::Builder::new().name("lineage".to_owned()).spawn(move || answer(&own))?;
+        Ok(Self(queue))
+    }
+
+    /// Completes once the lineage of the process of connection number `connection` is known.
+    pub(crate) async fn learn(&self, connection: u64, peer: &PeerProcess) {
+        if peer.lineage.get().is_some() {
+            return;
+        }
+        let (answered, answer) = oneshot::channel();
+        let question = Question { peer: peer.clone(), answered };
+        self.0.questions().push(&peer.principal, connection, question);
+        self.0.news.notify_one();
+        // The thread lasts as long as the daemon.
+        let _ = answer.await;
+    }
+}
+
+fn answer(queue: &Queue) {
+    loop {
+        let mut questions = queue.questions();
+        let (ticket, Question { peer, answered }) = loop {
+            match questions.pop() {
+                Some(next) => break next,
+                None => questions = queue.news.wait(questions).unwrap_or_else(PoisonError::into_inner),
+            }
+        };
+        drop(questions);
+        let began = clock::monotonic();
+        if !answered.is_closed() {
+            peer.lineage.get_or_init(|| {
+                Lineage::read(peer.user, peer.pid, peer.id, peer.container().map(str::to_owned))
+            });
+        }
+        let took = clock::monotonic() - began;
+        queue.questions().charge(ticket, took.max(Nanos(1)));
+        // The connection may have ended.
+        let _ = answered.send(());
+    }
+}
+
+fn parents(of: Option<ProcessId>) -> impl Iterator<Item = ProcessId> {
+    let next = |child: &ProcessId| parent(*child);
+    iter::successors(of, next).skip(1).take(GENERATIONS)
+}
+
+/// Returns the parent of a process. Reads the parent twice: if both answers agree, its pid was not reused
+/// between them.
+fn parent(child: ProcessId) -> Option<ProcessId> {
+    let ask = || {
+        let pid = process::parent(child.pid).filter(|&parent| parent > 1)?;
+        let start = process::start_time(pid)?;
+        let is_still = process::parent(child.pid) == Some(pid);
+        is_still.then_some(ProcessId { pid, start })
+    };
+    // The second try is for a parent that just died: another process takes over its children.
+    let found = ask().or_else(ask);
+    found.filter(|_| process::start_time(child.pid) == Some(child.start))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::process::{Command, Stdio};
+
+    use super::*;
+
+    #[test]
+    fn a_child_of_a_child_has_us_among_its_parents() {
+        let mut child = Command::new("sh")
+            .args(["-c", "setsid --wait cat; true"])
+            .stdin(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let process = |pid| {
+            let start = process::start_time(pid).unwrap();
+            ProcessId { pid, start }
+        };
+        let (own, theirs) = (process(std::process::id()), process(child.id()));
+        assert!(parents(Some(theirs)).any(|parent| parent == own));
+        assert!(parents(Some(own)).all(|parent| parent.pid != own.pid && parent.pid > 1));
+        let earlier = ProcessId { start: theirs.start - 1, ..theirs };
+        assert_eq!(parents(Some(earlier)).count(), 0, "its pid is another process's by now");
+        drop(child.stdin.take());
+        child.wait().unwrap();
+        assert_eq!(parents(Some(theirs)).count(), 0);
+        assert_eq!(parents(None).count(), 0);
+    }
+}
