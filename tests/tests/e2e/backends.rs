@@ -69,6 +69,16 @@ fn memory_stays_on_a_card_without_concurrent_managed_access() -> anyhow::Result<
 }
 
 #[test]
+fn a_program_with_one_card_gives_no_advice() -> anyhow::Result<()> {
+    let (world, _daemon) = World::of(Bytes::mib(256))?.with_daemon(&[])?;
+    let mut program = Program::hold(&world, &Sharing::session("a"), "a")?;
+    program.must("alloc x 4MiB; fill x 1; sync")?;
+    let total = world.card().expect("a simulated card").stats()?.total;
+    assert_eq!((total.advised_location, total.advised_access), (0, 0));
+    Ok(())
+}
+
+#[test]
 fn memory_is_advised_to_stay_on_its_card_and_to_be_reached_by_peers() -> anyhow::Result<()> {
     let flags = ["--gpus", "2", "--memory", "256MiB"];
     let (world, _daemon) = World::with_card_flags(Artifacts::of_tests()?, &flags)?.with_daemon(&[])?;

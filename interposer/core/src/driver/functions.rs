@@ -86,6 +86,7 @@ driver! {
         thread_exchange_capture_mode: cuThreadExchangeStreamCaptureMode(*mut c_int);
     }
     optional {
+        device_get_count: cuDeviceGetCount(*mut c_int);
         device_get_attribute: cuDeviceGetAttribute(*mut c_int, c_int, CUdevice);
         event_record: cuEventRecord(CUevent, CUstream);
         event_destroy: cuEventDestroy_v2(CUevent);

@@ -90,6 +90,13 @@ impl Driver {
         value != Some(0)
     }
 
+    /// Returns whether the process sees more than one device.
+    pub(crate) fn has_several_devices(&self) -> bool {
+        // SAFETY: writes one integer.
+        let count = self.device_get_count.and_then(|ask| answer(0, |count| unsafe { ask(count) }));
+        count.is_none_or(|count| count > 1)
+    }
+
     /// Returns the size of a device's memory; `None` for an invalid ordinal.
     pub fn total(&self, device: CUdevice) -> Option<Bytes> {
         // SAFETY: writes one integer.

@@ -4,9 +4,10 @@
 //! - A device without concurrent managed access moves all managed memory at each launch. Its memory stays
 //!   native.
 //! - Managed memory prefers its device. Without this advice it would move to another device whose kernels
-//!   use it, where device memory stays.
+//!   use it, where device memory stays. A process with a single device needs no advice.
 //! - Devices with peer access map the memory. Without this advice their kernels would fault on it.
 
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU8, AtomicU32, Ordering};
 
 use gpushare_proto::page::MAX_GPUS;
@@ -20,6 +21,8 @@ use crate::process::stderr;
 #[derive(Debug)]
 pub(super) struct Placement {
     chosen: Backend,
+    /// Whether another device could use the memory of a device.
+    is_contested: OnceLock<bool>,
     devices: [Device; MAX_GPUS],
 }
 
@@ -37,7 +40,7 @@ const PRESENT: u8 = 2;
 
 impl Placement {
     pub(super) fn of_environment() -> Self {
-        Self { chosen: backend(), devices: Default::default() }
+        Self { chosen: backend(), is_contested: OnceLock::new(), devices: Default::default() }
     }
 
     fn device(&self, device: CUdevice) -> Option<&Device> {
@@ -74,6 +77,9 @@ impl Memory {
     /// Tells the driver where managed memory in place of device memory belongs. Advice has no effect on
     /// results, so errors are ignored.
     pub(crate) fn advise(&self, device: CUdevice, address: CUdeviceptr, size: Bytes) {
+        if !*self.placement.is_contested.get_or_init(|| self.driver.has_several_devices()) {
+            return;
+        }
         self.advise_one(ADVISE_PREFERRED_LOCATION, device, address, size);
         let peers = self
             .placement
