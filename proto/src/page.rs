@@ -2,17 +2,22 @@
 //! card, a lease of quota, so that launches and allocations seldom need a message.
 //!
 //! ```text
-//!   byte 0     gate     change number and state of the gate, one futex word
+//!   byte 0     gate     change number and state of the gate
 //!        4     flags    whether other sessions use the card, wait for it; whether there is a compute limit
 //!        8     layout   version of this layout
 //!        12    drain    target duration of a drop, in microseconds
+//!        16    bell     rung after each change of gate or flags; the futex of all sleeping threads
 //!        64    gpus[0]  free lease, quota, bytes of sibling processes, ceiling
 //!        128   gpus[1]  ...
 //! ```
 //!
 //! The daemon writes every field. The process writes two by compare-and-swap: the *state* of the gate under
-//! an unchanged change number, and `free`, from which it takes and to which it returns bytes. The daemon does
-//! not trust the page: other writes of a process affect only that process's own accounts.
+//! an unchanged change number, and `free`, from which it takes and to which it returns bytes. It also rings
+//! the bell. The daemon does not trust the page: other writes of a process affect only that process's own
+//! accounts.
+//!
+//! A thread that is about to sleep reads the bell before it reads the gate and the flags, and then sleeps
+//! while the bell has that value. So no change between its look and its sleep is lost.
 
 use std::sync::atomic::{AtomicU32, AtomicU64};
 
@@ -25,7 +30,7 @@ pub const PAGE_SIZE: usize = 4096;
 /// Maximum number of cards that one daemon can manage.
 pub const MAX_GPUS: usize = 16;
 /// Version of the shared page's layout, stored in [`Page::layout`].
-pub const PAGE_LAYOUT: u32 = 1;
+pub const PAGE_LAYOUT: u32 = 2;
 
 /// Flag in [`Page::flags`]: another session uses a card of this process. The process bounds its work in
 /// flight and waits for streams outside the gate.
@@ -127,6 +132,8 @@ pub struct Page {
     pub layout: AtomicU32,
     /// Time in which this process should give the lock back when asked, in microseconds; zero for no target.
     pub drain_target: AtomicU32,
+    /// Number that rises after each change of `gate` or `flags`, on which threads sleep.
+    pub bell: AtomicU32,
     /// Leases and limits of memory, one row per card, indexed by [`GpuId`](crate::GpuId).
     pub gpus: [LeaseRow; MAX_GPUS],
 }
@@ -139,6 +146,7 @@ impl Page {
             flags: AtomicU32::new(0),
             layout: AtomicU32::new(PAGE_LAYOUT),
             drain_target: AtomicU32::new(0),
+            bell: AtomicU32::new(0),
             gpus: [const { LeaseRow::new() }; MAX_GPUS],
         }
     }
@@ -198,6 +206,7 @@ mod tests {
         assert_eq!(std::mem::offset_of!(Page, flags), 4);
         assert_eq!(std::mem::offset_of!(Page, layout), 8);
         assert_eq!(std::mem::offset_of!(Page, drain_target), 12);
+        assert_eq!(std::mem::offset_of!(Page, bell), 16);
         assert_eq!(std::mem::offset_of!(Page, gpus), 64);
         assert_eq!(size_of::<LeaseRow>(), 64);
     }

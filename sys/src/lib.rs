@@ -1,11 +1,13 @@
 //! Linux interfaces that need `unsafe`, or that daemon and clients share.
 //!
-//! Modules in reading order: the shared page and the bytes leased in it; sleeping on its gate word; sockets,
-//! passed descriptors, their peers, and facts from `/proc`; descriptors; clocks; folders of one user; unwinding through hooks.
+//! Modules in reading order: the shared page and the bytes leased in it; sleeping until the page changes;
+//! sockets, passed descriptors, their peers, and facts from `/proc`; descriptors; clocks; folders of one
+//! user; unwinding through hooks.
 
 pub mod page;
 pub mod lease;
 pub mod futex;
+pub mod bell;
 pub mod socket;
 pub mod passed;
 pub mod peer;

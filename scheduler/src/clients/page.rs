@@ -11,7 +11,7 @@ use std::sync::atomic::Ordering;
 use gpushare_proto::page::{LeaseRow, MAX_GPUS};
 use gpushare_proto::{Bytes, GateState, GateWord, GpuId, Nanos};
 use gpushare_sys::page::SharedPage;
-use gpushare_sys::{futex, lease, page};
+use gpushare_sys::{bell, lease, page};
 
 #[derive(Debug)]
 pub(crate) struct ClientPage {
@@ -103,10 +103,10 @@ impl ClientPage {
         given
     }
 
-    /// Writes the gate word and wakes all threads that sleep at the gate.
+    /// Writes the gate word and wakes all threads that sleep on the page.
     pub(crate) fn set_gate(&self, word: GateWord) {
         self.page.gate.store(word.0, Ordering::SeqCst);
-        futex::wake_all(&self.page.gate);
+        bell::ring(&self.page);
     }
 
     pub(crate) fn gate(&self) -> GateWord {
@@ -117,10 +117,10 @@ impl ClientPage {
         self.set_gate(self.gate().next(GateState::Closed));
     }
 
-    /// Writes the page's flags and wakes the process's mover thread, which sleeps at the gate.
+    /// Writes the page's flags and wakes the process's drainer.
     pub(crate) fn set_flags(&self, flags: u32) {
         self.page.flags.store(flags, Ordering::Release);
-        futex::wake_all(&self.page.gate);
+        bell::ring(&self.page);
     }
 
     /// Writes the target duration of the process's work in flight: in microseconds, at least one.
@@ -151,6 +151,9 @@ impl ClientPage {
 
 #[cfg(test)]
 mod tests {
+    use gpushare_proto::page::FLAG_WANTED;
+    use gpushare_sys::futex::Woken;
+
     use super::*;
 
     const GPU: GpuId = GpuId(3);
@@ -200,6 +203,19 @@ mod tests {
         theirs.gpus[3].free.store(7, Ordering::Relaxed);
         assert_eq!(ours.news(GPU), Some(Bytes(7)));
         assert_eq!(ours.news(GpuId(200)), None);
+    }
+
+    #[test]
+    fn a_wish_for_the_lock_wakes_a_process_that_looked_before_and_sleeps_after() {
+        let (file, ours) = ClientPage::create().unwrap();
+        let theirs = page::map(&file).unwrap();
+        let change_flags = || ours.set_flags(FLAG_WANTED);
+        let change_gate = || ours.set_gate(GateWord::new(4, GateState::Open));
+        for change in [&change_flags as &dyn Fn(), &change_gate] {
+            let heard = bell::heard(&theirs);
+            change();
+            assert_eq!(bell::sleep(&theirs, heard, None).unwrap(), Woken::Changed);
+        }
     }
 
     #[test]

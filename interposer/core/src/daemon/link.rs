@@ -104,8 +104,14 @@ impl Link {
     /// Sends a message; returns whether the message went out. Without a connection the message is discarded,
     /// since the process tells the next daemon its whole state.
     pub fn send(&self, request: &TenantRequest) -> bool {
+        self.send_if(request, || true)
+    }
+
+    /// Sends a message if `holds` is still true once no other connection can be plugged in before.
+    pub(crate) fn send_if(&self, request: &TenantRequest, holds: impl FnOnce() -> bool) -> bool {
+        let sender = lock(&self.sender);
         // The reading side notices a broken connection and connects anew.
-        lock(&self.sender).as_ref().is_some_and(|sender| {
+        sender.as_ref().filter(|_| holds()).is_some_and(|sender| {
             // First, since the daemon's decision on this message depends on them.
             self.send_unknown_by(sender);
             connection::send(sender, request).is_ok()
@@ -220,6 +226,17 @@ mod tests {
         };
         let link = Link::new(&connection, &welcome).unwrap();
         (alone, link, connection, daemon)
+    }
+
+    #[test]
+    fn a_message_about_an_old_page_does_not_reach_the_next_daemon() {
+        let (_alone, link, _connection, mut daemon) = link();
+        daemon.set_nonblocking(true).unwrap();
+        assert!(!link.send_if(&TenantRequest::Reconciled, || false));
+        let read = std::io::Read::read(&mut daemon, &mut [0]);
+        assert_eq!(read.unwrap_err().kind(), std::io::ErrorKind::WouldBlock);
+        assert!(link.send_if(&TenantRequest::Reconciled, || true));
+        assert_eq!(std::io::Read::read(&mut daemon, &mut [0]).unwrap(), 1);
     }
 
     #[test]

@@ -64,6 +64,11 @@ impl Daemon {
     }
 
     pub(crate) fn send(&self, request: &TenantRequest) -> bool {
-        self.link().is_some_and(|link| link.send(request))
+        self.send_if(request, || true)
+    }
+
+    /// Sends a message if `holds` is still true once no other connection can be plugged in before.
+    pub(crate) fn send_if(&self, request: &TenantRequest, holds: impl FnOnce() -> bool) -> bool {
+        self.link().is_some_and(|link| link.send_if(request, holds))
     }
 }

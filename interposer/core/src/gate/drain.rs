@@ -11,6 +11,9 @@
 //!   open            rest
 //! ```
 //!
+//! The drainer reads the page's bell before it looks at the word and the flags, and sleeps only while the
+//! bell has not rung since. So no change of the page waits for the end of a sleep.
+//!
 //! Work in flight is polled by events, never waited for by a blocking call. So a drop can be undone at any
 //! moment if the work waits for a thread at the gate.
 
@@ -21,16 +24,14 @@ use std::time::{Duration, Instant};
 use gpushare_proto::page::{FLAG_WANTED, Page};
 use gpushare_proto::tenant::TenantRequest;
 use gpushare_proto::{Bytes, GateState, GateWord, Nanos};
-use gpushare_sys::{clock, futex};
+use gpushare_sys::{bell, clock};
 
-use super::{GATE, idle::Grace, in_flight::InFlight, page, wait::Gatekeeper};
+use super::{GATE, idle::Grace, in_flight::InFlight, listen, wait::Gatekeeper};
 use crate::daemon::Daemon;
 use crate::driver::{Driver, contexts::Contexts, types::CAPTURE_MODE_RELAXED};
 use crate::memory::Memory;
 use crate::process::lock;
 
-/// Longest pause of the drainer without a task. A new daemon may have replaced the shared page meanwhile.
-const REST: Duration = Duration::from_secs(1);
 /// Divisor that gives the pause between two looks at work in flight from the time waited so far. Between the
 /// end of the work and the look the card is idle, and the session is charged for holding the lock.
 const POLL_PART: u32 = 64;
@@ -93,11 +94,13 @@ impl Drainer {
     }
 
     fn step(&mut self) {
-        let page = page();
+        let (page, heard) = listen();
         let word = load(page);
         let answered = self.gate.answered.covers(page, word);
         match task(word, answered, page.flags.load(Ordering::Acquire)) {
-            Task::Rest => rest(page, word, REST),
+            Task::Rest => {
+                let _ = bell::sleep(page, heard, None);
+            }
             Task::Drain => self.drain(page, word),
             Task::BringIn => self.bring_in(page, word),
             Task::WatchIdle => self.watch_idle(page, word),
@@ -114,8 +117,7 @@ impl Drainer {
         // A thread that entered after the gate had closed launched behind the marks.
         if drained && (GATE.entries() == entries || self.drained(page, word)) {
             self.gate.answered.note(page, word);
-            self.daemon
-                .send(&TenantRequest::Released { word, drain: since.elapsed().into() });
+            self.send(page, &TenantRequest::Released { word, drain: since.elapsed().into() });
         }
     }
 
@@ -130,10 +132,9 @@ impl Drainer {
         }
         let open = word.with(GateState::Open);
         if exchange(page, word, open) {
-            futex::wake_all(&page.gate);
+            bell::ring(page);
             self.gate.moved.fetch_add(moved.0, Ordering::Relaxed);
-            self.daemon
-                .send(&TenantRequest::Entered { word, moved, took: since.elapsed().into() });
+            self.send(page, &TenantRequest::Entered { word, moved, took: since.elapsed().into() });
         }
     }
 
@@ -155,8 +156,8 @@ impl Drainer {
     fn watch_idle(&mut self, page: &'static Page, word: GateWord) {
         self.grace.judge(self.gate.waiters.since());
         let entries = GATE.entries();
-        rest(page, word, self.grace.span().into());
-        let quiet = load(page) == word && GATE.entries() == entries && GATE.is_empty();
+        let quiet = stays(page, word, self.grace.span().into());
+        let quiet = quiet && GATE.entries() == entries && GATE.is_empty();
         if !quiet || self.is_capturing() {
             return;
         }
@@ -167,19 +168,18 @@ impl Drainer {
             return;
         }
         let (closed, drain) = (word.with(GateState::Closed), Nanos::from(since.elapsed()));
-        rest(page, idle, self.grace.pause_after(drain).into());
-        if exchange(page, idle, closed) {
+        if stays(page, idle, self.grace.pause_after(drain).into()) && exchange(page, idle, closed) {
             self.grace.note_release(clock::monotonic());
             self.gate.answered.note(page, closed);
-            self.daemon.send(&TenantRequest::Released { word, drain });
+            self.send(page, &TenantRequest::Released { word, drain });
         }
     }
 
     /// Waits until no thread is inside the gate, no capture runs and no work is in flight. Returns `false` if
     /// the gate word changes first.
     fn drained(&self, page: &Page, word: GateWord) -> bool {
-        poll(page, word, || GATE.is_empty() && !self.is_capturing() && GATE.is_empty())
-            && self.in_flight_done(page, word)
+        let left = || GATE.is_empty() && !self.is_capturing() && GATE.is_empty();
+        poll(page, word, left) && self.in_flight_done(page, word)
     }
 
     /// Waits for the work in flight in every context; returns `false` if the gate word changes first.
@@ -190,6 +190,12 @@ impl Drainer {
             marks = marks.take().or_else(|| InFlight::mark(driver, contexts, &self.gate.captures));
             marks.as_mut().is_some_and(|marks| marks.is_done(driver, contexts))
         })
+    }
+
+    /// Sends a message about the gate of `page`, unless another daemon's page is in force by now. The words
+    /// of both count from zero, so that daemon would take the message for one about its own gate.
+    fn send(&self, page: &'static Page, request: &TenantRequest) {
+        self.daemon.send_if(request, || std::ptr::eq(page, super::page()));
     }
 
     fn is_capturing(&self) -> bool {
@@ -206,23 +212,37 @@ fn exchange(page: &Page, from: GateWord, to: GateWord) -> bool {
     exchanged.is_ok()
 }
 
-/// Sleeps for at most `span`, or until the gate word changes.
-fn rest(page: &Page, word: GateWord, span: Duration) {
-    let _ = futex::wait(&page.gate, word.0, Some(span));
+/// Returns whether `page` is in force and its gate word is `word`.
+fn stands(page: &Page, word: GateWord) -> bool {
+    load(page) == word && std::ptr::eq(page, super::page())
+}
+
+/// Sleeps for `span`; returns `false` at once when the gate word changes.
+fn stays(page: &Page, word: GateWord, span: Duration) -> bool {
+    let until = Instant::now() + span;
+    loop {
+        let heard = bell::heard(page);
+        let left = until.saturating_duration_since(Instant::now());
+        if !stands(page, word) || left.is_zero() {
+            return stands(page, word);
+        }
+        let _ = bell::sleep(page, heard, Some(left));
+    }
 }
 
 /// Calls `done` with growing pauses until it returns `true`; returns `false` if the gate word changes first.
 fn poll(page: &Page, word: GateWord, mut done: impl FnMut() -> bool) -> bool {
     let began = Instant::now();
     loop {
-        if load(page) != word || !std::ptr::eq(page, super::page()) {
+        let heard = bell::heard(page);
+        if !stands(page, word) {
             return false;
         }
         if done() {
             return true;
         }
-        let pause = began.elapsed() / POLL_PART;
-        rest(page, word, pause.clamp(POLL_MIN, POLL_MAX));
+        let pause = (began.elapsed() / POLL_PART).clamp(POLL_MIN, POLL_MAX);
+        let _ = bell::sleep(page, heard, Some(pause));
     }
 }
 

@@ -1,7 +1,7 @@
 //! The gate, which every call passes that gives work to a card: entry, waiting, draining and exceptions.
 //!
 //! ```text
-//!   a thread ──▶ entry ── closed? ──▶ wait    sleeps on the page's word; exceptions: captures, collectives,
+//!   a thread ──▶ entry ── closed? ──▶ wait    sleeps on the page's bell; exceptions: captures, collectives,
 //!                  │                          communication (marked streams)
 //!                  ▼ open
 //!              the driver
@@ -22,5 +22,6 @@ pub(crate) mod wait;
 pub(crate) mod waiters;
 
 pub use entry::{Gate, Pass, is_inside, thread_number};
+use page::listen;
 pub use page::{GATE, page};
-pub(crate) use page::{reset, set_page, wake_sleepers};
+pub(crate) use page::{replace_page, reset, set_page, wake_sleepers};

@@ -1,5 +1,5 @@
-//! Slow path of the gate: a thread that finds the gate closed asks the daemon for the lock and sleeps on the
-//! gate word. Some threads pass a closed gate: during a capture, at the end of the process, and with
+//! Slow path of the gate: a thread that finds the gate closed asks the daemon for the lock and sleeps until
+//! the gate word changes. Some threads pass a closed gate: during a capture, at the end of the process, and with
 //! collective kernels while a drain runs.
 
 use std::sync::Arc;
@@ -10,17 +10,17 @@ use gpushare_proto::page::Page;
 use gpushare_proto::tenant::TenantRequest;
 use gpushare_proto::{GateState, GateWord, Nanos};
 use gpushare_sys::unwind::cancellation_point;
-use gpushare_sys::{clock, futex};
+use gpushare_sys::{bell, clock};
 
 use super::{GATE, Pass, captures::Captures, collectives::Collectives, communication::MarkedStreams};
-use super::{drain::AnsweredDrop, page, waiters::Waiters};
+use super::{drain::AnsweredDrop, listen, waiters::Waiters};
 use crate::daemon::Daemon;
 use crate::process::is_exiting;
 
 /// Longest time from the closing of the gate to the start of its drain, and the pause between two checks.
 const DRAIN_BEGINS: Nanos = Nanos::from_millis(2);
 const GLANCE: Duration = Duration::from_micros(50);
-/// Longest sleep at the gate, since a new daemon may have replaced the shared page meanwhile.
+/// Longest sleep at the gate. Then a request that could not be sent is repeated, and a long wait is explained.
 const NAP: Duration = Duration::from_millis(500);
 
 /// Decides which threads pass the closed gate, and remembers the drainer's answers to drops.
@@ -41,22 +41,23 @@ impl Gatekeeper {
         Self { daemon, collectives: Collectives::of_environment(), ..Self::default() }
     }
 
-    /// Waits at the gate, found closed with the gate word `word`, until it opens, and enters.
-    pub(crate) fn wait(&self, mut word: GateWord) -> Pass<'static> {
+    /// Waits at the gate, which was found closed, until it opens, and enters.
+    pub(crate) fn wait(&self) -> Pass<'static> {
         let sleeper = self.waiters.add();
         loop {
             // A cancelled thread ends here: it holds nothing, and natively it would not wait.
             cancellation_point();
+            let (page, heard) = listen();
             if let Some(pass) = self.excuse() {
                 return pass;
             }
-            self.waiters.ask(word, || self.daemon.send(&TenantRequest::Wait { word }));
-            // The word is read again whatever ended the sleep.
-            let _ = futex::wait(&page().gate, word.0, Some(NAP));
-            match GATE.enter(&page().gate) {
+            let word = match GATE.enter(&page.gate) {
                 Ok(pass) => return pass,
-                Err(seen) => word = seen,
-            }
+                Err(word) => word,
+            };
+            self.waiters.ask(word, || self.daemon.send(&TenantRequest::Wait { word }));
+            // Everything is looked at again whatever ended the sleep.
+            let _ = bell::sleep(page, heard, Some(NAP));
             sleeper.explain(|| self.daemon.link().map_or_else(String::new, |link| link.identity().waits_for));
         }
     }
@@ -74,12 +75,12 @@ impl Gatekeeper {
                 let admitted = self.collectives.is_admitted(word, now);
                 return admitted.then_some(pass);
             }
-            let page = page();
+            let (page, heard) = listen();
             let seen = GateWord(page.gate.load(Ordering::Acquire));
             if seen != word || self.answered.covers(page, word) || now - began >= DRAIN_BEGINS {
                 return None;
             }
-            let _ = futex::wait(&page.gate, word.0, Some(GLANCE));
+            let _ = bell::sleep(page, heard, Some(GLANCE));
         }
     }
 

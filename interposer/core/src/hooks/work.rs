@@ -34,7 +34,7 @@ pub fn pass() -> Pass<'static> {
 pub fn pass_by(page: &Page) -> Pass<'static> {
     match GATE.enter(&page.gate) {
         Ok(pass) => pass,
-        Err(word) => wait(word),
+        Err(_) => wait(),
     }
 }
 
@@ -55,9 +55,9 @@ pub unsafe fn pass_with(page: &Page, work: impl FnOnce() -> Work) -> Pass<'stati
 
 /// Waits at the closed gate. If gpushare panics there, the thread passes.
 #[cold]
-fn wait(word: GateWord) -> Pass<'static> {
+fn wait() -> Pass<'static> {
     let wait = || match State::existing() {
-        Some(state) => state.gate.wait(word),
+        Some(state) => state.gate.wait(),
         None => GATE.enter_anyway(),
     };
     guest_or(wait, || GATE.enter_anyway())
@@ -76,7 +76,7 @@ unsafe fn wait_with(word: GateWord, work: Work) -> Pass<'static> {
         }
         state.gate.pass_communication(word)
     };
-    guest_or(pass, || None).unwrap_or_else(|| wait(word))
+    guest_or(pass, || None).unwrap_or_else(wait)
 }
 
 /// Returns whether launches pass the launch window: another session uses the card, or the session has a

@@ -7,18 +7,16 @@
 //!     └────────┘ after 20 ms, then ever later up to 500 ms
 //! ```
 
-use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use gpushare_proto::Bytes;
 use gpushare_proto::tenant::{Returning, ReturningGpu, TenantRequest};
-use gpushare_proto::{Bytes, GateState, GateWord};
-use gpushare_sys::futex;
 
 use super::State;
 use crate::daemon::address::{Address, ConnectError};
 use crate::daemon::{connection::Connection, link::Link};
 use crate::driver::types::CUdevice;
-use crate::gate::{page, set_page};
+use crate::gate::{page, replace_page};
 use crate::process::lock;
 
 impl State {
@@ -72,13 +70,8 @@ impl State {
             Ok::<_, ConnectError>((page, numbers))
         })?;
         let (connection, welcome, page) = joined.ok_or(ConnectError::Absent(Vec::new()))?;
-        let old = self::page();
         self.gate.waiters.ask_again();
-        set_page(page);
-        // The old word never changes again: threads that sleep on it wake, and threads that are about to pass
-        // by it find it closed and read the new one.
-        old.gate.store(GateWord::new(0, GateState::Closed).0, Ordering::SeqCst);
-        futex::wake_all(&old.gate);
+        replace_page(page);
         link.plug(&connection, &welcome, |device| self.memory.lease.gpu(device))
             .map_err(|cause| ConnectError::Broken("its socket".into(), cause))?;
         link.send(&TenantRequest::Reconciled);

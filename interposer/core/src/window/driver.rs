@@ -1,12 +1,11 @@
-//! The [`Card`] of a real process: driver calls, the clock, and the gate word, whose change ends a pause.
+//! The [`Card`] of a real process: driver calls, the clock, and the page's bell, which ends a pause.
 
 use std::ptr::null_mut;
-use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use gpushare_proto::Nanos;
 use gpushare_sys::unwind::cancellation_point;
-use gpushare_sys::{clock, futex};
+use gpushare_sys::{bell, clock};
 
 use super::Card;
 use super::markers::Stream;
@@ -116,9 +115,9 @@ impl Card for OnDriver {
     fn pause(&self, span: Nanos) -> bool {
         // A cancelled thread ends here. It holds nothing, and without gpushare it would not wait.
         cancellation_point();
-        let gate = &page().gate;
+        let page = page();
         // An early wake-up only means another look.
-        let _ = futex::wait(gate, gate.load(Ordering::Relaxed), Some(Duration::from(span)));
+        let _ = bell::sleep(page, bell::heard(page), Some(Duration::from(span)));
         !is_exiting()
     }
 
