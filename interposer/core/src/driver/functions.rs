@@ -79,6 +79,7 @@ driver! {
         mem_free: cuMemFree_v2(CUdeviceptr);
         mem_prefetch_async: cuMemPrefetchAsync(CUdeviceptr, usize, CUdevice, CUstream);
         stream_create: cuStreamCreate(*mut CUstream, c_uint);
+        stream_query: cuStreamQuery(CUstream);
         stream_synchronize: cuStreamSynchronize(CUstream);
         stream_synchronize_ptsz: cuStreamSynchronize_ptsz(CUstream);
         event_create: cuEventCreate(*mut CUevent, c_uint);

@@ -9,6 +9,8 @@ pub mod contexts;
 pub mod hook_table;
 mod questions;
 pub mod unknown;
+#[cfg(test)]
+pub(crate) mod fake;
 
 pub use functions::Driver;
 pub(crate) use functions::answer;

@@ -23,10 +23,10 @@ use std::time::{Duration, Instant};
 
 use gpushare_proto::page::{FLAG_WANTED, Page};
 use gpushare_proto::tenant::TenantRequest;
-use gpushare_proto::{Bytes, GateState, GateWord, Nanos};
+use gpushare_proto::{GateState, GateWord, Nanos};
 use gpushare_sys::{bell, clock};
 
-use super::{GATE, idle::Grace, in_flight::InFlight, listen, wait::Gatekeeper};
+use super::{GATE, idle::Grace, in_flight::InFlight, listen, move_in::MoveIn, wait::Gatekeeper};
 use crate::daemon::Daemon;
 use crate::driver::{Driver, contexts::Contexts, types::CAPTURE_MODE_RELAXED};
 use crate::memory::Memory;
@@ -37,6 +37,8 @@ use crate::process::lock;
 const POLL_PART: u32 = 64;
 const POLL_MIN: Duration = Duration::from_micros(20);
 const POLL_MAX: Duration = Duration::from_millis(1);
+/// Longest pause between two looks at a move of memory, for which a thread waits at the gate.
+const MOVE_POLL_MAX: Duration = Duration::from_micros(100);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Task {
@@ -124,33 +126,17 @@ impl Drainer {
     fn bring_in(&mut self, page: &'static Page, word: GateWord) {
         let since = Instant::now();
         self.grace.judge(self.gate.waiters.since());
-        // A process that met its daemon again may be in a capture, which a mark of ours would break.
-        let capturing = self.is_capturing();
-        let moved = if capturing { Bytes::ZERO } else { self.prefetch() };
-        if !capturing && !self.in_flight_done(page, word) {
-            return;
-        }
+        let mut moving = MoveIn::new(self.driver, self.contexts, self.memory);
+        // The driver forbids moves during a capture. A process that met its daemon again may be in one.
+        let moved = self.is_capturing()
+            || poll(page, word, MOVE_POLL_MAX, || moving.advance(self.driver, self.contexts, self.memory));
         let open = word.with(GateState::Open);
-        if exchange(page, word, open) {
+        if moved && exchange(page, word, open) {
             bell::ring(page);
+            let moved = moving.moved();
             self.gate.moved.fetch_add(moved.0, Ordering::Relaxed);
             self.send(page, &TenantRequest::Entered { word, moved, took: since.elapsed().into() });
         }
-    }
-
-    /// Prefetches every managed range to its card and returns the bytes. Page faults bring the rest later.
-    fn prefetch(&self) -> Bytes {
-        let driver = self.driver;
-        let mut moved = Bytes::ZERO;
-        for live in self.contexts.visit().iter_mut() {
-            let (context, device) = (live.context(), live.device());
-            live.enter(driver, |live| {
-                if let Some(stream) = live.stream(driver) {
-                    moved += self.memory.prefetch(context, device, stream);
-                }
-            });
-        }
-        moved
     }
 
     fn watch_idle(&mut self, page: &'static Page, word: GateWord) {
@@ -179,14 +165,14 @@ impl Drainer {
     /// the gate word changes first.
     fn drained(&self, page: &Page, word: GateWord) -> bool {
         let left = || GATE.is_empty() && !self.is_capturing() && GATE.is_empty();
-        poll(page, word, left) && self.in_flight_done(page, word)
+        poll(page, word, POLL_MAX, left) && self.in_flight_done(page, word)
     }
 
     /// Waits for the work in flight in every context; returns `false` if the gate word changes first.
     fn in_flight_done(&self, page: &Page, word: GateWord) -> bool {
         let (driver, contexts) = (self.driver, self.contexts);
         let mut marks = None;
-        poll(page, word, || {
+        poll(page, word, POLL_MAX, || {
             marks = marks.take().or_else(|| InFlight::mark(driver, contexts, &self.gate.captures));
             marks.as_mut().is_some_and(|marks| marks.is_done(driver, contexts))
         })
@@ -231,7 +217,7 @@ fn stays(page: &Page, word: GateWord, span: Duration) -> bool {
 }
 
 /// Calls `done` with growing pauses until it returns `true`; returns `false` if the gate word changes first.
-fn poll(page: &Page, word: GateWord, mut done: impl FnMut() -> bool) -> bool {
+fn poll(page: &Page, word: GateWord, longest: Duration, mut done: impl FnMut() -> bool) -> bool {
     let began = Instant::now();
     loop {
         let heard = bell::heard(page);
@@ -241,7 +227,7 @@ fn poll(page: &Page, word: GateWord, mut done: impl FnMut() -> bool) -> bool {
         if done() {
             return true;
         }
-        let pause = (began.elapsed() / POLL_PART).clamp(POLL_MIN, POLL_MAX);
+        let pause = (began.elapsed() / POLL_PART).clamp(POLL_MIN, longest);
         let _ = bell::sleep(page, heard, Some(pause));
     }
 }

@@ -16,6 +16,7 @@ pub(crate) mod communication;
 pub(crate) mod drain;
 mod entry;
 mod in_flight;
+mod move_in;
 pub mod idle;
 mod page;
 pub(crate) mod wait;

@@ -23,7 +23,9 @@ use gpushare_proto::Bytes;
 
 use crate::daemon::{Daemon, MemoryKind};
 use crate::driver::Driver;
-use crate::driver::types::{CUDA_ERROR_INVALID_VALUE, CUDA_SUCCESS, CUcontext, CUdevice, CUresult, CUstream};
+use crate::driver::types::{
+    CUDA_ERROR_INVALID_VALUE, CUDA_SUCCESS, CUcontext, CUdevice, CUdeviceptr, CUresult, CUstream,
+};
 use crate::process::lock;
 use allocations::{Allocations, Block, Origin};
 use handles::{Charge, Handles};
@@ -50,6 +52,16 @@ pub(crate) enum Table {
     Blocks,
     /// Table of arrays, by their handles.
     Arrays,
+}
+
+/// Part of a block of managed memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Piece {
+    /// Address at which the block begins.
+    pub(crate) block: CUdeviceptr,
+    /// Address at which the part begins.
+    pub(crate) address: CUdeviceptr,
+    pub(crate) size: Bytes,
 }
 
 impl Memory {
@@ -152,19 +164,15 @@ impl Memory {
         self.shrink_pools(device);
     }
 
-    /// Asks the driver to move the managed blocks of a context to its device; returns the number of bytes.
-    pub(crate) fn prefetch(&self, context: CUcontext, device: CUdevice, stream: CUstream) -> Bytes {
-        let mut moved = Bytes::ZERO;
-        for (address, size) in self.blocks.managed_ranges(context) {
-            let asked = self.blocks.hold(address, || {
-                // SAFETY: the range is ours, and a thread that frees it waits.
-                unsafe { (self.driver.mem_prefetch_async)(address, size.0 as usize, device, stream) }
-            });
-            if asked == Some(CUDA_SUCCESS) {
-                moved += size;
-            }
-        }
-        moved
+    /// Asks the driver to move a part of a managed block to a device, in `stream`. Returns the number of
+    /// bytes; zero if the block was freed or the driver refused.
+    pub(crate) fn prefetch(&self, piece: Piece, device: CUdevice, stream: CUstream) -> Bytes {
+        let Piece { block, address, size } = piece;
+        let asked = self.blocks.hold(block, || {
+            // SAFETY: the range is ours, and a thread that frees it waits.
+            unsafe { (self.driver.mem_prefetch_async)(address, size.0 as usize, device, stream) }
+        });
+        if asked == Some(CUDA_SUCCESS) { size } else { Bytes::ZERO }
     }
 
     pub(crate) fn handles(&self) -> MutexGuard<'_, Handles> {
