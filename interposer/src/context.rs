@@ -4,7 +4,9 @@ use std::ffi::{c_int, c_uint};
 
 use gpushare_client::driver::contexts::Kind::{Created, Primary};
 use gpushare_client::driver::types::{CUcontext, CUdevice, CUgraph, CUgreenCtx, CUstream};
-use gpushare_client::hooks::capture::{begin, destroy as destroy_stream, end};
+use gpushare_client::hooks::capture::{
+    begin, create as create_stream, create_in_part, destroy as destroy_stream, end,
+};
 use gpushare_client::hooks::context::{
     attach, create, create_green, destroy, destroy_green, detach, release_primary,
 };
@@ -62,5 +64,10 @@ hooks! {
     );
     [end: stream] cuStreamEndCaptureToCig cuStreamEndCaptureToCig_ptsz(stream: CUstream);
     [end: stream] cuStreamEndCapture cuStreamEndCapture_ptsz(stream: CUstream, graph: *mut CUgraph);
+    [create_stream: stream] cuStreamCreate(stream: *mut CUstream, flags: c_uint);
+    [create_stream: stream] cuStreamCreateWithPriority(stream: *mut CUstream, flags: c_uint, priority: c_int);
+    [create_in_part: stream, part] cuGreenCtxStreamCreate(
+        stream: *mut CUstream, part: CUgreenCtx, flags: c_uint, priority: c_int
+    );
     [destroy_stream: stream] cuStreamDestroy cuStreamDestroy_v2(stream: CUstream);
 }

@@ -35,6 +35,7 @@ macro_rules! hooks {
     }};
     (@enter [ordered: $stream:expr] $row:ident $real:expr) => {{
         let page = gpushare_client::gate::page();
+        gpushare_client::hooks::work::note_stream(page, $stream, $row.default_stream());
         let _pass = gpushare_client::hooks::work::pass_with(page, || gpushare_client::hooks::work::Work::One($stream));
         $real
     }};
@@ -56,7 +57,7 @@ macro_rules! hooks {
     (@window $work:ident($($given:expr),*), $row:ident $real:expr) => {{
         let page = gpushare_client::gate::page();
         let work = || gpushare_client::hooks::work::Work::$work($($given),*);
-        if gpushare_client::hooks::work::is_windowed(page) {
+        if gpushare_client::hooks::work::is_watched(page) {
             gpushare_client::hooks::work::pass_window(work(), $row.default_stream());
         }
         let _pass = gpushare_client::hooks::work::pass_with(page, work);

@@ -13,8 +13,8 @@
 //!
 //! The daemon writes every field. The process writes two by compare-and-swap: the *state* of the gate under
 //! an unchanged change number, and `free`, from which it takes and to which it returns bytes. It also rings
-//! the bell. The daemon does not trust the page: other writes of a process affect only that process's own
-//! accounts.
+//! the bell, and owns the flag [`FLAG_CAPTURING`]. The daemon does not trust the page: other writes of a
+//! process affect only that process's own accounts.
 //!
 //! A thread that is about to sleep reads the bell before it reads the gate and the flags, and then sleeps
 //! while the bell has that value. So no change between its look and its sleep is lost.
@@ -39,6 +39,9 @@ pub const FLAG_CONTENDED: u32 = 1;
 pub const FLAG_WANTED: u32 = 2;
 /// Flag in [`Page::flags`]: the session has a compute limit. The process bounds its work in flight.
 pub const FLAG_LIMITED: u32 = 4;
+/// Flag in [`Page::flags`], set by the process itself: a stream capture has begun and not ended. The process
+/// notes which of its streams get work meanwhile.
+pub const FLAG_CAPTURING: u32 = 8;
 
 /// State of a process's gate, which decides whether a thread that submits work passes or sleeps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -126,7 +129,7 @@ impl LeaseRow {
 pub struct Page {
     /// State of the process's gate, a [`GateWord`].
     pub gate: AtomicU32,
-    /// Bit set of [`FLAG_CONTENDED`], [`FLAG_WANTED`] and [`FLAG_LIMITED`].
+    /// Bit set of [`FLAG_CONTENDED`], [`FLAG_WANTED`], [`FLAG_LIMITED`] and [`FLAG_CAPTURING`].
     pub flags: AtomicU32,
     /// Version of the shared page's layout, [`PAGE_LAYOUT`].
     pub layout: AtomicU32,

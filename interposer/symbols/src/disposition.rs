@@ -69,6 +69,7 @@ families! {
     Set = "fills pass the gate";
     Prefetch = "moves of managed memory pass the gate";
     StreamOperation = "writes, waits and signals of a stream pass the gate";
+    Stream = "the streams of a context are known, so that a drain can ask whether each is done";
     Capture = "gpushare makes no calls that would invalidate a running capture";
     Peer = "memory that stands in for device memory is mapped for the peer";
     Context = "contexts are counted and reported to the daemon";

@@ -8,7 +8,7 @@ use std::io;
 use std::os::fd::OwnedFd;
 use std::sync::atomic::Ordering;
 
-use gpushare_proto::page::{LeaseRow, MAX_GPUS};
+use gpushare_proto::page::{FLAG_CAPTURING, LeaseRow, MAX_GPUS};
 use gpushare_proto::{Bytes, GateState, GateWord, GpuId, Nanos};
 use gpushare_sys::page::SharedPage;
 use gpushare_sys::{bell, lease, page};
@@ -117,9 +117,11 @@ impl ClientPage {
         self.set_gate(self.gate().next(GateState::Closed));
     }
 
-    /// Writes the page's flags and wakes the process's drainer.
+    /// Writes the page's flags, except the one that the process sets, and wakes the process's drainer.
     pub(crate) fn set_flags(&self, flags: u32) {
-        self.page.flags.store(flags, Ordering::Release);
+        // Two bounded steps instead of a loop, which a process could keep from ending.
+        self.page.flags.fetch_or(flags, Ordering::AcqRel);
+        self.page.flags.fetch_and(flags | FLAG_CAPTURING, Ordering::AcqRel);
         bell::ring(&self.page);
     }
 
@@ -151,7 +153,7 @@ impl ClientPage {
 
 #[cfg(test)]
 mod tests {
-    use gpushare_proto::page::FLAG_WANTED;
+    use gpushare_proto::page::{FLAG_CONTENDED, FLAG_WANTED};
     use gpushare_sys::futex::Woken;
 
     use super::*;
@@ -216,6 +218,17 @@ mod tests {
             change();
             assert_eq!(bell::sleep(&theirs, heard, None).unwrap(), Woken::Changed);
         }
+    }
+
+    #[test]
+    fn the_processs_own_flag_stays() {
+        let (file, ours) = ClientPage::create().unwrap();
+        let theirs = page::map(&file).unwrap();
+        theirs.flags.store(FLAG_CAPTURING, Ordering::Relaxed);
+        ours.set_flags(FLAG_WANTED | FLAG_CONTENDED);
+        assert_eq!(theirs.flags.load(Ordering::Relaxed), FLAG_CAPTURING | FLAG_WANTED | FLAG_CONTENDED);
+        ours.set_flags(FLAG_CONTENDED);
+        assert_eq!(theirs.flags.load(Ordering::Relaxed), FLAG_CAPTURING | FLAG_CONTENDED);
     }
 
     #[test]

@@ -1,7 +1,8 @@
 //! Stream captures and graphs while another session contends.
 
 use gpushare_proto::Bytes;
-use gpushare_tests::{Program, Sharing, World};
+use gpushare_proto::admin::{LockView, Status};
+use gpushare_tests::{Daemon, Program, Sharing, World};
 
 #[test]
 fn a_capture_survives_a_drop_and_its_graph_replays_right() -> anyhow::Result<()> {
@@ -145,4 +146,71 @@ fn a_stream_that_joins_a_capture_by_an_event_is_recorded_while_a_drop_is_pending
         assert!(b.ask("check x 1")?.flag("matches"), "{mode}");
     }
     Ok(())
+}
+
+/// `a` has work in flight behind the latch `l` and a capture that was invalidated and not ended, after
+/// `steps`. `b` gets the card only after `end`.
+fn nothing_is_released_in_flight(steps: &[&str], end: &[(&str, Option<&str>)]) -> anyhow::Result<()> {
+    let world = World::of(Bytes::mib(64))?;
+    let settings = world.scheduler_config().expect("a simulated card's");
+    let usual = std::fs::read_to_string(&settings)?;
+    // In its section [scheduling].
+    std::fs::write(&settings, format!("{usual}stuck_after = '300ms'\n"))?;
+    let daemon = Daemon::start(&world, &["--mode", "serialized", "--quantum", "20ms"])?;
+    let mut a = capturing(&world, "")?;
+    let mut b = Program::hold(&world, &Sharing::session("b"), "b")?;
+    b.must("alloc x 40MiB")?;
+    for step in steps {
+        let error = step.starts_with("sync").then_some("CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED");
+        assert_eq!(a.ask(step)?.error(), error, "{step}");
+    }
+    let fill = b.tell("fill x 1")?;
+    let is_stuck = |status: &Status| {
+        let stuck = |lock: &LockView| matches!(lock, LockView::Dropping { stuck: true, .. });
+        status
+            .sessions
+            .iter()
+            .any(|session| session.name == "a" && stuck(&session.lock))
+    };
+    daemon.until("a is reported as stuck", is_stuck)?;
+    assert_eq!(b.peek(fill), None, "{steps:?}");
+    for (line, error) in end {
+        assert_eq!(b.peek(fill), None, "before {line}");
+        assert_eq!(a.ask(line)?.error(), *error, "{line}");
+    }
+    b.answer(fill)?;
+    b.must("check x 1")?;
+    Ok(())
+}
+
+const BROKEN_CAPTURE: [&str; 3] = ["capture s", "add x 1 --on s", "sync s"];
+
+#[test]
+fn nothing_is_released_while_work_is_in_flight_beside_a_broken_capture() -> anyhow::Result<()> {
+    let [capture, add, sync] = BROKEN_CAPTURE;
+    nothing_is_released_in_flight(&[capture, add, sync, "latch l --on t"], &[("open l", None)])?;
+    nothing_is_released_in_flight(&[capture, add, sync, "latch l"], &[("open l", None)])?;
+    nothing_is_released_in_flight(&["latch l --on s", capture, add, sync], &[("open l", None)])
+}
+
+/// Only a thread itself can name its own default stream. While that stream may have work, the end of the
+/// capture is waited for.
+#[test]
+fn nothing_is_released_while_a_stream_without_a_name_may_be_busy_beside_a_broken_capture()
+-> anyhow::Result<()> {
+    let end = [("@other open l", None), ("end-capture s g", INVALIDATED)];
+    for launch in ["latch l --on per-thread", "latch l --on t; fill x 2 --on per-thread"] {
+        let launches: Vec<_> = launch.split("; ").map(|line| format!("@other {line}")).collect();
+        let steps: Vec<_> = BROKEN_CAPTURE.into_iter().chain(launches.iter().map(String::as_str)).collect();
+        nothing_is_released_in_flight(&steps, &end)?;
+    }
+    Ok(())
+}
+
+#[test]
+fn nothing_is_released_while_a_destroyed_streams_work_is_in_flight_beside_a_broken_capture()
+-> anyhow::Result<()> {
+    let [capture, add, sync] = BROKEN_CAPTURE;
+    let steps = [capture, add, sync, "latch l --on t", "stream-destroy t"];
+    nothing_is_released_in_flight(&steps, &[("open l", None), ("end-capture s g", INVALIDATED)])
 }

@@ -1,7 +1,10 @@
 //! Live contexts of the application.
 //!
-//! The drainer and the threads that move memory borrow contexts and never retain them. A hook that may
-//! destroy a context locks this list meanwhile. A borrower locks the list for each short visit.
+//! The drainer borrows contexts and never retains them. A hook that may destroy a context locks this list
+//! meanwhile. A borrower locks the list for each short visit.
+//!
+//! The streams that the program made have a lock of their own, since a thread that makes one must not wait
+//! for a context that is being destroyed. A stream is removed before the driver destroys it.
 
 use std::ptr::null_mut;
 use std::sync::{Mutex, MutexGuard};
@@ -39,10 +42,18 @@ pub struct Live {
 // SAFETY: the driver is thread-safe, and the handles are only passed back to it.
 unsafe impl Send for Live {}
 
-/// Lock around the list of live contexts.
+/// Live contexts, and the streams that the program made in them.
 #[derive(Debug, Default)]
 pub struct Contexts {
     live: Mutex<List>,
+    streams: Mutex<Vec<Made>>,
+}
+
+/// Stream that the program made, with the address of its context.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Made {
+    stream: usize,
+    pub(crate) context: usize,
 }
 
 /// List of the live CUDA contexts of the process.
@@ -70,6 +81,36 @@ impl Contexts {
     pub fn visit(&self) -> MutexGuard<'_, List> {
         lock(&self.live)
     }
+
+    /// Adds a stream that the program made in a context.
+    pub(crate) fn add_stream(&self, stream: CUstream, context: CUcontext) {
+        let (stream, context) = (stream.expose_provenance(), context.addr());
+        lock(&self.streams).push(Made { stream, context });
+    }
+
+    /// Removes a stream that may be destroyed; `None` for an unknown one.
+    pub(crate) fn take_stream(&self, stream: CUstream) -> Option<Made> {
+        let mut streams = lock(&self.streams);
+        let at = streams.iter().position(|made| made.stream == stream.addr())?;
+        Some(streams.swap_remove(at))
+    }
+
+    /// Restores a stream that the program failed to destroy.
+    pub(crate) fn put_stream_back(&self, made: Made) {
+        lock(&self.streams).push(made);
+    }
+
+    /// Returns whether `holds` is true for each stream of a live context. No stream is destroyed meanwhile.
+    pub(crate) fn all_streams(&self, context: CUcontext, holds: impl Fn(CUstream) -> bool) -> bool {
+        let streams = lock(&self.streams);
+        let mut of_context = streams.iter().filter(|made| made.context == context.addr());
+        of_context.all(|made| holds(std::ptr::with_exposed_provenance_mut(made.stream)))
+    }
+
+    /// Removes the streams of a destroyed context.
+    pub(crate) fn end_streams(&self, context: CUcontext) {
+        lock(&self.streams).retain(|made| made.context != context.addr());
+    }
 }
 
 impl List {
@@ -96,7 +137,8 @@ impl List {
         })
     }
 
-    fn find(&mut self, context: CUcontext) -> Option<&mut Live> {
+    /// Returns a live context by its handle.
+    pub fn find(&mut self, context: CUcontext) -> Option<&mut Live> {
         self.0.iter_mut().find(|known| known.context == context)
     }
 
@@ -223,6 +265,20 @@ mod tests {
         contexts.created(context(2), 0, Kind::Green(7));
         assert_eq!(contexts.visit().green(7), Some(context(2)));
         assert_eq!(contexts.visit().primary(0), Some(context(1)));
+    }
+
+    #[test]
+    fn the_streams_of_a_context_end_with_it() {
+        let (contexts, stream) = (Contexts::default(), std::ptr::without_provenance_mut);
+        contexts.add_stream(stream(0x10), context(1));
+        contexts.add_stream(stream(0x20), context(2));
+        assert!(!contexts.all_streams(context(1), |_| false) && contexts.all_streams(context(3), |_| false));
+        let made = contexts.take_stream(stream(0x10));
+        assert!(contexts.all_streams(context(1), |_| false), "it may be destroyed by now");
+        made.into_iter().for_each(|made| contexts.put_stream_back(made));
+        contexts.end_streams(context(1));
+        assert_eq!(contexts.take_stream(stream(0x10)), None);
+        assert!(contexts.take_stream(stream(0x20)).is_some());
     }
 
     #[test]

@@ -10,7 +10,7 @@ use super::{Driver, answer};
 use crate::driver::types::{
     ATTRIBUTE_CONCURRENT_MANAGED_ACCESS, ATTRIBUTE_IS_MANAGED, ATTRIBUTE_MEMORY_TYPE, CAPTURE_STATUS_ACTIVE,
     CUDA_SUCCESS, CUcontext, CUdevice, CUdeviceptr, CUevent, CUresult, CUstream, EVENT_DISABLE_TIMING,
-    MEMORYTYPE_DEVICE, STREAM_PER_THREAD,
+    MEMORYTYPE_DEVICE, REFUSED_FOR_CAPTURE, STREAM_LEGACY, STREAM_PER_THREAD,
 };
 
 impl Driver {
@@ -53,6 +53,16 @@ impl Driver {
         let ask = self.stream_is_capturing?;
         // SAFETY: writes one integer; the stream is the application's, and alive.
         answer(CAPTURE_STATUS_ACTIVE, |status| unsafe { ask(named, status) })
+    }
+
+    /// Returns whether the legacy stream of the current context takes no work, because a blocking stream
+    /// captures.
+    pub(crate) fn is_legacy_unusable(&self) -> bool {
+        let Some(ask) = self.stream_is_capturing else { return false };
+        let mut status = 0;
+        // SAFETY: writes one integer.
+        let result = unsafe { ask(without_provenance_mut(STREAM_LEGACY), &raw mut status) };
+        REFUSED_FOR_CAPTURE.contains(&result)
     }
 
     /// Returns UUID, name and memory size of a device; `None` for an invalid ordinal.

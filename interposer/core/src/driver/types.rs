@@ -55,10 +55,16 @@ pub const CUDA_ERROR_NOT_READY: CUresult = 600;
 pub const CUDA_ERROR_NOT_SUPPORTED: CUresult = 801;
 /// A system service is missing: the gpushare daemon, for a process that must not run without it.
 pub const CUDA_ERROR_SYSTEM_NOT_READY: CUresult = 802;
+/// The call would wait for a stream capture.
+pub const CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED: CUresult = 900;
 /// A capture cannot be ended on a stream that only joined it.
 pub const CUDA_ERROR_STREAM_CAPTURE_UNMATCHED: CUresult = 903;
 /// A capture cannot be ended by a thread that did not begin it.
 pub const CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD: CUresult = 908;
+/// Results by which the driver refuses a call because of a stream capture, from
+/// [`CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED`] to [`CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD`].
+pub const REFUSED_FOR_CAPTURE: std::ops::RangeInclusive<CUresult> =
+    CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED..=CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD;
 /// A hook of gpushare panicked.
 pub const CUDA_ERROR_UNKNOWN: CUresult = 999;
 

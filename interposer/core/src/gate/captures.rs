@@ -4,10 +4,13 @@
 //!
 //! A capture is identified by the stream in which it began. Streams that join by an event end with it. A
 //! capture that was invalidated does not count, because no wait can break it and the program may never end
-//! it.
+//! it. It still keeps its context from being marked or synchronised. So the drain needs to know what may be
+//! in flight there (`in_flight.rs`): a capture is *covered* if an event marks all work before it.
 
 use std::sync::Mutex;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+
+use gpushare_proto::page::FLAG_CAPTURING;
 
 use crate::driver::types::{CAPTURE_STATUS_INVALIDATED, CUcontext, CUstream, STREAM_PER_THREAD};
 use crate::driver::{Driver, contexts::Contexts};
@@ -23,6 +26,9 @@ pub(crate) struct Captures {
     beginning: AtomicUsize,
     /// Number of threads in driver calls that would break a beginning capture.
     asking: AtomicUsize,
+    /// Whether a thread's own default stream got work since the first of the present captures began. No other
+    /// thread can name such a stream.
+    unnamed: AtomicBool,
 }
 
 /// Guard that keeps a counter one higher during its lifetime.
@@ -48,11 +54,17 @@ pub(crate) struct Running {
     /// Address of the context with which the capture ends.
     context: usize,
     invalidated: bool,
+    /// Whether the event of the context marks all work before the capture, and whether the work since then
+    /// can be asked about.
+    covered: bool,
 }
 
 impl Captures {
-    pub(crate) fn begin(&self, stream: CUstream, context: CUcontext) {
-        self.put_back(Running { stream: name(stream), context: context.addr(), invalidated: false });
+    /// Adds a capture that has begun in `stream`. It is `covered` if all earlier work of its context is
+    /// marked.
+    pub(crate) fn begin(&self, stream: CUstream, context: CUcontext, covered: bool) {
+        let (stream, context) = (name(stream), context.addr());
+        self.put_back(Running { stream, context, invalidated: false, covered });
     }
 
     /// Removes the capture on `stream`, which ended with or without an error. Ignores unknown streams.
@@ -92,6 +104,41 @@ impl Captures {
         });
     }
 
+    /// Returns whether a capture has begun in a context and not ended, even an invalidated one.
+    pub(crate) fn has(&self, context: usize) -> bool {
+        lock(&self.running).iter().any(|running| running.context == context)
+    }
+
+    /// Returns whether a capture began in `stream` and has not ended.
+    pub(crate) fn began_in(&self, stream: CUstream) -> bool {
+        lock(&self.running).iter().any(|running| running.stream == name(stream))
+    }
+
+    /// Returns whether all captures of a context are covered, and all streams with later work have names.
+    pub(crate) fn are_covered(&self, context: usize) -> bool {
+        let running = lock(&self.running);
+        let mut here = running.iter().filter(|running| running.context == context);
+        !self.unnamed.load(Ordering::SeqCst) && here.all(|running| running.covered)
+    }
+
+    /// Records that work of a context cannot be asked about any more while its present captures last.
+    pub(crate) fn uncover(&self, context: usize) {
+        self.update(|captures| {
+            let here = captures.iter_mut().filter(|running| running.context == context);
+            here.for_each(|running| running.covered = false);
+        });
+    }
+
+    /// Records that a thread's own default stream gets work while a capture has begun and not ended.
+    pub(crate) fn note_unnamed(&self) {
+        self.unnamed.store(true, Ordering::SeqCst);
+    }
+
+    /// Sets the flag in the present page by which launches notice captures, or clears it.
+    pub(crate) fn show(&self) {
+        self.update(|_| ());
+    }
+
     pub(crate) fn any(&self) -> bool {
         self.count.load(Ordering::SeqCst) > 0
     }
@@ -105,9 +152,14 @@ impl Captures {
     }
 
     /// Prevents new [`Self::undisturbed`] calls until the guard is dropped, and waits for those under way,
-    /// which do not block. A capture begins meanwhile.
+    /// which do not block. A capture begins meanwhile. Launches notice it from here on.
     pub(crate) fn beginning(&self) -> Counted<'_> {
         let beginning = Counted::new(&self.beginning);
+        self.update(|captures| {
+            if captures.is_empty() {
+                self.unnamed.store(false, Ordering::SeqCst);
+            }
+        });
         while self.asking.load(Ordering::SeqCst) > 0 {
             std::thread::yield_now();
         }
@@ -133,6 +185,12 @@ impl Captures {
         let answer = change(&mut running);
         let valid = running.iter().filter(|running| !running.invalidated).count();
         self.count.store(valid, Ordering::SeqCst);
+        let flags = &super::page().flags;
+        if running.is_empty() && self.beginning.load(Ordering::SeqCst) == 0 {
+            flags.fetch_and(!FLAG_CAPTURING, Ordering::SeqCst);
+        } else {
+            flags.fetch_or(FLAG_CAPTURING, Ordering::SeqCst);
+        }
         answer
     }
 }
@@ -163,8 +221,8 @@ mod tests {
     fn captures_on_several_streams_are_counted_apart() {
         let (a, b) = (std::ptr::without_provenance_mut(0x10), std::ptr::without_provenance_mut(0x20));
         let captures = Captures::default();
-        captures.begin(a, CONTEXT);
-        captures.begin(b, CONTEXT);
+        captures.begin(a, CONTEXT, true);
+        captures.begin(b, CONTEXT, true);
         captures.end(a);
         captures.end(a);
         assert!(captures.any());
@@ -175,7 +233,7 @@ mod tests {
     #[test]
     fn a_capture_on_a_threads_own_stream_ends_under_either_of_its_names() {
         let captures = Captures::default();
-        captures.begin(std::ptr::without_provenance_mut(STREAM_PER_THREAD), CONTEXT);
+        captures.begin(std::ptr::without_provenance_mut(STREAM_PER_THREAD), CONTEXT, true);
         captures.end(std::ptr::null_mut());
         assert!(!captures.any());
     }
@@ -183,7 +241,7 @@ mod tests {
     #[test]
     fn a_thread_does_not_end_the_capture_on_another_threads_own_stream() {
         let captures = Captures::default();
-        captures.begin(std::ptr::null_mut(), CONTEXT);
+        captures.begin(std::ptr::null_mut(), CONTEXT, true);
         std::thread::scope(|scope| scope.spawn(|| captures.end(std::ptr::null_mut())).join().unwrap());
         assert!(captures.any());
         captures.end(std::ptr::null_mut());
@@ -196,7 +254,7 @@ mod tests {
         assert_eq!(captures.undisturbed(|| 7), Some(7));
         let beginning = captures.beginning();
         assert_eq!(captures.undisturbed(|| 7), None);
-        captures.begin(std::ptr::without_provenance_mut(0x10), CONTEXT);
+        captures.begin(std::ptr::without_provenance_mut(0x10), CONTEXT, true);
         drop(beginning);
         assert_eq!(captures.undisturbed(|| 7), None);
         captures.end(std::ptr::without_provenance_mut(0x10));
@@ -229,7 +287,7 @@ mod tests {
     fn a_capture_dies_with_its_context() {
         let stream = std::ptr::without_provenance_mut(0x10);
         let captures = Captures::default();
-        captures.begin(stream, CONTEXT);
+        captures.begin(stream, CONTEXT, true);
         captures.end_context(std::ptr::without_provenance_mut(0x200));
         assert!(captures.any());
         captures.end_context(CONTEXT);
@@ -240,24 +298,43 @@ mod tests {
     fn an_invalidated_capture_does_not_count_and_may_still_end() {
         let (a, b) = (std::ptr::without_provenance_mut(0x10), std::ptr::without_provenance_mut(0x20));
         let captures = Captures::default();
-        captures.begin(a, CONTEXT);
+        captures.begin(a, CONTEXT, true);
         captures.check(std::ptr::without_provenance_mut(0x200), |_| true);
         assert!(captures.any(), "another context's");
-        captures.begin(b, CONTEXT);
+        captures.begin(b, CONTEXT, true);
         captures.check(CONTEXT, |stream| stream == a);
         assert!(captures.any());
         captures.end(b);
         assert!(!captures.any());
         captures.end(a);
-        captures.begin(a, CONTEXT);
+        captures.begin(a, CONTEXT, true);
         assert!(captures.any(), "a new one on the same stream");
+    }
+
+    #[test]
+    fn a_context_is_covered_while_all_its_captures_are_and_no_stream_is_without_a_name() {
+        let (a, b) = (std::ptr::without_provenance_mut(0x10), std::ptr::without_provenance_mut(0x20));
+        let (captures, context) = (Captures::default(), CONTEXT.addr());
+        captures.begin(a, CONTEXT, true);
+        assert!(captures.has(context) && captures.are_covered(context));
+        captures.begin(b, CONTEXT, false);
+        assert!(!captures.are_covered(context));
+        captures.end(b);
+        captures.note_unnamed();
+        assert!(!captures.are_covered(context));
+        captures.end(a);
+        drop(captures.beginning());
+        captures.begin(a, CONTEXT, true);
+        assert!(captures.are_covered(context), "the next one");
+        captures.uncover(context);
+        assert!(!captures.are_covered(context));
     }
 
     #[test]
     fn a_stream_that_was_not_destroyed_still_captures() {
         let stream = std::ptr::without_provenance_mut(0x10);
         let captures = Captures::default();
-        captures.begin(stream, CONTEXT);
+        captures.begin(stream, CONTEXT, true);
         let running = captures.take(stream);
         assert!(!captures.any());
         running.into_iter().for_each(|running| captures.put_back(running));

@@ -172,9 +172,10 @@ impl Drainer {
     fn in_flight_done(&self, page: &Page, word: GateWord) -> bool {
         let (driver, contexts) = (self.driver, self.contexts);
         let mut marks = None;
+        let captures = &self.gate.captures;
         poll(page, word, POLL_MAX, || {
-            marks = marks.take().or_else(|| InFlight::mark(driver, contexts, &self.gate.captures));
-            marks.as_mut().is_some_and(|marks| marks.is_done(driver, contexts))
+            marks = marks.take().or_else(|| InFlight::mark(driver, contexts, captures));
+            marks.as_mut().is_some_and(|marks| marks.is_done(driver, contexts, captures))
         })
     }
 

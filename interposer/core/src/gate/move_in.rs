@@ -56,7 +56,7 @@ impl MoveIn {
         self.contexts.retain_mut(|of_context| {
             let mut live = contexts.visit();
             // A context that was destroyed meanwhile took its memory along.
-            let live = live.iter_mut().find(|live| live.context() == of_context.context);
+            let live = live.find(of_context.context);
             let under_way = live.and_then(|live| {
                 live.enter(driver, |live| {
                     let stream = live.stream(driver)?;

@@ -1,10 +1,11 @@
-//! Hooks of the begin and end of stream captures.
+//! Hooks of streams: their creation and destruction, and the begin and end of their captures.
 
 use std::ffi::c_int;
 
+use crate::driver::contexts::Live;
 use crate::driver::types::{
     CAPTURE_STATUS_NONE, CUDA_ERROR_STREAM_CAPTURE_UNMATCHED, CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD,
-    CUDA_SUCCESS, CUresult, CUstream,
+    CUDA_SUCCESS, CUcontext, CUgreenCtx, CUresult, CUstream,
 };
 use crate::hooks::work;
 use crate::state::State;
@@ -18,13 +19,32 @@ pub fn begin(stream: CUstream, real: impl FnOnce() -> CUresult) -> CUresult {
     // The drain marks the end of a context's work under this lock, which would invalidate a capture that is
     // not recorded yet. Without marks (older drivers) the drain may hold the lock while work runs that waits
     // for this thread.
-    let _no_marks = state.driver.ctx_record_event.is_some().then(|| state.contexts.visit());
-    let _beginning = state.gate.captures.beginning();
+    let mut no_marks = state.driver.ctx_record_event.is_some().then(|| state.contexts.visit());
+    let beginning = state.gate.captures.beginning();
+    let live = no_marks.as_mut().and_then(|live| live.find(context));
+    let covered = live.is_some_and(|live| cover(state, live));
     let result = real();
     if result == CUDA_SUCCESS {
-        state.gate.captures.begin(stream, context);
+        state.gate.captures.begin(stream, context, covered);
     }
+    drop(beginning);
+    state.gate.captures.show();
     result
+}
+
+/// Marks all present work of a context, in which a capture is about to begin. The context may refuse that
+/// afterwards (`gate/in_flight.rs`). Returns `false` if the mark would break an earlier capture.
+fn cover(state: &State, live: &mut Live) -> bool {
+    let (driver, context) = (&state.driver, live.context());
+    if state.gate.captures.has(context.addr()) {
+        return false;
+    }
+    let mark = |live: &mut Live| {
+        let (record, event) = (driver.ctx_record_event?, live.event(driver)?);
+        // SAFETY: both are alive, because the caller has locked the contexts, and belong together.
+        Some(unsafe { record(context, event) } == CUDA_SUCCESS)
+    };
+    driver.relaxed(|| live.enter(driver, mark)).flatten() == Some(true)
 }
 
 /// Ends a capture, if the driver agrees. The wrong thread, or a stream that only joined, ends nothing.
@@ -38,11 +58,48 @@ pub fn end(stream: CUstream, real: impl FnOnce() -> CUresult) -> CUresult {
     result
 }
 
+/// `cuStreamCreate`, `cuStreamCreateWithPriority`: records the stream with the current context.
+pub unsafe fn create(made: *mut CUstream, real: impl FnOnce() -> CUresult) -> CUresult {
+    // SAFETY: the caller's promise.
+    unsafe { record_stream(made, real, |state| Some(state.driver.current_context())) }
+}
+
+/// `cuGreenCtxStreamCreate`: records the stream with the context of the part of a card.
+pub unsafe fn create_in_part(
+    made: *mut CUstream,
+    part: CUgreenCtx,
+    real: impl FnOnce() -> CUresult,
+) -> CUresult {
+    // SAFETY: the caller's promise.
+    unsafe { record_stream(made, real, |state| state.contexts.visit().green(part.addr())) }
+}
+
+/// # Safety
+/// The driver writes `made` when it succeeds.
+unsafe fn record_stream(
+    made: *mut CUstream,
+    real: impl FnOnce() -> CUresult,
+    context: impl FnOnce(&State) -> Option<CUcontext>,
+) -> CUresult {
+    let result = real();
+    if let (CUDA_SUCCESS, Some(state), false) = (result, State::existing(), made.is_null())
+        && let Some(context) = context(state)
+    {
+        // SAFETY: the driver just wrote the handle there.
+        state.contexts.add_stream(unsafe { made.read() }, context);
+    }
+    result
+}
+
 /// `cuStreamDestroy`: removes the stream and the capture on that stream.
 pub fn destroy(stream: CUstream, real: impl FnOnce() -> CUresult) -> CUresult {
     let Some(state) = State::existing() else { return real() };
     // Before the driver forgets the stream, so that no thread asks it about the capture afterwards.
     let running = state.gate.captures.take(stream);
+    let made = state.contexts.take_stream(stream);
+    if let Some(made) = made {
+        leave_work_behind(state, stream, made.context);
+    }
     state
         .window
         .end_stream(stream, &OnDriver::new(&state.driver, &state.gate.captures));
@@ -51,9 +108,23 @@ pub fn destroy(stream: CUstream, real: impl FnOnce() -> CUresult) -> CUresult {
     let result = real();
     if result != CUDA_SUCCESS {
         running.into_iter().for_each(|running| state.gate.captures.put_back(running));
+        made.into_iter().for_each(|made| state.contexts.put_stream_back(made));
         mark.into_iter().for_each(|mark| state.gate.marked.put_back(mark));
     }
     result
+}
+
+/// Records that work of a context is in flight in no stream, if `stream` is destroyed with such work and a
+/// capture keeps the drain from marking the context.
+fn leave_work_behind(state: &State, stream: CUstream, context: usize) {
+    let (driver, captures) = (&state.driver, &state.gate.captures);
+    if !captures.has(context) || driver.capture_status(stream) != Some(CAPTURE_STATUS_NONE) {
+        return;
+    }
+    // SAFETY: the stream is the application's, which destroys it only afterwards.
+    if driver.relaxed(|| unsafe { (driver.stream_query)(stream) }) != CUDA_SUCCESS {
+        captures.uncover(context);
+    }
 }
 
 /// Returns whether a capture ended, given the call's `result`. `status` asks the driver, if it can answer.

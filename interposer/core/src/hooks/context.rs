@@ -143,6 +143,7 @@ pub fn destroy_green(part: CUgreenCtx, real: impl FnOnce() -> CUresult) -> CUres
     if let Some(primary) = live.primary(device) {
         state.memory.move_context(context, primary);
     }
+    state.contexts.end_streams(context);
     state.gate.captures.end_context(context);
     state.gate.marked.end_context(context);
     state.window.end_context(frozen);
@@ -187,6 +188,7 @@ fn remove(
     state.window.end_context(frozen);
     let Some(device) = live.remove(context) else { return };
     let left = live.count(device);
+    state.contexts.end_streams(context);
     drop(live);
     state.gate.captures.end_context(context);
     state.gate.marked.end_context(context);

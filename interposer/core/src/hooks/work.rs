@@ -7,12 +7,12 @@ use std::ffi::{c_uint, c_void};
 use std::ptr::null_mut;
 use std::sync::atomic::Ordering;
 
-use gpushare_proto::page::{FLAG_CONTENDED, FLAG_LIMITED, Page};
+use gpushare_proto::page::{FLAG_CAPTURING, FLAG_CONTENDED, FLAG_LIMITED, Page};
 use gpushare_proto::{GateWord, Nanos};
 
 use crate::driver::types::{
     CUDA_SUCCESS, CUdeviceptr, CUfunction, CUgraph, CUgraphExec, CUresult, CUstream, DefaultStream,
-    LAUNCH_PROGRAMMATIC,
+    LAUNCH_PROGRAMMATIC, STREAM_PER_THREAD,
 };
 use crate::gate::{self, GATE, Pass, page};
 use crate::memory::allocations::Origin;
@@ -82,8 +82,31 @@ unsafe fn wait_with(word: GateWord, work: Work) -> Pass<'static> {
 /// Returns whether launches pass the launch window: another session uses the card, or the session has a
 /// compute limit.
 #[inline]
-pub fn is_windowed(page: &Page) -> bool {
+fn is_windowed(page: &Page) -> bool {
     page.flags.load(Ordering::Relaxed) & (FLAG_CONTENDED | FLAG_LIMITED) != 0
+}
+
+/// Returns whether launches are looked at one by one: they pass the launch window, or a capture has begun.
+#[inline]
+pub fn is_watched(page: &Page) -> bool {
+    page.flags.load(Ordering::Relaxed) & (FLAG_CONTENDED | FLAG_LIMITED | FLAG_CAPTURING) != 0
+}
+
+/// Records work for a thread's own default stream while a capture has begun and not ended. The drain cannot
+/// ask about such a stream.
+#[inline]
+pub fn note_stream(page: &Page, stream: CUstream, default: DefaultStream) {
+    if page.flags.load(Ordering::Relaxed) & FLAG_CAPTURING != 0
+        && is_own(stream, default)
+        && let Some(state) = State::existing()
+    {
+        state.gate.captures.note_unnamed();
+    }
+}
+
+/// Returns whether an argument of a driver call names the calling thread's own default stream.
+fn is_own(stream: CUstream, default: DefaultStream) -> bool {
+    stream.addr() == STREAM_PER_THREAD || (stream.is_null() && default == DefaultStream::PerThread)
 }
 
 /// Work that a call puts into a stream.
@@ -164,7 +187,7 @@ impl LaunchConfig {
     }
 }
 
-/// Passes the launch window, which limits the work in flight. The caller passes the gate next.
+/// Passes the launch window, which limits the work in flight, if it is on. The caller passes the gate next.
 ///
 /// # Safety
 /// A launch configuration is null or readable with its attributes, as the driver's function demands.
@@ -193,9 +216,14 @@ unsafe fn admit(work: Work, default: DefaultStream) -> Option<()> {
             (config.stream, 1, config.is_programmatic())
         },
     };
+    let page = page();
+    note_stream(page, stream, default);
+    if !is_windowed(page) {
+        return None;
+    }
     let card = OnDriver::new(&state.driver, &state.gate.captures);
     let launch = Launch { stream: card.stream(stream, default), size, programmatic };
-    let target = Nanos(u64::from(page().drain_target.load(Ordering::Relaxed)) * 1_000);
+    let target = Nanos(u64::from(page.drain_target.load(Ordering::Relaxed)) * 1_000);
     window.admit(launch, target, &card);
     Some(())
 }
@@ -282,10 +310,12 @@ fn choose(addresses: &[CUdeviceptr]) -> Way {
 /// waits for that stream outside the gate. So the thread is inside the gate only for the call's own copy.
 #[inline]
 pub fn pass_blocking(stream: DefaultStream) -> Pass<'static> {
-    if is_windowed(page()) {
+    let page = page();
+    if is_windowed(page) {
         guest_or(|| wait_for_default_stream(stream), || ());
     }
-    pass()
+    note_stream(page, null_mut(), stream);
+    pass_by(page)
 }
 
 #[cold]

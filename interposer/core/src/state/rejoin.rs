@@ -72,6 +72,7 @@ impl State {
         let (connection, welcome, page) = joined.ok_or(ConnectError::Absent(Vec::new()))?;
         self.gate.waiters.ask_again();
         replace_page(page);
+        self.gate.captures.show();
         link.plug(&connection, &welcome, |device| self.memory.lease.gpu(device))
             .map_err(|cause| ConnectError::Broken("its socket".into(), cause))?;
         link.send(&TenantRequest::Reconciled);

@@ -69,10 +69,12 @@ super::symbols! {
         cuIpcGetEventHandle 4010;
         cuIpcOpenEventHandle 4010;
     }
-    passed "creates a stream or asks about one" {
+    wrapped Stream {
         cuStreamCreate 2000;
         cuStreamCreateWithPriority 5050;
         cuGreenCtxStreamCreate 12050;
+    }
+    passed "asks about a stream or sets its attributes" {
         cuStreamGetFlags 5050, 7000 _ptsz;
         cuStreamGetId 12000, 12000 _ptsz;
         cuStreamGetPriority 5050, 7000 _ptsz;

@@ -143,6 +143,17 @@ impl State {
         }
     }
 
+    /// Waiting for the legacy stream, or asking whether it is done, breaks a capture in a stream that is
+    /// ordered with it.
+    pub(crate) fn refuse_waiting_for_legacy(&mut self, stream: StreamId) -> Answer {
+        let found = self.stream(stream)?;
+        let (context, kind) = (found.context, found.kind);
+        match self.capture_ordered_with(context) {
+            Some(id) if kind == StreamKind::Legacy => Err(self.invalidate(id, Code::STREAM_CAPTURE_IMPLICIT)),
+            _ => Ok(()),
+        }
+    }
+
     /// Asking whether the legacy stream captures is refused while a stream that is ordered with it does.
     pub(crate) fn refuse_implicit(&mut self, stream: StreamId) -> Answer {
         let found = self.stream(stream)?;

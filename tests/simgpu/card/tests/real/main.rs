@@ -119,6 +119,7 @@ scenarios! {
         arrays_hold_what_is_copied_into_them[]: arrays::fills_arrays;
         threads_with_default_streams_of_their_own_do_not_wait_for_each_other[]: streams::uses_default_streams;
         what_a_capture_forbids_depends_on_its_mode_and_on_the_threads[]: streams::captures_in_modes;
+        beside_a_broken_capture_only_single_streams_can_be_asked[]: streams::asks_beside_a_broken_capture;
         physical_memory_is_mapped_moved_and_given_back[]: memory::maps_memory;
         memory_passes_between_processes_by_descriptor[]: memory::exports;
         pools_follow_their_streams[]: memory::uses_pools, memory::captures_pools;

@@ -8,6 +8,7 @@ use crate::program::{Handle, Program};
 
 const UNSUPPORTED: u32 = 900;
 const INVALIDATED: u32 = 901;
+const IMPLICIT: u32 = 906;
 const GLOBAL: u32 = 0;
 const THREAD_LOCAL: u32 = 1;
 const RELAXED: u32 = 2;
@@ -106,4 +107,41 @@ pub(crate) fn captures_in_modes() {
     assert_eq!(during(RELAXED, &|| program.cuStreamSynchronize(stream)), broken);
     assert_eq!(during(RELAXED, &|| program.cuCtxRecordEvent(0, event)), broken);
     assert_eq!(during(RELAXED, &|| program.cuCtxSynchronize()), broken);
+}
+
+/// An invalidated capture that is not ended keeps its context from being marked or waited for, at once and
+/// whatever is in flight there. The other streams can be asked one by one.
+pub(crate) fn asks_beside_a_broken_capture() {
+    let program = &Program::start();
+    let kernels = program.kernels();
+    let (mut capturing, mut ordered, mut busy, mut event, mut flag) = (0, 0, 0, 0, 0);
+    let (mut relaxed, mut graph, mut status) = (RELAXED, 0, 0);
+    assert_eq!(program.cuStreamCreate(&mut capturing, 1), 0);
+    assert_eq!(program.cuStreamCreate(&mut ordered, 0), 0);
+    assert_eq!(program.cuStreamCreate(&mut busy, 1), 0);
+    assert_eq!(program.cuEventCreate(&mut event, 2), 0);
+    assert_eq!(program.cuMemAllocManaged(&mut flag, 4, 1), 0);
+    assert_eq!(program.cuThreadExchangeStreamCaptureMode(&mut relaxed), 0);
+
+    assert_eq!(program.cuStreamWaitValue32_v2(busy, flag, 1, 0), 0);
+    assert_eq!(program.cuStreamBeginCapture_v2(capturing, GLOBAL), 0);
+    assert_eq!(program.cuStreamSynchronize(capturing), UNSUPPORTED);
+    let is_refused = || (program.cuCtxRecordEvent(0, event), program.cuCtxSynchronize());
+    assert_eq!(is_refused(), (UNSUPPORTED, UNSUPPORTED));
+    assert_eq!([busy, ordered, 0].map(|stream| program.cuStreamQuery(stream)), [NOT_READY, 0, 0]);
+    assert_eq!(program.cuStreamQuery(capturing), UNSUPPORTED);
+    assert_eq!(program.cuStreamWriteValue32_v2(ordered, flag, 1, 0), 0);
+    assert_eq!(program.cuStreamSynchronize(busy), 0);
+    assert_eq!((program.cuStreamQuery(busy), is_refused()), (0, (UNSUPPORTED, UNSUPPORTED)));
+    assert_eq!(program.cuStreamEndCapture(capturing, &mut graph), INVALIDATED);
+    assert_eq!(is_refused(), (0, 0));
+
+    // The legacy stream takes no work while a stream that is ordered with it captures.
+    assert_eq!(program.cuStreamBeginCapture_v2(ordered, GLOBAL), 0);
+    assert_eq!(program.cuStreamSynchronize(ordered), UNSUPPORTED);
+    assert_eq!(program.cuStreamIsCapturing(0, &mut status), IMPLICIT);
+    assert_eq!(program.cuStreamQuery(0), IMPLICIT);
+    assert_eq!(program.launch(kernels, "empty", 0, &[]), IMPLICIT);
+    assert_eq!(program.cuStreamEndCapture(ordered, &mut graph), INVALIDATED);
+    assert_eq!(program.launch(kernels, "empty", 0, &[]), 0);
 }

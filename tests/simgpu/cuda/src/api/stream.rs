@@ -161,6 +161,7 @@ fn destroy(stream: Handle) -> Answer {
 fn may_wait(stream: StreamId) -> Answer {
     let mut state = driver()?.state();
     state.refuse_capturing(stream)?;
+    state.refuse_waiting_for_legacy(stream)?;
     state.unsafe_call()
 }
 
