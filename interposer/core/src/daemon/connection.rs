@@ -44,6 +44,17 @@ impl Connection {
         Ok(UnixStream::from(fd::move_high(self.stream.try_clone()?.into())))
     }
 
+    /// Waits for the daemon's next message, for at most `span`; returns `None` if none came.
+    pub(crate) fn receive_within(&mut self, span: Duration) -> io::Result<Option<TenantReply>> {
+        self.stream.set_read_timeout(Some(span))?;
+        let received = self.receive();
+        self.stream.set_read_timeout(None)?;
+        match received {
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(None),
+            received => received.map(Some),
+        }
+    }
+
     /// Waits for the daemon's next message.
     pub fn receive(&mut self) -> io::Result<TenantReply> {
         loop {

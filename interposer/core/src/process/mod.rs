@@ -5,6 +5,7 @@ pub mod fork;
 pub mod panics;
 pub mod stderr;
 
+use std::io;
 use std::ptr::null_mut;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -23,7 +24,10 @@ pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 /// Starts a thread that receives none of the host's signals.
-pub(crate) fn spawn(name: &str, work: impl FnOnce() + Send + 'static) {
+///
+/// # Errors
+/// Error of the kernel, for example because the process's cgroup has as many tasks as it may have.
+pub(crate) fn spawn(name: &str, work: impl FnOnce() + Send + 'static) -> io::Result<()> {
     // SAFETY: the sets are initialised by sigfillset and pthread_sigmask before they are read.
     unsafe {
         let mut all = std::mem::zeroed();
@@ -32,8 +36,53 @@ pub(crate) fn spawn(name: &str, work: impl FnOnce() + Send + 'static) {
         libc::pthread_sigmask(libc::SIG_SETMASK, &raw const all, &raw mut before);
         let spawned = std::thread::Builder::new().name(name.to_owned()).spawn(work);
         libc::pthread_sigmask(libc::SIG_SETMASK, &raw const before, null_mut());
-        if let Err(error) = spawned {
-            stderr::print(format_args!("cannot start the thread {name}: {error}"));
+        spawned.map(drop)
+    }
+}
+
+/// Thread that the process needs once. An attempt to start it that failed is repeated.
+#[derive(Debug, Default)]
+pub(crate) struct Starter {
+    started: AtomicBool,
+    printed: AtomicBool,
+}
+
+impl Starter {
+    /// Starts the thread by `start`, unless it was started. Returns whether it was; prints the first failure.
+    pub(crate) fn ensure(&self, name: &str, start: impl FnOnce() -> io::Result<()>) -> bool {
+        if self.started.swap(true, Ordering::AcqRel) {
+            return true;
         }
+        let started = start();
+        if let Err(error) = &started {
+            self.started.store(false, Ordering::Release);
+            stderr::print_once(
+                &self.printed,
+                format_args!(
+                    "cannot start the thread {name}: {error}; the GPU is not given back until it starts"
+                ),
+            );
+        }
+        started.is_ok()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_thread_that_could_not_start_is_started_later_and_once() {
+        let starter = Starter::default();
+        let full = || Err(io::Error::from_raw_os_error(libc::EAGAIN));
+        assert!(!starter.ensure("test", full) && !starter.ensure("test", full));
+        let mut started = 0;
+        for _ in 0..2 {
+            assert!(starter.ensure("test", || {
+                started += 1;
+                Ok(())
+            }));
+        }
+        assert_eq!(started, 1);
     }
 }

@@ -58,11 +58,18 @@ impl State {
                     if let Some(limits) = &limits {
                         link.send(limits);
                     }
-                    self.memory.lease.use_page(page);
-                    set_page(page);
-                    spawn("gpushare-link", move || {
+                    // The thread waits until the membership is decided.
+                    let listening = spawn("gpushare-link", move || {
                         self.listen(&address, limits.as_ref(), connection);
                     });
+                    if let Err(error) = listening {
+                        return refuse(format_args!(
+                            "cannot start the thread gpushare-link: {error}; \
+                             this process must not use the GPU without it"
+                        ));
+                    }
+                    self.memory.lease.use_page(page);
+                    set_page(page);
                     return Membership::Shared(Box::new(link));
                 }
                 Err(cause) => ConnectError::Broken("its socket".into(), cause),

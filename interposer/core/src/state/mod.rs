@@ -27,7 +27,7 @@ use crate::driver::{Driver, contexts::Contexts, dynlink::LIBCUDA};
 use crate::gate::{drain::Drainer, idle::Grace, page, reset, wait::Gatekeeper, wake_sleepers};
 use crate::memory::Memory;
 use crate::process::fork::ForkCell;
-use crate::process::{EXITING, fork, spawn, stderr};
+use crate::process::{EXITING, Starter, fork, spawn, stderr};
 use crate::window::process::ProcessWindow;
 use join::Cards;
 
@@ -53,7 +53,7 @@ pub(crate) struct State {
     pub(crate) gate: Gatekeeper,
     pub(crate) window: ProcessWindow,
     cards: Cards,
-    drainer_started: AtomicBool,
+    drainer_started: Starter,
     started: Instant,
     /// Time that the library itself took in the creation of the first context, in nanoseconds; 0 before.
     first_context: AtomicU64,
@@ -105,7 +105,7 @@ impl State {
             daemon,
             window: ProcessWindow::default(),
             cards: Cards::default(),
-            drainer_started: AtomicBool::new(false),
+            drainer_started: Starter::default(),
             started: Instant::now(),
             first_context: AtomicU64::new(0),
         }
@@ -119,14 +119,16 @@ impl State {
 
     /// Starts the drainer after the first grant, even if nothing is to be drained. The daemon asks an idle
     /// session for the lock only by a flag in the shared page, so no later message would start the drainer.
-    fn start_drainer(&'static self) {
+    /// Returns `false` if the drainer is needed and could not be started.
+    fn start_drainer(&'static self) -> bool {
         let word = GateWord(page().gate.load(Ordering::Acquire));
         // Every page begins with change 0, under which nothing was granted.
-        if word.change() > 0 && !self.drainer_started.swap(true, Ordering::AcqRel) {
-            let Self { driver, daemon, contexts, memory, gate, .. } = self;
-            let drainer = Drainer { driver, daemon, contexts, memory, gate, grace: Grace::default() };
-            spawn("gpushare-drain", || drainer.run());
-        }
+        word.change() == 0
+            || self.drainer_started.ensure("gpushare-drain", || {
+                let Self { driver, daemon, contexts, memory, gate, .. } = self;
+                let drainer = Drainer { driver, daemon, contexts, memory, gate, grace: Grace::default() };
+                spawn("gpushare-drain", || drainer.run())
+            })
     }
 }
 

@@ -19,6 +19,9 @@ use crate::driver::types::CUdevice;
 use crate::gate::{page, replace_page};
 use crate::process::lock;
 
+/// Pause between two attempts to start the drainer.
+const RETRY: Duration = Duration::from_millis(100);
+
 impl State {
     /// Runs in the link thread until the process ends. `limits` are sent to a daemon that may have to create
     /// a session for the process.
@@ -31,14 +34,26 @@ impl State {
         // The link is stored right after this thread is started.
         let Some(link) = self.daemon.wait_for_link() else { return };
         loop {
-            while let Ok(reply) = connection.receive() {
-                let surplus = link.receive(reply, |grant| {
-                    self.memory.lease.add_granted(grant.device, grant.bytes, grant.kind);
-                });
-                if let Some(surplus) = surplus {
-                    self.memory.give_back(surplus.device, surplus.bytes, surplus.kind);
+            // Pause after which the drainer is started again, if it is needed and could not start.
+            let mut retry = None;
+            loop {
+                let received = match retry {
+                    None => connection.receive().map(Some),
+                    Some(pause) => connection.receive_within(pause),
+                };
+                match received {
+                    Ok(Some(reply)) => {
+                        let surplus = link.receive(reply, |grant| {
+                            self.memory.lease.add_granted(grant.device, grant.bytes, grant.kind);
+                        });
+                        if let Some(surplus) = surplus {
+                            self.memory.give_back(surplus.device, surplus.bytes, surplus.kind);
+                        }
+                    }
+                    Ok(None) => {}
+                    Err(_) => break,
                 }
-                self.start_drainer();
+                retry = (!self.start_drainer()).then_some(RETRY);
             }
             link.unplug();
             let mut pause = Duration::from_millis(20);
