@@ -39,6 +39,8 @@ const RING: usize = 16;
 const POOLS: usize = 16;
 /// Largest number of spare events of one context.
 const SPARE: usize = 64;
+/// Number of launches for which a stream is not watched after the driver failed to record a marker.
+const BLIND: u32 = 1024;
 
 /// Identity of a CUDA stream in this process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -82,8 +84,8 @@ pub struct Slot {
     /// Address of the context to which the stream's events belong.
     context: AtomicUsize,
     held: AtomicBool,
-    /// Whether the driver failed to record a marker. Then the stream is no longer watched.
-    blind: AtomicBool,
+    /// Number of launches for which the stream is not watched, since the driver failed to record a marker.
+    blind: AtomicU32,
     /// Number of launches on the stream since the slot was taken.
     submitted: AtomicU64,
     /// Number of launches on the stream that have a launch marker behind them.
@@ -159,7 +161,7 @@ impl Markers {
         let slot = self
             .find(key)
             .or_else(|| self.claim(key, card.context_of(stream).addr(), card))?;
-        (!slot.blind.load(Ordering::Relaxed)).then_some(slot)
+        (slot.blind.load(Ordering::Relaxed) == 0 || !slot.stays_blind()).then_some(slot)
     }
 
     /// Iterates over the slots that belong to a stream.
@@ -195,7 +197,7 @@ impl Markers {
     }
 
     /// Records a launch marker behind all present launches of a stream. Returns 0, or after a failure of the
-    /// driver the launches in flight; then the stream is no longer watched.
+    /// driver the launches in flight; then the stream is not watched for a while.
     pub fn place(&self, slot: &Slot, stream: Stream, card: &impl Card) -> u64 {
         let Some(_held) = Held::take(&slot.held) else { return 0 };
         let (first, markers) = slot.ends();
@@ -208,8 +210,15 @@ impl Markers {
         let event = self
             .take(context)
             .or_else(|| card.create(std::ptr::with_exposed_provenance_mut(context)));
-        let Some(event) = event.filter(|&event| card.mark(stream, event)) else {
-            slot.blind.store(true, Ordering::Relaxed);
+        let Some(event) = event.filter(|&event| {
+            let marked = card.mark(stream, event);
+            if !marked {
+                self.put(context, event, card);
+            }
+            marked
+        }) else {
+            slot.drop_markers(|event| self.put(context, event, card));
+            slot.blind.store(BLIND, Ordering::Relaxed);
             return slot.take_for_done();
         };
         let marker = &slot.ring[(first + markers) % RING];
@@ -342,6 +351,13 @@ impl Slot {
             && self.of.load(Ordering::Relaxed) == key.1
     }
 
+    /// Counts one launch that is not watched; returns whether the stream is not watched for it.
+    #[cold]
+    fn stays_blind(&self) -> bool {
+        let less = |blind: u32| blind.checked_sub(1);
+        self.blind.fetch_update(Ordering::Relaxed, Ordering::Relaxed, less).is_ok()
+    }
+
     fn is_idle(&self) -> bool {
         self.in_flight() == 0 && self.ends().1 == 0
     }
@@ -399,16 +415,21 @@ impl Slot {
         submitted.saturating_sub(done)
     }
 
-    /// Frees the slot and passes its events to `put`. The caller holds the slot.
-    fn clear(&self, put: impl Fn(CUevent)) {
-        self.used.store(false, Ordering::Release);
+    /// Forgets all markers and passes their events to `put`. The caller holds the slot.
+    fn drop_markers(&self, put: impl Fn(CUevent)) {
         let (first, markers) = self.ends();
         for step in 0..markers {
             let marker = &self.ring[(first + step) % RING];
             put(std::ptr::with_exposed_provenance_mut(marker.event.load(Ordering::Relaxed)));
         }
         self.markers.store(0, Ordering::Release);
-        self.blind.store(false, Ordering::Relaxed);
+    }
+
+    /// Frees the slot and passes its events to `put`. The caller holds the slot.
+    fn clear(&self, put: impl Fn(CUevent)) {
+        self.used.store(false, Ordering::Release);
+        self.drop_markers(put);
+        self.blind.store(0, Ordering::Relaxed);
         self.reaped_at.store(0, Ordering::Relaxed);
         self.pending_at.store(0, Ordering::Relaxed);
         self.take_for_done();

@@ -33,6 +33,7 @@ struct State {
     launched: u64,
     done: Vec<bool>,
     capturing: bool,
+    refusing: bool,
     exiting: bool,
     orders_others: bool,
     /// Stream of the last launch, if no launch marker came since.
@@ -97,6 +98,11 @@ impl Model {
 
     pub(super) fn capture(&self, capturing: bool) {
         self.state.borrow_mut().capturing = capturing;
+    }
+
+    /// Makes the driver refuse launch markers, or accept them again.
+    pub(super) fn refuse(&self, refusing: bool) {
+        self.state.borrow_mut().refusing = refusing;
     }
 
     pub(super) fn exit(&self) {
@@ -251,8 +257,15 @@ impl Card for Model {
         if state.orders_others {
             assert_eq!(state.last, Some(stream), "a marker that orders others, and not right after a launch");
         }
+        if state.refusing {
+            return false;
+        }
         state.last = None;
         let event = event.addr() - 1;
+        // An event stands for its last record only.
+        for queue in state.streams.values_mut() {
+            queue.retain(|op| !matches!(op, Op::Mark(earlier) if *earlier == event));
+        }
         state.done[event] = false;
         state.streams.entry(key(stream)).or_default().push_back(Op::Mark(event));
         state.settle();

@@ -154,3 +154,20 @@ fn events_are_made_once_and_used_again() {
     model.run(&window, (0..20_000).map(|_| Step::new(5 * MICRO)));
     assert!(model.markers_made() <= 16, "{}", model.markers_made());
 }
+
+#[test]
+fn a_stream_whose_marker_failed_is_watched_again_later() {
+    let (model, window) = (Model::default(), Window::default());
+    let launch = |times: usize| (0..times).for_each(|_| model.launch(&window, Step::new(5 * MICRO)));
+    launch(20);
+    for _ in 0..40 {
+        model.refuse(true);
+        launch(20);
+        assert!(window.in_flight() <= 1, "nothing tells when these launches end");
+        model.refuse(false);
+        let before = launches(&window);
+        launch(1_100);
+        assert!(launches(&window) > before, "the stream is not watched any more");
+    }
+    assert!(model.markers_made() <= 16, "{} events, not each of which came back", model.markers_made());
+}
