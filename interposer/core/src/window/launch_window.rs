@@ -43,11 +43,7 @@ const LOOKS: u32 = 8;
 #[derive(Debug, Default)]
 pub struct Window {
     pub(super) markers: Markers,
-    /// Number of launches on all streams that are not known to be completed.
-    in_flight: AtomicU64,
     controller: Controller,
-    /// Address of the stream slot of the process's last launch.
-    last: AtomicUsize,
     /// Number of launches that may still go through a full window because nothing completed.
     spare: AtomicU32,
     fruitless: AtomicU32,
@@ -57,9 +53,16 @@ pub struct Window {
     pub(crate) counters: Counters,
 }
 
-/// Counters of a launch window since the process began to share.
+/// Counters of a launch window since the process began to share. Each launch writes here. The other fields of
+/// the window, which each launch reads, are in other cache lines, so that threads do not take them from each
+/// other.
 #[derive(Debug, Default)]
+#[repr(align(128))]
 pub struct Counters {
+    /// Number of launches on all streams that are not known to be completed.
+    in_flight: AtomicU64,
+    /// Address of the stream slot of the process's last launch.
+    last: AtomicUsize,
     /// Number of launches that passed the launch window.
     pub launches: AtomicU64,
     /// Largest number of launches that were in flight at the same time.
@@ -107,7 +110,7 @@ pub struct Launch {
 impl Window {
     /// Returns the number of launches that are not known to be completed.
     pub fn in_flight(&self) -> u64 {
-        self.in_flight.load(Ordering::Relaxed)
+        self.counters.in_flight.load(Ordering::Relaxed)
     }
 
     /// Returns the present size of the launch window and the measured cost of a launch.
@@ -142,8 +145,8 @@ impl Window {
 
     fn count(&self, slot: &Slot, size: u64, card: &impl Card) {
         slot.submitted(size, || card.now());
-        self.last.store(std::ptr::from_ref(slot).addr(), Ordering::Relaxed);
-        let in_flight = self.in_flight.fetch_add(size, Ordering::Relaxed) + size;
+        self.counters.last.store(std::ptr::from_ref(slot).addr(), Ordering::Relaxed);
+        let in_flight = self.counters.in_flight.fetch_add(size, Ordering::Relaxed) + size;
         self.counters.launches.fetch_add(1, Ordering::Relaxed);
         if in_flight > self.counters.most.load(Ordering::Relaxed) {
             self.counters.most.fetch_max(in_flight, Ordering::Relaxed);
@@ -217,7 +220,7 @@ impl Window {
     fn mark(&self, slot: &Slot, launch: Launch, card: &impl Card) {
         let due = slot.is_due(self.aimd().stride());
         // A marker that orders other streams adds no order right after a launch on its own stream.
-        let is_last = || self.last.load(Ordering::Relaxed) == std::ptr::from_ref(slot).addr();
+        let is_last = || self.counters.last.load(Ordering::Relaxed) == std::ptr::from_ref(slot).addr();
         if due && !launch.programmatic && (!card.orders_others(launch.stream) || is_last()) {
             self.subtract(self.markers.place(slot, launch.stream, card));
         }
@@ -265,7 +268,7 @@ impl Window {
         if launches > 0 {
             let less = |in_flight: u64| Some(in_flight.saturating_sub(launches));
             // Always succeeds.
-            let _ = self.in_flight.fetch_update(Ordering::Relaxed, Ordering::Relaxed, less);
+            let _ = self.counters.in_flight.fetch_update(Ordering::Relaxed, Ordering::Relaxed, less);
         }
     }
 }
@@ -297,4 +300,22 @@ fn completion(reaped: Reaped, in_flight: u64) -> Completion {
     let share = u128::from(took.0) * u128::from(of_stream) / u128::from(in_flight.max(1));
     let took = Nanos(u64::try_from(share).unwrap_or(u64::MAX));
     Completion { launches, took, exact, in_flight }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::mem::{offset_of, size_of};
+
+    use super::*;
+
+    #[test]
+    fn launches_write_no_cache_line_that_launches_read() {
+        const LINE: usize = 128;
+        let line = |offset: usize| offset / LINE;
+        let written = line(offset_of!(Window, counters));
+        assert_eq!((size_of::<Counters>(), offset_of!(Window, counters) % LINE), (LINE, 0));
+        for read in [offset_of!(Window, markers), offset_of!(Window, controller), offset_of!(Window, spare)] {
+            assert_ne!(line(read), written);
+        }
+    }
 }
