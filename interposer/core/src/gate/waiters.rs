@@ -75,13 +75,18 @@ impl Sleeper<'_> {
             return;
         }
         let claimed = last.compare_exchange(printed, now, Ordering::Relaxed, Ordering::Relaxed);
-        if claimed.is_ok() {
-            stderr::print(format_args!(
-                "waiting for the GPU since {:.0} s: {}; `gpushare-ctl status` shows more ({}=1 prints a summary at exit)",
-                waited.as_secs_f64(),
-                reason(),
-                names::SUMMARY,
-            ));
+        if claimed.is_err() {
+            return;
+        }
+        // A thread that waited for room would stay here while the gate opens.
+        let fits = stderr::print_at_once(format_args!(
+            "waiting for the GPU since {:.0} s: {}; `gpushare-ctl status` shows more ({}=1 prints a summary at exit)",
+            waited.as_secs_f64(),
+            reason(),
+            names::SUMMARY,
+        ));
+        if !fits {
+            last.store(printed, Ordering::Relaxed);
         }
     }
 }
