@@ -1,6 +1,7 @@
 //! Hooks of context creation and destruction. The first context connects the process to its daemon.
 //! Destruction gives the quota of the context's memory back.
 
+use std::cell::Cell;
 use std::ptr::null_mut;
 use std::sync::MutexGuard;
 use std::time::{Duration, Instant};
@@ -12,6 +13,35 @@ use crate::memory::headroom;
 use crate::state::{State, without_state};
 use crate::window::markers::Frozen;
 
+thread_local! {
+    /// Whether the thread destroys a context, with the list of contexts locked.
+    static ENDING: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Runs a call of the driver that may destroy a context. A profiler's callback inside may call the driver
+/// again in the same thread: such a call must not lock the list again.
+fn ending(real: impl FnOnce() -> CUresult) -> CUresult {
+    /// Guard that ends the state even if a callback unwinds.
+    struct Ending;
+    impl Drop for Ending {
+        fn drop(&mut self) {
+            ENDING.set(false);
+        }
+    }
+    ENDING.set(true);
+    let _ending = Ending;
+    real()
+}
+
+fn is_ending() -> bool {
+    ENDING.get()
+}
+
+/// Returns the process's state, except inside the destruction of a context.
+fn known() -> Option<&'static State> {
+    State::existing().filter(|_| !is_ending())
+}
+
 /// `cuCtxCreate`, `cuDevicePrimaryCtxRetain` and their variants: connects to the daemon, makes headroom on
 /// the card, and records the context.
 pub unsafe fn create(
@@ -22,6 +52,9 @@ pub unsafe fn create(
 ) -> CUresult {
     let begun = Instant::now();
     let Some(state) = State::get() else { return without_state(real) };
+    if is_ending() {
+        return real();
+    }
     if let Err(refused) = state.admit(device) {
         return refused;
     }
@@ -50,10 +83,10 @@ pub unsafe fn create(
 
 /// `cuCtxDestroy`: removes the context with all its memory.
 pub fn destroy(context: CUcontext, real: impl FnOnce() -> CUresult) -> CUresult {
-    let Some(state) = State::existing() else { return real() };
+    let Some(state) = known() else { return real() };
     let live = state.contexts.visit();
     let frozen = state.window.freeze(context);
-    let result = real();
+    let result = ending(real);
     if result == CUDA_SUCCESS {
         remove(state, live, context, frozen);
     }
@@ -63,10 +96,10 @@ pub fn destroy(context: CUcontext, real: impl FnOnce() -> CUresult) -> CUresult 
 /// `cuDevicePrimaryCtxRelease`, `cuDevicePrimaryCtxReset`: removes the primary context from the list if the
 /// call destroyed it.
 pub fn release_primary(device: CUdevice, real: impl FnOnce() -> CUresult) -> CUresult {
-    let Some(state) = State::existing() else { return real() };
+    let Some(state) = known() else { return real() };
     let live = state.contexts.visit();
     let frozen = live.primary(device).and_then(|context| state.window.freeze(context));
-    let result = real();
+    let result = ending(real);
     if result == CUDA_SUCCESS {
         remove_primary_if_dead(state, live, device, frozen);
     }
@@ -76,7 +109,7 @@ pub fn release_primary(device: CUdevice, real: impl FnOnce() -> CUresult) -> CUr
 /// `cuCtxAttach`: counts one more user of the current context.
 pub unsafe fn attach(made: *mut CUcontext, real: impl FnOnce() -> CUresult) -> CUresult {
     let result = real();
-    if let (CUDA_SUCCESS, Some(state), false) = (result, State::existing(), made.is_null()) {
+    if let (CUDA_SUCCESS, Some(state), false) = (result, known(), made.is_null()) {
         // SAFETY: the driver just wrote the handle there.
         state.contexts.visit().attach(unsafe { made.read() });
     }
@@ -85,11 +118,11 @@ pub unsafe fn attach(made: *mut CUcontext, real: impl FnOnce() -> CUresult) -> C
 
 /// `cuCtxDetach`: counts one user less. Without a user the context is destroyed.
 pub fn detach(context: CUcontext, real: impl FnOnce() -> CUresult) -> CUresult {
-    let Some(state) = State::existing() else { return real() };
+    let Some(state) = known() else { return real() };
     // This user may be the last one, so everything is prepared for destruction.
     let mut live = state.contexts.visit();
     let frozen = state.window.freeze(context);
-    let result = real();
+    let result = ending(real);
     if result == CUDA_SUCCESS {
         match live.primary_of(context) {
             Some(device) => remove_primary_if_dead(state, live, device, frozen),
@@ -105,9 +138,12 @@ pub fn detach(context: CUcontext, real: impl FnOnce() -> CUresult) -> CUresult {
 pub unsafe fn create_green(
     made: *mut CUgreenCtx,
     device: CUdevice,
-    real: impl FnMut() -> CUresult,
+    mut real: impl FnMut() -> CUresult,
 ) -> CUresult {
     let Some(state) = State::get() else { return without_state(real) };
+    if is_ending() {
+        return real();
+    }
     if let Err(refused) = state.admit(device) {
         return refused;
     }
@@ -131,21 +167,19 @@ pub unsafe fn create_green(
 /// `cuGreenCtxDestroy`: removes the green context. Its memory remains with the primary context, if that still
 /// lives.
 pub fn destroy_green(part: CUgreenCtx, real: impl FnOnce() -> CUresult) -> CUresult {
-    let Some(state) = State::existing() else { return real() };
+    let Some(state) = known() else { return real() };
     let mut live = state.contexts.visit();
     let context = live.green(part.addr());
     let frozen = context.and_then(|context| state.window.freeze(context));
     let of_primary = live.iter().find(|known| Some(known.context()) == context).map(Live::device);
     let of_primary = of_primary.and_then(|device| state.window.freeze(live.primary(device)?));
-    let result = real();
+    let result = ending(real);
     let Some(context) = context.filter(|_| result == CUDA_SUCCESS) else { return result };
     let Some(device) = live.remove(context) else { return result };
     if let Some(primary) = live.primary(device) {
         state.memory.move_context(context, primary);
     }
-    state.contexts.end_streams(context);
-    state.gate.captures.end_context(context);
-    state.gate.marked.end_context(context);
+    end(state, context);
     state.window.end_context(frozen);
     remove_primary_if_dead(state, live, device, of_primary);
     result
@@ -188,10 +222,16 @@ fn remove(
     state.window.end_context(frozen);
     let Some(device) = live.remove(context) else { return };
     let left = live.count(device);
-    state.contexts.end_streams(context);
+    // Before another thread can record a new context at the same address.
+    end(state, context);
+    state.memory.end_context(context, device, left == 0);
     drop(live);
+    state.send_contexts(device, left);
+}
+
+/// Forgets the streams of a dead context.
+fn end(state: &State, context: CUcontext) {
+    state.contexts.end_streams(context);
     state.gate.captures.end_context(context);
     state.gate.marked.end_context(context);
-    state.memory.end_context(context, device, left == 0);
-    state.send_contexts(device, left);
 }
