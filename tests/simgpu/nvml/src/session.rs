@@ -155,8 +155,12 @@ impl Session {
 
     /// The figures of a device; of a divided one those of all its instances.
     pub(crate) fn gpu_stats(&self, device: Device) -> Answer<GpuStats> {
+        self.gpu_of(device, self.stats()?)
+    }
+
+    fn gpu_of(&self, device: Device, stats: Stats) -> Answer<GpuStats> {
         let here = self.place(device)?.gpus;
-        let own = self.stats()?.gpus.into_iter().skip(here.start).take(here.len());
+        let own = stats.gpus.into_iter().skip(here.start).take(here.len());
         let sum = own.reduce(|sum, gpu| GpuStats {
             total: sum.total + gpu.total,
             free: sum.free + gpu.free,
@@ -175,8 +179,9 @@ impl Session {
         if self.is_divided(&place.gpus) {
             return Err(Code::NOT_SUPPORTED);
         }
-        let busy = self.gpu_stats(device)?.busy_nanos;
-        let now = self.stats()?.now_nanos;
+        let stats = self.stats()?;
+        let now = stats.now_nanos;
+        let busy = self.gpu_of(device, stats)?.busy_nanos;
         let mut samples = self.samples.lock().unwrap_or_else(PoisonError::into_inner);
         let (then, busy_then) = std::mem::replace(&mut samples[place.gpus.start], (now, busy));
         let percent = busy.saturating_sub(busy_then) * 100 / now.saturating_sub(then).max(1);
