@@ -1,10 +1,13 @@
 //! What a guest in somebody's process must not do.
 
+use std::fs;
 use std::process::{Command, Stdio};
 
+use anyhow::Context;
 use gpushare_proto::Bytes;
 use gpushare_proto::names;
-use gpushare_tests::{Program, Sharing, World};
+use gpushare_tests::{Program, Sharing, World, patience::until};
+use rustix::process::{Pid, Resource, Rlimit, prlimit};
 
 /// A shell line with the library preloaded: what it printed, on both streams.
 fn shell(world: &World, line: &str) -> anyhow::Result<(String, String)> {
@@ -69,5 +72,40 @@ fn a_child_is_in_the_session_of_its_parent() -> anyhow::Result<()> {
     drop(shell.stdin.take());
     shell.wait()?;
     daemon.until("the session is over with its last process", |status| status.sessions.is_empty())?;
+    Ok(())
+}
+
+/// The thread that drains needs room for its stack, which the process may not take for a while.
+#[test]
+fn a_thread_of_the_library_that_cannot_start_is_started_when_it_can() -> anyhow::Result<()> {
+    const ROOM: u64 = 1 << 20;
+    let (world, _daemon) =
+        World::of(Bytes::mib(64))?.with_daemon(&["--mode", "serialized", "--quantum", "20ms"])?;
+    let mut a = Program::hold(&world, &Sharing::session("a"), "a")?;
+    let mut b = Program::hold(&world, &Sharing::session("b"), "b")?;
+    a.must("alloc x 40MiB")?;
+    b.must("alloc x 40MiB")?;
+    let pid = a.process().pid();
+    let limit = |most: Option<u64>| {
+        let most = Rlimit { current: most, maximum: None };
+        prlimit(Pid::from_raw(pid.try_into()?), Resource::As, most)
+            .map(drop)
+            .map_err(anyhow::Error::from)
+    };
+    let status = fs::read_to_string(format!("/proc/{pid}/status"))?;
+    let size = status.lines().find_map(|line| line.strip_prefix("VmSize:")?.strip_suffix("kB"));
+    let size: u64 = size.context("a process has a size")?.trim().parse()?;
+    limit(Some(size * 1024 + ROOM))?;
+    let fill = a.tell("fill x 1")?;
+    until("the thread could not start", || {
+        Ok(a.process()
+            .stderr()
+            .contains("cannot start the thread gpushare-drain")
+            .then_some(()))
+    })?;
+    limit(None)?;
+    a.answer(fill)?;
+    b.must("fill x 2; check x 2")?;
+    a.must("check x 1")?;
     Ok(())
 }
