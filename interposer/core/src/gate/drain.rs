@@ -249,6 +249,30 @@ mod tests {
     }
 
     #[test]
+    fn a_task_ends_when_the_gate_word_changes() {
+        let page = super::super::page();
+        let word = load(page);
+        let other = word.next(GateState::Closed);
+        let change_to = |word: GateWord| {
+            page.gate.store(word.0, Ordering::SeqCst);
+            bell::ring(page);
+        };
+        assert!(stays(page, word, Duration::from_millis(1)));
+        let mut looks = 0;
+        let done = poll(page, word, POLL_MAX, || {
+            looks += 1;
+            if looks == 3 {
+                change_to(other);
+            }
+            false
+        });
+        assert_eq!((done, looks), (false, 3));
+        assert!(!stays(page, word, Duration::from_secs(3600)));
+        assert!(poll(page, other, POLL_MAX, || true));
+        change_to(word);
+    }
+
+    #[test]
     fn a_closed_word_is_answered_once_and_its_successor_again() {
         let (page, answered) = (Page::new(GateState::Closed), AnsweredDrop::default());
         assert!(!answered.covers(&page, CLOSED));
