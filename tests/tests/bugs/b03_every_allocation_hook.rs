@@ -1,8 +1,8 @@
 //! Bug 3: a quota that holds for one allocation function of the driver and not for another. Each function
 //! asks for 64 blocks of 64 MiB against a quota of 512 MiB.
 
-use gpushare_proto::Bytes;
-use gpushare_tests::{Daemon, Program, Sharing, World};
+use gpushare_proto::{Bytes, names};
+use gpushare_tests::{Artifacts, Daemon, Dialogue, Program, Sharing, World, foreign};
 use rustix::process::Signal;
 
 const OUT_OF_MEMORY: Option<&str> = Some("CUDA_ERROR_OUT_OF_MEMORY");
@@ -130,6 +130,21 @@ fn a_pool_serves_other_threads_while_one_asks_the_daemon() -> anyhow::Result<()>
     daemon.process().signal(Signal::CONT)?;
     assert_eq!(program.answer(large)?.error(), None);
     Ok(())
+}
+
+/// A pool may lie on a card where the program has no context.
+#[test]
+fn a_pool_of_another_card_is_charged_there() -> anyhow::Result<()> {
+    let flags = ["--gpus", "2", "--memory", "1GiB"];
+    let (world, daemon) = World::with_card_flags(Artifacts::of_tests()?, &flags)?.with_daemon(&[])?;
+    let mut command = world.sharing(&Sharing::Preload, &foreign::program(&world, "other_pool")?);
+    command.env(names::MEMORY_LIMIT, "128MiB");
+    let mut program = Dialogue::start(&world, command, "other_pool")?;
+    let codes = (0..3).map(|_| program.ask("allocate")).collect::<anyhow::Result<Vec<_>>>()?;
+    assert_eq!(codes, ["0", "0", "2"]);
+    let charged = daemon.status()?.gpus.iter().map(|gpu| gpu.allocated_bytes).collect::<Vec<_>>();
+    assert_eq!(charged, [Bytes::ZERO, Bytes::mib(128)]);
+    program.end()
 }
 
 #[test]

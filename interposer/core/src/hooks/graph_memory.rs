@@ -10,7 +10,6 @@ use super::allocation::shared;
 use super::location::Location;
 use crate::daemon::MemoryKind;
 use crate::driver::types::{CUDA_SUCCESS, CUdevice, CUresult, NODE_MEM_ALLOC};
-use crate::memory::pools::PoolId;
 use crate::process::panics::guest_or;
 use crate::state::State;
 
@@ -46,6 +45,10 @@ pub unsafe fn add_alloc_node(parameters: *const NodeParameters, real: impl FnOnc
     let NodeParameters { location, bytes, .. } = unsafe { parameters.read() };
     let device = location.device().unwrap_or(current);
     let bytes = Bytes(bytes as u64);
+    // The memory may lie on a card where the process has no context.
+    if let Err(refused) = state.admit(device) {
+        return refused;
+    }
     if state.memory.lease.gpu(device).is_some() {
         if let Err(refused) = state.memory.reserve(device, bytes, MemoryKind::Fixed) {
             return refused;
@@ -54,7 +57,7 @@ pub unsafe fn add_alloc_node(parameters: *const NodeParameters, real: impl FnOnc
     }
     let result = real();
     if result == CUDA_SUCCESS {
-        state.memory.note_graph_memory();
+        state.memory.note_graph_memory(device);
     }
     result
 }
@@ -74,19 +77,8 @@ pub unsafe fn add_node(parameters: *const AnyNode, real: impl FnOnce() -> CUresu
 #[inline]
 pub fn after_launch() {
     if let Some(state) = State::existing().filter(|state| state.memory.has_graph_memory()) {
-        guest_or(|| charge(state), || ());
+        guest_or(|| state.memory.charge_graphs(), || ());
     }
-}
-
-#[cold]
-fn charge(state: &'static State) {
-    let device = state
-        .driver
-        .current_device()
-        .filter(|&device| state.memory.lease.gpu(device).is_some());
-    let Some(device) = device else { return };
-    let pool = state.memory.register_pool(PoolId::Graphs(device), device, MemoryKind::Fixed);
-    state.memory.charge_pool(&pool);
 }
 
 /// `cuDeviceGraphMemTrim`: returns unused memory of graphs to the card and gives its quota back.

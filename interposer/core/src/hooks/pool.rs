@@ -43,13 +43,18 @@ pub unsafe fn alloc_async(
     let Some((state, current)) = shared() else { return real() };
     let stream = named(stream, default);
     if records(state, stream) {
+        state.memory.note_graph_memory(device_of(state, stream, current));
         return real();
     }
     let device = if pool.is_some() { current } else { device_of(state, stream, current) };
     let Some(handle) = pool.or_else(|| current_pool(state, device)) else { return real() };
     let pool = state.memory.register_pool(PoolId::of(handle), device, MemoryKind::Fixed);
-    if address.is_null() || size == 0 || state.memory.lease.gpu(pool.device).is_none() {
+    if address.is_null() || size == 0 || pool.device == ELSEWHERE {
         return real();
+    }
+    // The pool may lie on a card where the process has no context.
+    if let Err(refused) = state.admit(pool.device) {
+        return refused;
     }
     let pledge = match state.memory.pledge(&pool, Bytes(size as u64)) {
         Ok(pledge) => pledge,
@@ -193,19 +198,14 @@ fn named(stream: CUstream, default: DefaultStream) -> CUstream {
     }
 }
 
-/// Returns whether a capture records a call on `stream`. If so, graphs of this process are known to have
-/// memory.
+/// Returns whether a capture records a call on `stream`.
 fn records(state: &State, stream: CUstream) -> bool {
     if !state.gate.captures.any() {
         return false;
     }
     let Some(ask) = state.driver.stream_is_capturing else { return false };
     // SAFETY: writes one integer; it may be called at any time.
-    let records = answer(0, |status| unsafe { ask(stream, status) }).is_some_and(|status| status != 0);
-    if records {
-        state.memory.note_graph_memory();
-    }
-    records
+    answer(0, |status| unsafe { ask(stream, status) }).is_some_and(|status| status != 0)
 }
 
 fn device_of(state: &State, stream: CUstream, current: CUdevice) -> CUdevice {

@@ -321,8 +321,23 @@ impl Memory {
         all.into_iter().filter(|pool| is_charged(pool)).collect()
     }
 
-    pub(crate) fn note_graph_memory(&self) {
+    /// Records that graphs of this process allocate memory of a device.
+    pub(crate) fn note_graph_memory(&self, device: CUdevice) {
+        self.register_pool(PoolId::Graphs(device), device, MemoryKind::Fixed);
         self.pools.has_graph_memory.store(true, Ordering::Relaxed);
+    }
+
+    /// Charges the session for the memory of its graphs, even beyond the quota.
+    #[cold]
+    pub(crate) fn charge_graphs(&self) {
+        let all: Vec<_> = lock(&self.pools.known).values().cloned().collect();
+        let is_of_graphs = |pool: &Pool| matches!(pool.id, PoolId::Graphs(_));
+        for pool in all
+            .iter()
+            .filter(|pool| is_of_graphs(pool) && self.lease.gpu(pool.device).is_some())
+        {
+            self.charge_pool(pool);
+        }
     }
 
     #[inline]
