@@ -33,6 +33,9 @@ pub(crate) fn set(args: &SetArgs, places: &Places) -> Result<(), CtlError> {
         }
         Set::ManagedLimit(Change { value, gpu }) => ("managed-limit", Card(gpu, Knob::ManagedLimit(value.0))),
         Set::WindowTarget(Change { value, gpu }) => ("window-target", Card(gpu, Knob::WindowTarget(*value))),
+        Set::ContextReserve(Change { value, gpu }) => {
+            ("context-reserve", Card(gpu, Knob::ContextReserve(value.0)))
+        }
         Set::Epsilon(Change { value, gpu }) => ("epsilon", Card(gpu, Knob::Epsilon(value.0))),
         Set::Memory(ChangeSession { value, session }) => {
             ("memory", Session(session, Term::Memory(quota(value))))

@@ -1,8 +1,9 @@
 //! Command `status`: prints the state of the daemon, its cards and sessions, as JSON or as tables.
 
-use gpushare_proto::admin::{AdminReply, AdminRequest, GpuView, LockView, SessionView, Status};
+use gpushare_proto::admin::{AdminReply, AdminRequest, CapacityView, GpuView, LockView, SessionView, Status};
 use gpushare_proto::session::{Binding, SessionPhase, Terms};
 use gpushare_proto::{Bytes, GateState, Nanos};
+use serde::Serialize;
 
 use crate::cli::StatusArgs;
 use crate::client::{Admin, Client, ClientError};
@@ -11,9 +12,22 @@ use crate::output;
 use crate::places::Places;
 use crate::table::{Column, harmless, list, short, table};
 
+/// State of the daemon with what the capacities of its cards consist of.
+#[derive(Serialize)]
+struct Model {
+    #[serde(flatten)]
+    status: Status,
+    capacities: Vec<CapacityView>,
+}
+
 pub(crate) fn status(args: &StatusArgs, places: &Places) -> Result<(), CtlError> {
-    let status = fetch(&mut Client::connect(places.administered())?)?;
-    Ok(output::show(args.json, &status, || render(&status))?)
+    let mut client = Client::connect(places.administered())?;
+    let status = fetch(&mut client)?;
+    let AdminReply::Capacities(capacities) = client.ask(&AdminRequest::Capacities)? else {
+        return Err(client.unexpected().into());
+    };
+    let model = Model { status, capacities };
+    Ok(output::show(args.json, &model, || render(&model))?)
 }
 
 pub(crate) fn fetch(client: &mut Client<Admin>) -> Result<Status, ClientError> {
@@ -23,13 +37,13 @@ pub(crate) fn fetch(client: &mut Client<Admin>) -> Result<Status, ClientError> {
     }
 }
 
-fn render(status: &Status) -> String {
+fn render(Model { status, capacities }: &Model) -> String {
     let mut page = daemon(status);
     page += "\n";
     page += &if status.gpus.is_empty() {
         "no cards yet; without NVML a card appears with its first process\n".to_owned()
     } else {
-        gpus(&status.gpus)
+        gpus(&status.gpus) + &capacities.iter().map(capacity).collect::<String>()
     };
     page += "\n";
     page += &if status.sessions.is_empty() {
@@ -66,6 +80,23 @@ fn gpus(gpus: &[GpuView]) -> String {
             ("HANDOFFS", |gpu| gpu.handoffs.to_string()),
             ("WHY", |gpu| gpu.reason.clone()),
         ],
+    )
+}
+
+/// Returns a line about what the capacity of a card consists of, and what another program can use.
+fn capacity(card: &CapacityView) -> String {
+    let CapacityView { gpu, total_bytes, set_bytes, contexts_bytes, fixed_bytes, .. } = card;
+    let base = match set_bytes {
+        Some(set) => format!("{set} by the administrator"),
+        None => format!("{total_bytes} less {contexts_bytes} for contexts"),
+    };
+    let next = match set_bytes {
+        Some(_) => String::new(),
+        None => format!(" beside its context, taken as {}", card.next_context_bytes),
+    };
+    let usable = card.usable_bytes;
+    format!(
+        "{gpu}: capacity {base} less {fixed_bytes} that cannot move; another program can use {usable}{next}\n"
     )
 }
 

@@ -112,12 +112,13 @@ impl Tape<'_> {
     }
 
     fn knob(&mut self) -> Knob {
-        match self.below(6) {
+        match self.below(7) {
             0 => Knob::Quantum(self.maybe(Self::time)),
             1 => Knob::Mode(self.maybe(Self::mode)),
             2 => Knob::Capacity(self.maybe(Self::bytes)),
             3 => Knob::ManagedLimit(self.bytes()),
             4 => Knob::WindowTarget(self.time()),
+            5 => Knob::ContextReserve(self.bytes()),
             _ => Knob::Epsilon(Percent(u32::from(self.byte()) * 100)),
         }
     }

@@ -32,6 +32,8 @@ pub enum Knob {
     Epsilon(Percent),
     /// Target duration of a process's work in flight on a shared card; a handoff waits for that work.
     WindowTarget(Nanos),
+    /// Bytes that a context is assumed to take until they are measured, at most an eighth of the card.
+    ContextReserve(Bytes),
 }
 
 /// Way in which sessions share a card.

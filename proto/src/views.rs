@@ -74,6 +74,25 @@ pub struct GpuView {
     pub moved_bytes: Bytes,
 }
 
+/// What the capacity of one card consists of: `capacity = (set, else total − contexts) − fixed`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CapacityView {
+    /// Number that the daemon assigned to the card.
+    pub gpu: GpuId,
+    /// Total memory of the card.
+    pub total_bytes: Bytes,
+    /// Capacity that the administrator has set; none for the total less the contexts.
+    pub set_bytes: Option<Bytes>,
+    /// Bytes of CUDA contexts and other memory of the driver, measured or assumed.
+    pub contexts_bytes: Bytes,
+    /// Bytes of allocations that cannot leave the card.
+    pub fixed_bytes: Bytes,
+    /// Bytes that the context of the next process is assumed to take.
+    pub next_context_bytes: Bytes,
+    /// Bytes that sessions can have on the card together once one more process has its context.
+    pub usable_bytes: Bytes,
+}
+
 /// State of one session: terms, memory, processes and lock.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SessionView {

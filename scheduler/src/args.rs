@@ -5,10 +5,12 @@ use std::path::PathBuf;
 use std::str::FromStr;
 
 use clap::{ArgGroup, Parser, ValueEnum};
-use gpushare_proto::admin::Mode;
+use gpushare_proto::admin::{Knob, Mode};
 use gpushare_proto::units::UnitError;
 use gpushare_proto::{Bytes, GpuUuid, Nanos};
 use serde::Deserialize;
+
+use crate::knob::check;
 
 /// Shares this machine's NVIDIA GPUs among many processes.
 ///
@@ -45,6 +47,10 @@ pub(crate) struct Args {
     /// Limit on the managed memory of all sessions together, on every card or on one (repeatable)
     #[arg(long, value_name = "[GPU=]BYTES")]
     pub(crate) managed_limit: Vec<ForCards>,
+    /// Bytes that a CUDA context is assumed to take until they are measured, at most an eighth of the card
+    /// [default: 700MiB]
+    #[arg(long, value_name = "BYTES", value_parser = reserve)]
+    pub(crate) context_reserve: Option<Bytes>,
     /// Fixed time quantum instead of the computed one, like 2s
     #[arg(long, value_name = "TIME")]
     pub(crate) quantum: Option<Nanos>,
@@ -191,6 +197,11 @@ impl FromStr for ForCards {
             positive(text).map(Self::Every)
         }
     }
+}
+
+fn reserve(text: &str) -> Result<Bytes, String> {
+    let bytes: Bytes = text.parse().map_err(|error: UnitError| error.to_string())?;
+    check(Knob::ContextReserve(bytes)).map(|()| bytes)
 }
 
 fn positive(text: &str) -> Result<Bytes, String> {

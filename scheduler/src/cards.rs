@@ -183,6 +183,7 @@ impl Cards {
         let (uuid, index) = (by(CardName::Uuid(info.uuid)), by(CardName::Index(gpu.0)));
         let managed_limit = uuid.managed_limit.or(index.managed_limit).or(self.defaults.managed_limit);
         let window_target = uuid.window_target.or(index.window_target);
+        let context_reserve = uuid.context_reserve.or(index.context_reserve);
         Knobs {
             capacity: uuid.capacity.or(index.capacity).or(self.defaults.capacity),
             managed_limit: managed_limit.or(Some(managed)),
@@ -190,6 +191,7 @@ impl Cards {
             mode: uuid.mode.or(index.mode).or(self.defaults.mode),
             epsilon: uuid.epsilon.or(index.epsilon).unwrap_or(self.defaults.epsilon),
             window_target: window_target.unwrap_or(self.defaults.window_target),
+            context_reserve: context_reserve.unwrap_or(self.defaults.context_reserve),
         }
     }
 }

@@ -1,13 +1,16 @@
 //! Describes the settings of a card as text, and checks their values.
 
 use gpushare_core::Knobs;
-use gpushare_proto::Nanos;
 use gpushare_proto::admin::{Knob, MIN_MEMORY, MIN_QUANTUM, Mode};
+use gpushare_proto::{Bytes, Nanos};
 
 /// Smallest window target (target duration of work in flight): the duration of a launch or two.
 const MIN_TARGET: Nanos = Nanos(100_000);
 /// Largest window target. Longer work in flight would delay interactive sessions too much.
 const MAX_TARGET: Nanos = Nanos::from_secs(10);
+
+/// Largest assumed size of a context.
+const MAX_RESERVE: Bytes = Bytes::gib(16);
 
 /// Refuses a value that a setting of a card cannot have.
 pub(crate) fn check(knob: Knob) -> Result<(), String> {
@@ -23,6 +26,9 @@ pub(crate) fn check(knob: Knob) -> Result<(), String> {
         )),
         Knob::Epsilon(share) if share.0 == 0 || share.0 >= 10_000 => {
             Err(format!("epsilon is a share of time to lose: more than 0% and less than 100%, not {share}"))
+        }
+        Knob::ContextReserve(bytes) if bytes > MAX_RESERVE => {
+            Err(format!("a context takes at most {MAX_RESERVE}, not {bytes}"))
         }
         _ => Ok(()),
     }
@@ -40,6 +46,7 @@ pub(crate) fn words(knobs: &Knobs, knob: Knob) -> String {
         Knob::ManagedLimit(_) => or(knobs.managed_limit, "computed"),
         Knob::Epsilon(_) => knobs.epsilon.to_string(),
         Knob::WindowTarget(_) => knobs.window_target.to_string(),
+        Knob::ContextReserve(_) => knobs.context_reserve.to_string(),
     }
 }
 
@@ -52,5 +59,6 @@ pub(crate) const fn name(knob: Knob) -> &'static str {
         Knob::ManagedLimit(_) => "managed-limit",
         Knob::Epsilon(_) => "epsilon",
         Knob::WindowTarget(_) => "window-target",
+        Knob::ContextReserve(_) => "context-reserve",
     }
 }

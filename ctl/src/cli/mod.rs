@@ -366,6 +366,7 @@ Examples:
   gpushare-ctl set mode serialized
   gpushare-ctl set capacity 4GiB --gpu 0
   gpushare-ctl set managed-limit 10GiB
+  gpushare-ctl set context-reserve 300MiB
   gpushare-ctl set epsilon 2.5%
   gpushare-ctl set window-target 5ms --gpu 0
   gpushare-ctl set memory 4GiB --session train
@@ -393,6 +394,8 @@ pub(crate) enum SetCommand {
     ManagedLimit(Change<Memory>),
     /// Target time of a process's work in flight on a shared card, like 10ms; a handoff waits for that work
     WindowTarget(Change<Nanos>),
+    /// Bytes that a CUDA context is assumed to take until they are measured, like 300MiB; at most an eighth of the card
+    ContextReserve(Change<Memory>),
     /// Share of time that handoffs may cost, like 5%
     Epsilon(Change<Share>),
     /// Memory limit of a session: 4GiB, 50%, by card like 0=8GiB,1=50%, or `none`

@@ -67,6 +67,7 @@ fn every_setting_has_its_own_kind_of_value() {
         (["capacity", "auto"], Knob::Capacity(None)),
         (["managed-limit", "10GiB"], Knob::ManagedLimit(Bytes::gib(10))),
         (["epsilon", "2.5%"], Knob::Epsilon(Percent(250))),
+        (["context-reserve", "300MiB"], Knob::ContextReserve(Bytes::mib(300))),
         (["window-target", "5ms"], Knob::WindowTarget(Nanos::from_millis(5))),
         (["mode", "time-sliced"], Knob::Mode(Some(Mode::TimeSliced))),
     ] {

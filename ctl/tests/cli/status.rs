@@ -3,8 +3,8 @@
 use std::process::Stdio;
 
 use gpushare_proto::admin::{
-    AdminReply, AdminRequest, ClientView, ConfigChange, DaemonView, GpuView, LockView, Mode, SessionGpuView,
-    SessionState, SessionView, Status,
+    AdminReply, AdminRequest, CapacityView, ClientView, ConfigChange, DaemonView, GpuView, LockView, Mode,
+    SessionGpuView, SessionState, SessionView, Status,
 };
 use gpushare_proto::session::Terms;
 use gpushare_proto::tenant::{Hello, PROTOCOL, Role};
@@ -30,8 +30,23 @@ pub(crate) fn daemon(status: Status) -> Fake {
         AdminRequest::Watch => AdminReply::Events(Vec::new()),
         AdminRequest::Explain { .. } => AdminReply::Explained(Box::new(explanation())),
         AdminRequest::Orphaned { .. } => AdminReply::Orphaned(Vec::new()),
+        AdminRequest::Capacities => AdminReply::Capacities(capacities(&status)),
         AdminRequest::Session(_) => AdminReply::Changed { old: "running".into(), new: "paused".into() },
     })
+}
+
+/// Cards whose capacity is their memory less one context.
+fn capacities(status: &Status) -> Vec<CapacityView> {
+    let view = |card: &GpuView| CapacityView {
+        gpu: card.gpu,
+        total_bytes: card.total_bytes,
+        set_bytes: None,
+        contexts_bytes: card.total_bytes - card.capacity_bytes,
+        fixed_bytes: Bytes::ZERO,
+        next_context_bytes: Bytes::mib(512),
+        usable_bytes: card.capacity_bytes - Bytes::mib(512),
+    };
+    status.gpus.iter().map(view).collect()
 }
 
 /// Two sessions that take turns on one card.
@@ -111,13 +126,15 @@ gpushare 0.1.0, pid 4242, up 3m20s
 
 GPU   NAME         MODE        CAPACITY  ALLOCATED  HOLDERS  QUEUE  QUANTUM  HANDOFFS  WHY
 gpu0  NVIDIA H100  serialized  4GiB      6GiB       s3       s4     3s       17        6GiB do not fit 4GiB
+gpu0: capacity 80GiB less 76GiB for contexts less 0B that cannot move; another program can use 3.5GiB beside its context, taken as 512MiB
 
 SESSION  NAME   MEMORY        LOCK              WAITED  PROCESSES  WHY
 s3       train  3GiB of 8GiB  holding           0s      5000       -
 s4       infer  3GiB          waiting, 1 ahead  4.2s    5000       train holds gpu0
 "
     );
-    assert_eq!(daemon.admin.asked(), [AdminRequest::Hello(Hello::new(Role::Tool)), AdminRequest::Status]);
+    let hello = AdminRequest::Hello(Hello::new(Role::Tool));
+    assert_eq!(daemon.admin.asked(), [hello, AdminRequest::Status, AdminRequest::Capacities]);
 }
 
 #[test]

@@ -12,7 +12,8 @@ use crate::units::Nanos;
 
 pub use crate::settings::{ConfigChange, Knob, MIN_MEMORY, MIN_QUANTUM, Mode, Setting};
 pub use crate::views::{
-    ClientView, DaemonView, GpuView, LockView, SessionGpuView, SessionState, SessionView, Status, UsageView,
+    CapacityView, ClientView, DaemonView, GpuView, LockView, SessionGpuView, SessionState, SessionView,
+    Status, UsageView,
 };
 pub use watch::{Activity, WatchEvent, WatchEventKind};
 
@@ -51,6 +52,8 @@ pub enum AdminRequest {
         /// Number (`3`, `s3`) or name of the session.
         which: String,
     },
+    /// Asks what the capacity of each card consists of. Answered by [`AdminReply::Capacities`].
+    Capacities,
 }
 
 /// Creation or change of a session.
@@ -172,4 +175,6 @@ pub enum AdminReply {
     Reloaded(Vec<ConfigChange>),
     /// Answers [`AdminRequest::Orphaned`].
     Orphaned(Vec<OrphanView>),
+    /// Answers [`AdminRequest::Capacities`], ordered by card.
+    Capacities(Vec<CapacityView>),
 }

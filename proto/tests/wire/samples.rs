@@ -4,9 +4,9 @@
 //! Like the variants, samples are append-only: the golden bytes of each release are compared with them.
 
 use gpushare_proto::admin::{
-    Activity, AdminReply, AdminRequest, Change, ClientView, ConfigChange, DaemonView, GpuView, Knob,
-    LockView, Mode, SessionGpuView, SessionRequest, SessionState, SessionView, Setting, Status, UsageView,
-    WatchEvent, WatchEventKind,
+    Activity, AdminReply, AdminRequest, CapacityView, Change, ClientView, ConfigChange, DaemonView, GpuView,
+    Knob, LockView, Mode, SessionGpuView, SessionRequest, SessionState, SessionView, Setting, Status,
+    UsageView, WatchEvent, WatchEventKind,
 };
 use gpushare_proto::dry_run::{CardForecast, DryRunSession, Forecast};
 use gpushare_proto::explain::{
@@ -202,6 +202,7 @@ pub(crate) fn admin_requests() -> Vec<Named<AdminRequest>> {
         ("Set.managed_limit", set(all, Knob::ManagedLimit(Bytes::gib(10)))),
         ("Set.window_target", set(first, Knob::WindowTarget(Nanos::from_millis(5)))),
         ("Set.epsilon", set(all, Knob::Epsilon(Percent(500)))),
+        ("Set.context_reserve", set(first, Knob::ContextReserve(Bytes::mib(300)))),
         ("Watch", AdminRequest::Watch),
         ("Session.create", create(Binding::Token)),
         ("Session.create_uid", create(Binding::Uid(1000))),
@@ -228,6 +229,7 @@ pub(crate) fn admin_requests() -> Vec<Named<AdminRequest>> {
         ("Usage", AdminRequest::Usage { since: Nanos::from_secs(86_400) }),
         ("Reload", AdminRequest::Reload),
         ("Orphaned", AdminRequest::Orphaned { which: which() }),
+        ("Capacities", AdminRequest::Capacities),
     ]
 }
 
@@ -306,6 +308,18 @@ pub(crate) fn admin_replies() -> Vec<Named<AdminReply>> {
                 gpu: GpuId(1),
                 bytes: Bytes::gib(3),
                 ago_ns: Nanos::from_secs(300),
+            }]),
+        ),
+        (
+            "Capacities",
+            AdminReply::Capacities(vec![CapacityView {
+                gpu: GpuId(0),
+                total_bytes: Bytes::gib(80),
+                set_bytes: None,
+                contexts_bytes: Bytes::gib(1),
+                fixed_bytes: Bytes::gib(2),
+                next_context_bytes: Bytes::mib(700),
+                usable_bytes: Bytes::gib(76),
             }]),
         ),
     ]

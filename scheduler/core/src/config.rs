@@ -45,7 +45,8 @@ pub struct Config {
     pub parallel_after: Nanos,
     /// Largest number of bytes that a process is leased in addition to a request, to save later requests.
     pub lease_chunk: Bytes,
-    /// Bytes that one CUDA context is assumed to take on a card until they are measured.
+    /// Bytes that one CUDA context is assumed to take on a card until they are measured, at most an eighth of
+    /// the card.
     pub context_reserve: Bytes,
     /// Shortest time after a restart for which grants wait for processes of the last daemon.
     pub recovery_min: Nanos,
@@ -118,8 +119,7 @@ macro_rules! tunings {
     };
 }
 
-// Other settings are per card (`gpushare_proto::admin::Knob`) or fixed for the machine's life: the assumed
-// size of a context is part of every sum, and the rest is read once.
+// Other settings are per card (`gpushare_proto::admin::Knob`) or read once.
 tunings! {
     quantum_min QuantumMin Nanos;
     quantum_max QuantumMax Nanos;

@@ -110,7 +110,7 @@ scheduling! {
     limit_window: Nanos = "optional";
     limit_carry_over: Percent = "optional";
     lease_chunk: Bytes = "optional";
-    context_reserve: Bytes = "optional";
+    context_reserve: Bytes = "reserve";
 }
 
 impl Scheduling {
@@ -196,6 +196,7 @@ checked! {
     };
     target: Nanos = |target| check(Knob::WindowTarget(target));
     capacity: Bytes = |bytes| check(Knob::Capacity(Some(bytes)));
+    reserve: Bytes = |bytes| check(Knob::ContextReserve(bytes));
     managed_limit: Bytes = |bytes| check(Knob::ManagedLimit(bytes));
     audit_size: Bytes = |size| match size < MIN_AUDIT_SIZE {
         true => Err(format!("an audit file of {size} is too small; give it at least {MIN_AUDIT_SIZE}")),

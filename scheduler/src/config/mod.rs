@@ -98,6 +98,9 @@ pub(crate) struct CardLimits {
     /// Target for the time in which a process's work in flight ends.
     #[serde(rename = "drain_target", deserialize_with = "file::target")]
     pub(crate) window_target: Option<Nanos>,
+    /// Bytes that a context is assumed to take until they are measured.
+    #[serde(deserialize_with = "file::reserve")]
+    pub(crate) context_reserve: Option<Bytes>,
 }
 
 /// All settings of the daemon.
@@ -213,6 +216,7 @@ impl Settings {
         file.scheduling.apply(&mut core);
         replace(&mut core.quantum, args.quantum.map(Some));
         replace(&mut core.mode, args.mode.map(ModeChoice::fixed));
+        replace(&mut core.context_reserve, args.context_reserve);
 
         let limit = args.record_limit.or(file.record_limit).unwrap_or(RECORD_LIMIT);
         if limit < MIN_RECORD {
@@ -324,6 +328,7 @@ mod tests {
             quantum = "40ms"
             epsilon = "3%"
             drain_target = "5ms"
+            context_reserve = "300MiB"
             [gpus.GPU-0a1b2c3d-0001-0203-0405-060708090a0b]
             managed_limit = "8GiB"
             [self_service]
@@ -359,6 +364,7 @@ mod tests {
             quantum: Some(Nanos::from_millis(40)),
             epsilon: Some(Percent(300)),
             window_target: Some(Nanos::from_millis(5)),
+            context_reserve: Some(Bytes::mib(300)),
         };
         assert_eq!(settings.cards[&CardName::Index(0)], first);
         assert_eq!(settings.cards.len(), 2);

@@ -73,12 +73,8 @@ impl Settings {
         }
         let time = |time: Option<Nanos>| time.map_or("off".to_owned(), |time| time.to_string());
         compare("idle_exit", time(self.idle_exit), time(new.idle_exit), true);
-        for (key, old, new) in [
-            ("bandwidth_per_second", self.core.bandwidth_per_second, new.core.bandwidth_per_second),
-            ("context_reserve", self.core.context_reserve, new.core.context_reserve),
-        ] {
-            compare(&format!("scheduling.{key}"), old.to_string(), new.to_string(), false);
-        }
+        let bandwidth = |settings: &Self| settings.core.bandwidth_per_second.to_string();
+        compare("scheduling.bandwidth_per_second", bandwidth(self), bandwidth(&new), false);
         compare! { false:
             "connections_per_user" connections_per_user;
             "state_dir" state;
@@ -134,7 +130,7 @@ mod tests {
     fn a_setting_that_needs_a_restart_is_reported_and_kept() {
         let folder = tempfile::tempdir().unwrap();
         let mut settings = read(&folder, "");
-        let text = "metrics = '127.0.0.1:9999'\nidle_exit = '1min'\nscheduling.stuck_after = '9s'\nscheduling.context_reserve = '1GiB'";
+        let text = "metrics = '127.0.0.1:9999'\nidle_exit = '1min'\nscheduling.stuck_after = '9s'\nscheduling.bandwidth_per_second = '1GiB'";
         let new = read(&folder, text);
         let (tunings, changes) = settings.follow(new.clone());
         assert_eq!(tunings, [Tuning::StuckAfter(Nanos::from_secs(9))]);
@@ -147,7 +143,7 @@ mod tests {
             [
                 "scheduling.stuck_after 5s → 9s true",
                 "idle_exit off → 60s true",
-                "scheduling.context_reserve 700MiB → 1GiB false",
+                "scheduling.bandwidth_per_second 12.1GiB → 1GiB false",
                 "metrics none → 127.0.0.1:9999 false",
             ]
         );

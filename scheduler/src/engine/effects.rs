@@ -122,7 +122,7 @@ impl Engine {
                     log::overdue(entry, &name, self.settings.core.stuck_policy, after);
                 }
             }
-            notice => log::notice(notice, &self.sessions, &self.clients),
+            notice => log::notice(notice, &self.sessions, &self.clients, &self.machine),
         }
     }
 }

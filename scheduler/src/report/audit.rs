@@ -67,6 +67,7 @@ impl AuditTrail {
             Knob::ManagedLimit(_) => "gpu.set_managed_limit",
             Knob::Epsilon(_) => "gpu.set_epsilon",
             Knob::WindowTarget(_) => "gpu.set_window_target",
+            Knob::ContextReserve(_) => "gpu.set_context_reserve",
         };
         let intent = Intent { operation, gpu: setting.gpu, ..Intent::default() };
         self.write_act(record(peer, intent, answer.as_ref().map(changed)));

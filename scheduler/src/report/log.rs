@@ -1,10 +1,11 @@
 //! Log records about notices of the decision machine, and about processes.
 
-use gpushare_core::Notice;
 use gpushare_core::config::StuckPolicy;
+use gpushare_core::{Core, Notice};
+use gpushare_proto::admin::CapacityView;
 use gpushare_proto::audit::Outcome;
 use gpushare_proto::page::LimitKind;
-use gpushare_proto::{Nanos, SessionId};
+use gpushare_proto::{GpuId, Nanos, SessionId};
 use gpushare_sys::process;
 
 use crate::clients::awaited::stopped;
@@ -13,7 +14,7 @@ use crate::operation::Operation;
 use crate::registry::ClientEntry;
 use crate::sessions::{Session, Sessions};
 
-pub(crate) fn notice(notice: &Notice, sessions: &Sessions, clients: &Clients) {
+pub(crate) fn notice(notice: &Notice, sessions: &Sessions, clients: &Clients, core: &Core) {
     let session = match notice {
         Notice::ModeChanged { gpu, mode, reason } => {
             Operation::done("gpu.mode")
@@ -74,7 +75,15 @@ pub(crate) fn notice(notice: &Notice, sessions: &Sessions, clients: &Clients) {
             let used = refusal.used;
             let why = match refusal.is_permanent() {
                 true => format!("its time is over or it was revoked, and it uses {used}"),
-                false => format!("{used} of {} are used under {}", refusal.limit, limit_name(refusal.by)),
+                false => {
+                    let of = if refusal.by == LimitKind::Capacity {
+                        capacity_parts(core, *gpu)
+                    } else {
+                        None
+                    };
+                    let of = of.unwrap_or_default();
+                    format!("{used} of {} are used under {}{of}", refusal.limit, limit_name(refusal.by))
+                }
             };
             record("memory.reserve")
                 .process(pid)
@@ -88,6 +97,18 @@ pub(crate) fn notice(notice: &Notice, sessions: &Sessions, clients: &Clients) {
         }
         Notice::ModeChanged { .. } | Notice::Recovered { .. } | Notice::Overdue { .. } => {}
     }
+}
+
+/// Returns in words what the capacity of a card consists of, apart from the session's own fixed memory.
+fn capacity_parts(core: &Core, gpu: GpuId) -> Option<String> {
+    let CapacityView { total_bytes, set_bytes, contexts_bytes, fixed_bytes, .. } =
+        core.capacities().into_iter().find(|card| card.gpu == gpu)?;
+    Some(match set_bytes {
+        Some(set) => format!(" (set to {set}; {fixed_bytes} on the card cannot move)"),
+        None => format!(
+            " (the card's {total_bytes} less {contexts_bytes} for contexts; {fixed_bytes} on the card cannot move)"
+        ),
+    })
 }
 
 fn limit_name(limit: LimitKind) -> &'static str {

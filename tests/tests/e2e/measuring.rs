@@ -12,7 +12,7 @@ use simgpu_card::constants::Constants;
 use crate::recordings::{events_of, replay};
 
 const CARD: Bytes = Bytes::mib(64);
-const ASSUMED: Bytes = Bytes::mib(12);
+const ASSUMED: Bytes = Bytes::mib(6);
 
 fn world() -> anyhow::Result<World> {
     let world = World::of(CARD)?;
@@ -23,6 +23,22 @@ fn world() -> anyhow::Result<World> {
 
 fn context() -> Bytes {
     Bytes(Constants::default().context_memory)
+}
+
+#[test]
+fn a_small_card_is_usable_with_the_reserve_of_a_large_one() -> anyhow::Result<()> {
+    let world = World::of(Bytes::mib(256))?;
+    let config = world.scheduler_config().context("no configuration")?;
+    fs::write(config, "[scheduling]\ncontext_reserve = \"700MiB\"\n")?;
+    let (_world, daemon) = world.clone().with_daemon(&[])?;
+    let mut a = Program::hold(&world, &Sharing::session("a"), "a")?;
+    a.must("alloc x 128MiB; fill x 1; check x 1")?;
+    let page = daemon.ctl(&["status"])?;
+    assert!(
+        page.contains("gpu0: capacity 256MiB less ") && page.contains("another program can use "),
+        "{page}"
+    );
+    Ok(())
 }
 
 #[test]

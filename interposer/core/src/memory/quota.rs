@@ -168,7 +168,9 @@ fn print_refusal(session: &str, size: Bytes, error: &AskError) {
         let of = match by {
             LimitKind::Session => format!("this session uses {used} of its memory limit of {limit}"),
             LimitKind::Capacity => format!(
-                "this session uses {used} of the {limit} that the card has for one session (`--oversubscribe` lifts that limit)"
+                "this session uses {used} of the {limit} that the card has for one session: its memory less what CUDA contexts \
+                 take or are assumed to take, and less memory of others that cannot move (`--oversubscribe` lifts that \
+                 limit; `gpushare-ctl status` shows the parts)"
             ),
             LimitKind::ManagedLimit => {
                 format!("all sessions together use {used} of the card's managed limit of {limit}")

@@ -21,6 +21,8 @@ pub struct Knobs {
     pub epsilon: Percent,
     /// Target for the time until work in flight has ended when the lock is asked for.
     pub window_target: Nanos,
+    /// Bytes that one CUDA context is assumed to take until they are measured, at most an eighth of the card.
+    pub context_reserve: Bytes,
 }
 
 impl Knobs {
@@ -34,6 +36,7 @@ impl Knobs {
             managed_limit: config.managed_limit,
             epsilon: config.epsilon,
             window_target: config.drain_target,
+            context_reserve: config.context_reserve,
         }
     }
 
@@ -46,6 +49,7 @@ impl Knobs {
             Knob::ManagedLimit(limit) => self.managed_limit = Some(limit),
             Knob::Epsilon(epsilon) => self.epsilon = epsilon,
             Knob::WindowTarget(target) => self.window_target = target,
+            Knob::ContextReserve(bytes) => self.context_reserve = bytes,
         }
     }
 
@@ -63,6 +67,7 @@ impl Knobs {
             Knob::Capacity(self.capacity),
             Knob::Epsilon(self.epsilon),
             Knob::WindowTarget(self.window_target),
+            Knob::ContextReserve(self.context_reserve),
         ];
         let limit = self.managed_limit.map(Knob::ManagedLimit);
         limit.into_iter().chain(always)

@@ -24,6 +24,8 @@ use knobs::Knobs;
 use mode::{Facts, ModeChoice};
 use queue::Occupancy;
 
+/// Number of unmeasured contexts for which every card has room.
+const CONTEXTS: u64 = 8;
 /// Number of latest drain durations that are kept for `status` and the metrics.
 const DRAINS: usize = 256;
 /// Longest drain that enters the average of drains; a longer one counts as this.
@@ -116,6 +118,11 @@ impl Card {
     /// Bytes that CUDA contexts take on the card, including those of dead processes not yet freed.
     pub(crate) fn reserve(&self) -> Bytes {
         self.index.sums.overhead.get()
+    }
+
+    /// Number of bytes that one context takes until it is measured. A small card has room for some in any case.
+    pub(crate) fn assumed(&self) -> Bytes {
+        self.knobs.context_reserve.min(Bytes(self.total.0 / CONTEXTS))
     }
 
     /// Sum of the fixed memory (which cannot leave the card) of all sessions.

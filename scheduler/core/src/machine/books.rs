@@ -4,7 +4,7 @@
 //!   change_book ─▶ Book ─▶ sums of the session and of the card ─▶ entry of the session in the card's index
 //! ```
 
-use gpushare_proto::{ClientId, GpuId, SessionId};
+use gpushare_proto::{Bytes, ClientId, GpuId, SessionId};
 
 use crate::card::Card;
 use crate::machine::Core;
@@ -20,6 +20,11 @@ impl View {
     pub(crate) fn book(&self, client: ClientId, gpu: GpuId) -> Option<&Book> {
         self.sessions.book(client, gpu)
     }
+
+    /// Number of bytes that one context takes on a card until it is measured.
+    pub(crate) fn assumed(&self, gpu: GpuId) -> Bytes {
+        self.cards.get(gpu).map_or(Bytes::ZERO, Card::assumed)
+    }
 }
 
 impl Core {
@@ -31,9 +36,9 @@ impl Core {
         change: impl FnOnce(&mut Book) -> T,
     ) -> Option<T> {
         let id = self.view.session_of(client)?;
+        let assumed = self.view.assumed(gpu);
         let session = self.view.sessions.get_mut(id)?;
         let book = session.clients.get_mut(client)?.books.get_mut(gpu)?;
-        let assumed = self.view.config.context_reserve;
         let before = Sums::of(book, assumed);
         let result = change(book);
         let after = Sums::of(book, assumed);
@@ -52,7 +57,7 @@ impl Core {
             return;
         };
         process.books.insert(gpu, book);
-        let after = Sums::of(&book, self.view.config.context_reserve);
+        let after = Sums::of(&book, self.view.assumed(gpu));
         self.add_up(id, gpu, Sums::default(), after);
         self.recount(id);
     }
@@ -61,7 +66,7 @@ impl Core {
     pub(crate) fn close_books(&mut self, client: ClientId) -> Option<(SessionId, ByGpu<Book>)> {
         let (id, process) = self.view.sessions.leave(client)?;
         for (gpu, book) in process.books.iter() {
-            let before = Sums::of(book, self.view.config.context_reserve);
+            let before = Sums::of(book, self.view.assumed(gpu));
             self.add_up(id, gpu, before, Sums::default());
         }
         self.recount(id);

@@ -22,7 +22,8 @@ impl Core {
             return;
         };
         let orphan = Orphan::new(session, books);
-        for (gpu, sums) in orphan.sums(self.view.config.context_reserve) {
+        let sums: Vec<(GpuId, Sums)> = orphan.sums(|gpu| self.view.assumed(gpu)).collect();
+        for (gpu, sums) in sums {
             self.add_up(session, gpu, Sums::default(), sums);
         }
         self.view.orphans.insert(client, orphan);
@@ -31,7 +32,7 @@ impl Core {
 
     /// Adds memory on one more card to the orphans (memory not freed yet) of a dead process.
     pub(crate) fn add_orphan_book(&mut self, client: ClientId, gpu: GpuId, used: Bytes) {
-        let assumed = self.view.config.context_reserve;
+        let assumed = self.view.assumed(gpu);
         let known = self.view.cards.contains(gpu);
         let Some(orphan) = self.view.orphans.get_mut(&client).filter(|_| known) else {
             return;
@@ -51,7 +52,8 @@ impl Core {
             return;
         };
         let session = orphan.session;
-        for (gpu, sums) in orphan.sums(self.view.config.context_reserve) {
+        let sums: Vec<(GpuId, Sums)> = orphan.sums(|gpu| self.view.assumed(gpu)).collect();
+        for (gpu, sums) in sums {
             self.add_up(session, gpu, sums, Sums::default());
         }
         self.recount(session);

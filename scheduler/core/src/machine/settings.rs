@@ -2,12 +2,13 @@
 
 use std::collections::BTreeSet;
 
-use gpushare_proto::admin::Setting;
+use gpushare_proto::admin::{Knob, Setting};
 use gpushare_proto::{Bytes, GpuId, SessionId};
 
 use crate::card::Card;
 use crate::config::Tuning;
 use crate::machine::Core;
+use crate::memory::sums::Sums;
 use crate::session::lock::Lock;
 use crate::values::gpu_set::GpuSet;
 
@@ -24,19 +25,47 @@ impl Core {
     pub(super) fn set(&mut self, setting: Setting) {
         self.view.cards.keys().for_each(|gpu| self.agenda.look_at(gpu));
         match setting.gpu {
-            Some(gpu) => {
-                if let Some(card) = self.view.cards.get_mut(gpu) {
-                    card.knobs.set(setting.knob);
-                }
-            }
+            Some(gpu) => self.set_on(gpu, setting.knob),
             None => {
                 self.knobs.set(setting.knob);
-                for card in self.view.cards.values_mut() {
-                    card.knobs.set(setting.knob);
-                }
+                let cards: GpuSet = self.view.cards.keys().collect();
+                cards.into_iter().for_each(|gpu| self.set_on(gpu, setting.knob));
             }
         }
         self.shorten_turns();
+    }
+
+    fn set_on(&mut self, gpu: GpuId, knob: Knob) {
+        let before = self.view.assumed(gpu);
+        if let Some(card) = self.view.cards.get_mut(gpu) {
+            card.knobs.set(knob);
+        }
+        let after = self.view.assumed(gpu);
+        if before != after {
+            self.assume(gpu, before, after);
+        }
+    }
+
+    /// Updates all sums on a card where unmeasured contexts are assumed to take `after` bytes instead of `before`.
+    fn assume(&mut self, gpu: GpuId, before: Bytes, after: Bytes) {
+        let mut changes: Vec<(SessionId, Sums, Sums)> = Vec::new();
+        for (id, session) in self.view.sessions.iter() {
+            let books = session
+                .books(gpu)
+                .map(|(_, book)| (id, Sums::of(book, before), Sums::of(book, after)));
+            changes.extend(books);
+        }
+        for orphan in self.view.orphans.values() {
+            let sums = orphan
+                .sums(|_| before)
+                .zip(orphan.sums(|_| after))
+                .filter(|((on, _), _)| *on == gpu);
+            changes.extend(sums.map(|((_, before), (_, after))| (orphan.session, before, after)));
+        }
+        for (id, before, after) in changes {
+            self.add_up(id, gpu, before, after);
+            self.recount(id);
+        }
     }
 
     /// Changes a setting that is the same for all cards, and looks at everything again: each timer may

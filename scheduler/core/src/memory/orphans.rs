@@ -46,9 +46,9 @@ impl Orphan {
         Some(Sums::of_orphan(&book, assumed))
     }
 
-    /// Sums of the left memory on each card; an unmeasured context takes `assumed` bytes.
-    pub(crate) fn sums(&self, assumed: Bytes) -> impl Iterator<Item = (GpuId, Sums)> {
+    /// Sums of the left memory on each card; an unmeasured context takes `assumed` bytes there.
+    pub(crate) fn sums(&self, assumed: impl Fn(GpuId) -> Bytes) -> impl Iterator<Item = (GpuId, Sums)> {
         let books = self.books.iter();
-        books.map(move |(gpu, book)| (gpu, Sums::of_orphan(book, assumed)))
+        books.map(move |(gpu, book)| (gpu, Sums::of_orphan(book, assumed(gpu))))
     }
 }

@@ -111,6 +111,29 @@ fn measured_contexts_replace_the_assumed_ones() {
 }
 
 #[test]
+fn a_context_that_is_not_measured_takes_an_eighth_of_a_card_at_most() {
+    let mut world = World::new(Config { context_reserve: gib(700), ..plain() });
+    let (session, a) = world.program(gib(1));
+    assert_eq!(world.card().capacity_bytes, gib(10) - Bytes(gib(10).0 / 8));
+    let of = |world: &World| world.core.capacities().remove(0);
+    assert_eq!(
+        (of(&world).contexts_bytes, of(&world).usable_bytes),
+        (Bytes(gib(10).0 / 8), gib(10) - Bytes(gib(10).0 / 4))
+    );
+
+    // A change holds for the contexts that are there, too, and for the orphans.
+    world.send(Event::ClientEnded { client: a });
+    world.set(Knob::ContextReserve(gib(1)));
+    assert_eq!(world.card().capacity_bytes, gib(9));
+    let b = world.join_on(session, GPU);
+    world.send(Event::Contexts { client: b, gpu: GPU, live: 1 });
+    assert_eq!(world.card().capacity_bytes, gib(8));
+    world.set(Knob::ContextReserve(Bytes::ZERO));
+    assert_eq!(world.card().capacity_bytes, gib(10));
+    assert_eq!(of(&world).usable_bytes, gib(10));
+}
+
+#[test]
 fn what_the_driver_keeps_beyond_a_gibibyte_leaves_less_of_the_quota_and_takes_nothing_back() {
     let mut world = World::new(plain());
     let session = world.session_with(Some(gib(6)), false);

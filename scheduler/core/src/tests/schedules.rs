@@ -85,6 +85,7 @@ fn knob() -> impl Strategy<Value = Knob> {
         (0_u64..40).prop_map(|limit| Knob::ManagedLimit(gib(limit))),
         (0_u32..=10_000).prop_map(|epsilon| Knob::Epsilon(Percent(epsilon))),
         (0_u64..5_000).prop_map(|target| Knob::WindowTarget(ms(target))),
+        (0_u64..4).prop_map(|reserve| Knob::ContextReserve(gib(reserve))),
     ]
 }
 

@@ -164,10 +164,10 @@ fn counts_agree(core: &Core) -> Result<(), Broken> {
         for (id, session) in core.view.sessions.iter() {
             let mut sums = Sums::default();
             for (_, book) in session.books(gpu) {
-                sums += Sums::of(book, core.view.config.context_reserve);
+                sums += Sums::of(book, core.view.assumed(gpu));
             }
             for orphan in core.view.orphans.values().filter(|orphan| orphan.session == id) {
-                let here = orphan.sums(core.view.config.context_reserve).filter(|(on, _)| *on == gpu);
+                let here = orphan.sums(|gpu| core.view.assumed(gpu)).filter(|(on, _)| *on == gpu);
                 here.for_each(|(_, part)| sums += part);
             }
             hold(rule, sums == session.sums(gpu), || {

@@ -1,7 +1,9 @@
 //! Snapshot of the decision machine for `gpushare-ctl status`. The daemon adds names, pids and identities of
 //! cards, which the decision machine does not know.
 
-use gpushare_proto::admin::{ClientView, GpuView, LockView, Mode, SessionGpuView, SessionState, SessionView};
+use gpushare_proto::admin::{
+    CapacityView, ClientView, GpuView, LockView, Mode, SessionGpuView, SessionState, SessionView,
+};
 use gpushare_proto::{Bytes, ClientId, GateState, GpuId, GpuUuid, Nanos, SessionId};
 
 use crate::card::Card;
@@ -150,6 +152,27 @@ impl Core {
     pub fn card_snapshots(&self) -> Vec<GpuSnapshot> {
         let cards = self.view.cards.iter();
         cards.map(|(gpu, card)| self.view.gpu_snapshot(gpu, card)).collect()
+    }
+
+    /// Returns what the capacity of each card consists of, by number of the card.
+    #[must_use]
+    pub fn capacities(&self) -> Vec<CapacityView> {
+        let view = |(gpu, card): (GpuId, &Card)| {
+            let next = card.assumed();
+            CapacityView {
+                gpu,
+                total_bytes: card.total,
+                set_bytes: card.knobs.capacity,
+                contexts_bytes: card.reserve(),
+                fixed_bytes: card.fixed(),
+                next_context_bytes: next,
+                usable_bytes: match card.knobs.capacity {
+                    Some(_) => card.capacity(),
+                    None => card.capacity() - next,
+                },
+            }
+        };
+        self.view.cards.iter().map(view).collect()
     }
 
     /// Returns the number of processes of the last daemon that are neither back nor dead.
