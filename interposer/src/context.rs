@@ -4,14 +4,13 @@ use std::ffi::{c_int, c_uint};
 
 use gpushare_client::driver::contexts::Kind::{Created, Primary};
 use gpushare_client::driver::types::{CUcontext, CUdevice, CUgraph, CUgreenCtx, CUstream};
-use gpushare_client::hooks::capture::{
-    begin, create as create_stream, create_in_part, destroy as destroy_stream, end,
-};
+use gpushare_client::hooks::capture::{begin, end};
 use gpushare_client::hooks::context::{
     attach, create, create_green, destroy, destroy_green, detach, release_primary,
 };
 use gpushare_client::hooks::module::{load, load_library};
 use gpushare_client::hooks::peers::enable;
+use gpushare_client::hooks::stream::{create as create_stream, create_in_part, destroy as destroy_stream};
 
 use crate::hook::{Pointer, hooks};
 

@@ -25,11 +25,16 @@ pub(crate) struct Captures {
     count: AtomicUsize,
     beginning: AtomicUsize,
     /// Number of threads in driver calls that would break a beginning capture.
-    asking: AtomicUsize,
+    asking: Alone,
     /// Whether a thread's own default stream got work since the first of the present captures began. No other
     /// thread can name such a stream.
     unnamed: AtomicBool,
 }
+
+/// Counter in a cache line of its own. Launches write it, and read the counters beside it.
+#[derive(Debug, Default)]
+#[repr(align(128))]
+struct Alone(AtomicUsize);
 
 /// Guard that keeps a counter one higher during its lifetime.
 #[derive(Debug)]
@@ -146,7 +151,7 @@ impl Captures {
     /// Runs driver calls that would break a capture; returns `None` while a capture runs or begins. Both
     /// sides count themselves before they look at the other (Dekker's argument), so neither needs a lock.
     pub(crate) fn undisturbed<T>(&self, ask: impl FnOnce() -> T) -> Option<T> {
-        let _asking = Counted::new(&self.asking);
+        let _asking = Counted::new(&self.asking.0);
         let quiet = self.beginning.load(Ordering::SeqCst) == 0 && !self.any();
         quiet.then(ask)
     }
@@ -160,7 +165,7 @@ impl Captures {
                 self.unnamed.store(false, Ordering::SeqCst);
             }
         });
-        while self.asking.load(Ordering::SeqCst) > 0 {
+        while self.asking.0.load(Ordering::SeqCst) > 0 {
             std::thread::yield_now();
         }
         beginning

@@ -86,6 +86,7 @@ pub(crate) fn wake_sleepers() {
 
 pub(crate) fn reset() {
     set_page(&UNSHARED);
+    UNSHARED.flags.store(0, Ordering::Relaxed);
     GATE.reset();
 }
 

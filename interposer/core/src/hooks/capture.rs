@@ -1,15 +1,14 @@
-//! Hooks of streams: their creation and destruction, and the begin and end of their captures.
+//! Hooks of the begin and end of stream captures.
 
 use std::ffi::c_int;
 
 use crate::driver::contexts::Live;
 use crate::driver::types::{
     CAPTURE_STATUS_NONE, CUDA_ERROR_STREAM_CAPTURE_UNMATCHED, CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD,
-    CUDA_SUCCESS, CUcontext, CUgreenCtx, CUresult, CUstream,
+    CUDA_SUCCESS, CUresult, CUstream,
 };
 use crate::hooks::work;
 use crate::state::State;
-use crate::window::driver::OnDriver;
 
 /// Begins a capture. Driver calls of gpushare that would break the capture are prevented until its end.
 pub fn begin(stream: CUstream, real: impl FnOnce() -> CUresult) -> CUresult {
@@ -56,75 +55,6 @@ pub fn end(stream: CUstream, real: impl FnOnce() -> CUresult) -> CUresult {
         state.gate.captures.end(stream);
     }
     result
-}
-
-/// `cuStreamCreate`, `cuStreamCreateWithPriority`: records the stream with the current context.
-pub unsafe fn create(made: *mut CUstream, real: impl FnOnce() -> CUresult) -> CUresult {
-    // SAFETY: the caller's promise.
-    unsafe { record_stream(made, real, |state| Some(state.driver.current_context())) }
-}
-
-/// `cuGreenCtxStreamCreate`: records the stream with the context of the part of a card.
-pub unsafe fn create_in_part(
-    made: *mut CUstream,
-    part: CUgreenCtx,
-    real: impl FnOnce() -> CUresult,
-) -> CUresult {
-    // SAFETY: the caller's promise.
-    unsafe { record_stream(made, real, |state| state.contexts.visit().green(part.addr())) }
-}
-
-/// # Safety
-/// The driver writes `made` when it succeeds.
-unsafe fn record_stream(
-    made: *mut CUstream,
-    real: impl FnOnce() -> CUresult,
-    context: impl FnOnce(&State) -> Option<CUcontext>,
-) -> CUresult {
-    let result = real();
-    if let (CUDA_SUCCESS, Some(state), false) = (result, State::existing(), made.is_null())
-        && let Some(context) = context(state)
-    {
-        // SAFETY: the driver just wrote the handle there.
-        state.contexts.add_stream(unsafe { made.read() }, context);
-    }
-    result
-}
-
-/// `cuStreamDestroy`: removes the stream and the capture on that stream.
-pub fn destroy(stream: CUstream, real: impl FnOnce() -> CUresult) -> CUresult {
-    let Some(state) = State::existing() else { return real() };
-    // Before the driver forgets the stream, so that no thread asks it about the capture afterwards.
-    let running = state.gate.captures.take(stream);
-    let made = state.contexts.take_stream(stream);
-    if let Some(made) = made {
-        leave_work_behind(state, stream, made.context);
-    }
-    state
-        .window
-        .end_stream(stream, &OnDriver::new(&state.driver, &state.gate.captures));
-    // After the driver's call the handle may be another thread's new stream.
-    let mark = state.gate.marked.unmark(stream);
-    let result = real();
-    if result != CUDA_SUCCESS {
-        running.into_iter().for_each(|running| state.gate.captures.put_back(running));
-        made.into_iter().for_each(|made| state.contexts.put_stream_back(made));
-        mark.into_iter().for_each(|mark| state.gate.marked.put_back(mark));
-    }
-    result
-}
-
-/// Records that work of a context is in flight in no stream, if `stream` is destroyed with such work and a
-/// capture keeps the drain from marking the context.
-fn leave_work_behind(state: &State, stream: CUstream, context: usize) {
-    let (driver, captures) = (&state.driver, &state.gate.captures);
-    if !captures.has(context) || driver.capture_status(stream) != Some(CAPTURE_STATUS_NONE) {
-        return;
-    }
-    // SAFETY: the stream is the application's, which destroys it only afterwards.
-    if driver.relaxed(|| unsafe { (driver.stream_query)(stream) }) != CUDA_SUCCESS {
-        captures.uncover(context);
-    }
 }
 
 /// Returns whether a capture ended, given the call's `result`. `status` asks the driver, if it can answer.

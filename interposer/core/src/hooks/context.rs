@@ -38,7 +38,7 @@ fn is_ending() -> bool {
 }
 
 /// Returns the process's state, except inside the destruction of a context.
-fn known() -> Option<&'static State> {
+pub(super) fn known() -> Option<&'static State> {
     State::existing().filter(|_| !is_ending())
 }
 

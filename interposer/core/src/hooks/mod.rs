@@ -21,4 +21,5 @@ pub mod marks;
 pub mod module;
 pub mod peers;
 pub mod pool;
+pub mod stream;
 pub mod work;
