@@ -24,7 +24,7 @@ typedef uint64_t address;
 
 static const char KERNEL[] =
     ".version 7.0\n.target sm_70\n.address_size 64\n"
-    ".visible .entry spin(.param .u64 limit) {\n.reg .pred %p;\n.reg .b64 %l, %s, %n;\n"
+    ".visible .entry spin(.param .u64 flag, .param .u64 limit) {\n.reg .pred %p;\n.reg .b64 %l, %s, %n;\n"
     "ld.param.u64 %l, [limit];\nmov.u64 %s, %globaltimer;\nagain:\nmov.u64 %n, %globaltimer;\n"
     "sub.u64 %n, %n, %s;\nsetp.lt.u64 %p, %n, %l;\n@%p bra again;\nret;\n}\n";
 
@@ -63,7 +63,8 @@ static double now(void) {
 static void *kernel;
 
 static void spin(uint64_t nanoseconds) {
-    void *arguments[] = {&nanoseconds};
+    uint64_t flag = 0;
+    void *arguments[] = {&flag, &nanoseconds};
     check(CUDA(cuLaunchKernel, void *, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, void *, void **, void **)(
               kernel, 1, 1, 1, 1, 1, 1, 0, NULL, arguments, NULL),
           "cuLaunchKernel");
