@@ -6,7 +6,7 @@ use gpushare_proto::session::Quota;
 use gpushare_proto::tenant::GpuChoice;
 
 use crate::changed::{self, Whose};
-use crate::cli::{Change, ChangeSession, Limit, NoneOr, SetArgs, SetCommand};
+use crate::cli::{Change, ChangeSession, NoneOr, SetArgs, SetCommand};
 use crate::client::{Admin, Client};
 use crate::exit::CtlError;
 use crate::places::Places;
@@ -38,10 +38,10 @@ pub(crate) fn set(args: &SetArgs, places: &Places) -> Result<(), CtlError> {
         }
         Set::Epsilon(Change { value, gpu }) => ("epsilon", Card(gpu, Knob::Epsilon(value.0))),
         Set::Memory(ChangeSession { value, session }) => {
-            ("memory", Session(session, Term::Memory(quota(value))))
+            ("memory", Session(session, Term::Memory(or_none(value, |limit| limit.0))))
         }
         Set::Compute(ChangeSession { value, session }) => {
-            ("compute", Session(session, Term::Compute(quota(value))))
+            ("compute", Session(session, Term::Compute(or_none(value, |limit| limit.0))))
         }
         Set::Weight(ChangeSession { value, session }) => ("weight", Session(session, Term::Weight(*value))),
         Set::Priority(ChangeSession { value, session }) => {
@@ -62,8 +62,8 @@ pub(crate) fn set(args: &SetArgs, places: &Places) -> Result<(), CtlError> {
     changed::request(&mut client, (key, whose), &request, args.json)
 }
 
-fn quota(NoneOr(limit): &NoneOr<Limit>) -> Quota {
-    limit.clone().map(|limit| limit.0).unwrap_or_default()
+fn or_none<L: Clone>(NoneOr(limit): &NoneOr<L>, quota: impl Fn(L) -> Quota) -> Quota {
+    limit.clone().map(quota).unwrap_or_default()
 }
 
 /// Returns whether the user's `choice` (a number, a UUID or the beginning of one) means this card.

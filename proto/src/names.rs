@@ -14,10 +14,10 @@ pub const LOCK_DIR: &str = "GPUSHARE_LOCK_DIR";
 /// Environment variable: kind of the program's memory, a [`Backend`](crate::Backend).
 pub const BACKEND: &str = "GPUSHARE_BACKEND";
 /// Environment variable: largest memory of a session per card, like `gpushare-ctl run --memory`, or JSON by
-/// card.
+/// card in bytes.
 pub const MEMORY_LIMIT: &str = "GPUSHARE_MEMORY_LIMIT";
 /// Environment variable: largest share of each card's time, like `gpushare-ctl run --compute`, or JSON by
-/// card.
+/// card in percent.
 pub const COMPUTE_LIMIT: &str = "GPUSHARE_COMPUTE_LIMIT";
 /// Environment variable: comma-separated name prefixes of kernels that exchange data with other cards.
 pub const COMMUNICATION_KERNELS: &str = "GPUSHARE_COMMUNICATION_KERNELS";
@@ -44,6 +44,16 @@ pub const SYSTEM_CONFIG: &str = "/etc/gpushare/config.toml";
 pub const SYSTEM_CLIENT: &str = "/etc/gpushare/client.toml";
 /// Default folder of the cards' lock files; [`LOCK_DIR`] overrides it.
 pub const SYSTEM_LOCK_DIR: &str = "/run/lock";
+
+/// Returns the environment variable because of which a process must not use the GPU without a daemon:
+/// [`REQUIRED`], a token, or a limit, which only a daemon enforces. `variable` reads a variable.
+pub fn requirement(variable: impl Fn(&'static str) -> Option<OsString>) -> Option<&'static str> {
+    let requires = |name: &&'static str| match variable(name) {
+        Some(value) if *name == REQUIRED => value == "1",
+        value => value.is_some_and(|value| !value.is_empty()),
+    };
+    [REQUIRED, TOKEN_FILE, MEMORY_LIMIT, COMPUTE_LIMIT].into_iter().find(requires)
+}
 
 /// Runtime folder of one daemon: the folder of its sockets and other files.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -104,21 +104,36 @@ pub enum QuotaError {
     #[error("`auto` does not name one card; write a card's number or UUID")]
     Auto,
     /// The text begins like JSON and is not a JSON object of limits by card.
-    #[error("not a JSON object of limits by card ({0}); write it like {{\"0\": 2147483648, \"1\": \"50%\"}}")]
+    #[error("not a JSON object of limits by card ({0}); write it like {{\"0\": \"50%\"}}")]
     Json(String),
     /// The text limits no card.
-    #[error("the limit names no card; write it like {{\"0\": 2147483648}}, or 8GiB for every card")]
+    #[error("the limit names no card; write it like {{\"0\": \"50%\"}}, or 50% for every card")]
     Empty,
     /// The text has two limits for one card.
     #[error("{0} has two limits; write one")]
     Twice(String),
 }
 
-/// Parses `8GiB`, `50%`, a list by card `0=8GiB,1=50%`, or JSON `{"0": 2147483648, "GPU-…": "50%"}`.
-impl FromStr for Quota {
-    type Err = QuotaError;
+impl Quota {
+    /// Parses limits of memory: `8GiB`, `50%`, a list by card `0=8GiB,1=50%`, or JSON
+    /// `{"0": 2147483648, "GPU-…": "50%"}`, whose numbers are bytes.
+    ///
+    /// # Errors
+    /// The text is none of these.
+    pub fn of_memory(text: &str) -> Result<Self, QuotaError> {
+        Self::parse(text, str::parse)
+    }
 
-    fn from_str(text: &str) -> Result<Self, QuotaError> {
+    /// Parses limits of card time: `25%`, a list by card `0=25%,1=50%`, or JSON `{"0": 25, "GPU-…": "50%"}`,
+    /// whose numbers are percent.
+    ///
+    /// # Errors
+    /// The text is none of these.
+    pub fn of_compute(text: &str) -> Result<Self, QuotaError> {
+        Self::parse(text, |share| share.trim().parse().map(Amount::Share))
+    }
+
+    fn parse(text: &str, amount_of: impl Fn(&str) -> Result<Amount, UnitError>) -> Result<Self, QuotaError> {
         let text = text.trim();
         let parts: Vec<(Option<String>, String)> = match text.starts_with('{') {
             true => by_card(text)?,
@@ -135,7 +150,7 @@ impl FromStr for Quota {
         }
         let mut quota = Self::default();
         for (name, amount) in parts {
-            let amount = amount.parse()?;
+            let amount = amount_of(&amount)?;
             match name {
                 None if quota.every.is_some() => return Err(QuotaError::Twice("every card".to_owned())),
                 None => quota.every = Some(amount),
@@ -155,7 +170,7 @@ impl FromStr for Quota {
     }
 }
 
-/// Parses a JSON object of limits by card, whose numbers are bytes.
+/// Parses a JSON object of limits by card.
 fn by_card(text: &str) -> Result<Vec<(Option<String>, String)>, QuotaError> {
     let limits: BTreeMap<String, serde_json::Value> =
         serde_json::from_str(text).map_err(|error| QuotaError::Json(error.to_string()))?;
@@ -308,7 +323,11 @@ mod tests {
     }
 
     fn read(text: &str) -> String {
-        match text.parse::<Quota>() {
+        shown(Quota::of_memory(text))
+    }
+
+    fn shown(parsed: Result<Quota, QuotaError>) -> String {
+        match parsed {
             Ok(quota) => quota.to_string(),
             Err(error) => error.to_string(),
         }
@@ -326,6 +345,23 @@ mod tests {
     fn json_names_cards_by_number_or_by_uuid_in_any_case() {
         assert_eq!(read(r#"{"0": 2147483648}"#), "0=2GiB");
         assert_eq!(read(r#"{"1": "50%", "gpu-0A1B": "1GiB"}"#), "1=50%,GPU-0a1b=1GiB");
+    }
+
+    #[test]
+    fn limits_of_card_time_are_shares_with_or_without_a_percent_sign() {
+        let read = |text: &str| shown(Quota::of_compute(text));
+        for (text, quota) in [
+            ("25%", "25%"),
+            ("25", "25%"),
+            ("0=25%,1=50", "0=25%,1=50%"),
+            (r#"{"0": 20}"#, "0=20%"),
+            (r#"{"0": 12.5, "GPU-0a1b": "50%"}"#, "0=12.50%,GPU-0a1b=50%"),
+        ] {
+            assert_eq!(read(text), quota);
+        }
+        for text in ["8GiB", r#"{"0": 2147483648}"#, "0=101%"] {
+            assert!(read(text).contains("is not a share; write it like 5%"), "{}", read(text));
+        }
     }
 
     #[test]

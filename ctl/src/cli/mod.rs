@@ -18,7 +18,7 @@ use gpushare_proto::tenant::GpuChoice;
 use gpushare_proto::{Backend, Nanos};
 
 pub(crate) use self::sessions::{CreateArgs, SessionCommand, TokenArgs, Which};
-pub(crate) use self::terms::{EnvironmentError, Limit, TermsArgs};
+pub(crate) use self::terms::{ComputeLimit, EnvironmentError, MemoryLimit, TermsArgs};
 pub(crate) use self::usage::parse;
 pub(crate) use self::values::{Auto, Memory, NoneOr, Quantum, Share, Since};
 
@@ -399,9 +399,9 @@ pub(crate) enum SetCommand {
     /// Share of time that handoffs may cost, like 5%
     Epsilon(Change<Share>),
     /// Memory limit of a session: 4GiB, 50%, by card like 0=8GiB,1=50%, or `none`
-    Memory(ChangeSession<NoneOr<Limit>>),
+    Memory(ChangeSession<NoneOr<MemoryLimit>>),
     /// Limit of a card's time for a session, like 25%, or `none`
-    Compute(ChangeSession<NoneOr<Limit>>),
+    Compute(ChangeSession<NoneOr<ComputeLimit>>),
     /// Weight of a session: its share of the time, relative to 100
     Weight(ChangeSession<u32>),
     /// Priority of a session: low, normal or high

@@ -16,10 +16,10 @@ pub(crate) struct TermsArgs {
     /// Memory limit on each card: 8GiB, 50% of the card, or by card: 0=8GiB,1=50%. The default is no limit. A limit on an
     /// unknown card is an error [env: GPUSHARE_MEMORY_LIMIT, also as JSON: {"0": 2147483648}]
     #[arg(short = 'm', long, value_name = "SIZE")]
-    pub(crate) memory: Option<Limit>,
-    /// Limit of each card's time, like 25%, or by card [env: GPUSHARE_COMPUTE_LIMIT, also as JSON]
+    pub(crate) memory: Option<MemoryLimit>,
+    /// Limit of each card's time, like 25%, or by card: 0=25%,1=50% [env: GPUSHARE_COMPUTE_LIMIT, also as JSON: {"0": 25}]
     #[arg(long, value_name = "SHARE")]
-    pub(crate) compute: Option<Limit>,
+    pub(crate) compute: Option<ComputeLimit>,
     /// Share of the time when sessions take turns, relative to 100
     #[arg(long, value_name = "N")]
     pub(crate) weight: Option<u32>,
@@ -36,7 +36,7 @@ pub(crate) struct TermsArgs {
 
 /// Error for an environment variable that has no valid limit.
 #[derive(Debug, thiserror::Error)]
-#[error("{name}: {cause}; set it to something like 8GiB, 50% or {{\"0\": 2147483648}}")]
+#[error("{name}: {cause}")]
 pub(crate) struct EnvironmentError {
     name: &'static str,
     cause: LimitError,
@@ -51,22 +51,27 @@ impl CommandError for EnvironmentError {
 impl TermsArgs {
     /// Returns the session's terms from the flags. Environment variables replace missing flags.
     pub(crate) fn terms(&self, variable: impl Fn(&str) -> Option<String>) -> Result<Terms, EnvironmentError> {
-        let limit = |flag: &Option<Limit>, name| match (flag, variable(name)) {
-            (Some(limit), _) => Ok(limit.0.clone()),
-            (None, Some(text)) if !text.trim().is_empty() => text
-                .parse::<Limit>()
-                .map(|limit| limit.0)
-                .map_err(|cause| EnvironmentError { name, cause }),
-            (None, _) => Ok(Quota::default()),
-        };
         Ok(Terms {
-            memory: limit(&self.memory, MEMORY_LIMIT)?,
-            compute: limit(&self.compute, COMPUTE_LIMIT)?,
+            memory: or_variable(&self.memory, MEMORY_LIMIT, &variable)?.0,
+            compute: or_variable(&self.compute, COMPUTE_LIMIT, &variable)?.0,
             weight: self.weight.unwrap_or(DEFAULT_WEIGHT),
             priority: self.priority.unwrap_or_default(),
             ttl: self.ttl,
             labels: self.labels.iter().cloned().collect(),
         })
+    }
+}
+
+/// Returns the limit that a flag states, or else an environment variable.
+fn or_variable<L: FromStr<Err = LimitError> + Clone + Default>(
+    flag: &Option<L>,
+    name: &'static str,
+    variable: impl Fn(&str) -> Option<String>,
+) -> Result<L, EnvironmentError> {
+    let parse = |text: String| text.parse().map_err(|cause| EnvironmentError { name, cause });
+    match (flag, variable(name).filter(|text| !text.trim().is_empty())) {
+        (Some(limit), _) => Ok(limit.clone()),
+        (None, stated) => stated.map_or_else(|| Ok(L::default()), parse),
     }
 }
 
@@ -81,9 +86,13 @@ fn label(text: &str) -> Result<(String, String), LabelError> {
     }
 }
 
-/// Limits per card, each large enough to be useful.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Limit(pub(crate) Quota);
+/// Limits of memory per card, each large enough to be useful.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct MemoryLimit(pub(crate) Quota);
+
+/// Limits of card time per card.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct ComputeLimit(pub(crate) Quota);
 
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum LimitError {
@@ -93,11 +102,19 @@ pub(crate) enum LimitError {
     Little(Bytes),
 }
 
-impl FromStr for Limit {
+impl FromStr for ComputeLimit {
     type Err = LimitError;
 
     fn from_str(text: &str) -> Result<Self, LimitError> {
-        let quota: Quota = text.parse()?;
+        Ok(Self(Quota::of_compute(text)?))
+    }
+}
+
+impl FromStr for MemoryLimit {
+    type Err = LimitError;
+
+    fn from_str(text: &str) -> Result<Self, LimitError> {
+        let quota = Quota::of_memory(text)?;
         let little = quota.amounts().find_map(|amount| match amount {
             Amount::Bytes(bytes) if bytes < MIN_MEMORY => Some(bytes),
             _ => None,
@@ -112,8 +129,8 @@ mod tests {
 
     #[test]
     fn a_limit_below_the_minimum_is_refused() {
-        assert!("8GiB".parse::<Limit>().is_ok());
-        let sentence = "0=1KiB".parse::<Limit>().unwrap_err().to_string();
+        assert!("8GiB".parse::<MemoryLimit>().is_ok());
+        let sentence = "0=1KiB".parse::<MemoryLimit>().unwrap_err().to_string();
         assert!(sentence.contains("write 1MiB or more"), "{sentence}");
     }
 
@@ -127,5 +144,7 @@ mod tests {
         let wrong = |_: &str| Some("much".to_owned());
         let sentence = TermsArgs::default().terms(wrong).unwrap_err().to_string();
         assert!(sentence.starts_with("GPUSHARE_MEMORY_LIMIT: "), "{sentence}");
+        let share = |name: &str| (name == COMPUTE_LIMIT).then(|| r#"{"0": 20}"#.to_owned());
+        assert_eq!(TermsArgs::default().terms(share).unwrap().compute.to_string(), "0=20%");
     }
 }

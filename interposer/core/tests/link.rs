@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 
 use gpushare_client::daemon::MemoryKind;
-use gpushare_client::daemon::address::{Address, ConnectError};
+use gpushare_client::daemon::address::{Address, ConnectError, Requirement};
 use gpushare_client::daemon::connection::Connection;
 use gpushare_client::daemon::link::{AskError, Link};
 use gpushare_proto::page::{LimitKind, MemoryRefusal};
@@ -68,7 +68,14 @@ impl Daemon {
 fn bind(folder: &Path) -> (UnixListener, Address) {
     let path = folder.join("scheduler.sock");
     let listener = UnixListener::bind(&path).unwrap();
-    (listener, Address::new(vec![folder.join("nobody.sock"), path], Some(Token([5; 32])), true))
+    (
+        listener,
+        Address::new(
+            vec![folder.join("nobody.sock"), path],
+            Some(Token([5; 32])),
+            Some(Requirement::MachineConfig),
+        ),
+    )
 }
 
 /// Receives messages until the connection ends, and counts memory.
@@ -100,7 +107,7 @@ fn a_client_says_hello_and_maps_the_page() {
 #[test]
 fn without_a_daemon_the_error_names_every_socket_that_was_tried() {
     let folder = tempfile::tempdir().unwrap();
-    let address = Address::new(vec![folder.path().join("a.sock"), folder.path().join("b.sock")], None, false);
+    let address = Address::new(vec![folder.path().join("a.sock"), folder.path().join("b.sock")], None, None);
     let error = address.connect(None).unwrap_err();
     assert!(matches!(error, ConnectError::Absent(_)));
     let text = error.to_string();
@@ -249,7 +256,10 @@ fn an_unreachable_socket_is_no_absent_daemon() {
     let blocked = file.join("scheduler.sock");
     let error = |sockets: &[&std::path::PathBuf]| {
         let sockets = sockets.iter().map(|&socket| socket.clone()).collect();
-        Address::new(sockets, None, true).connect(None).err().unwrap()
+        Address::new(sockets, None, Some(Requirement::MachineConfig))
+            .connect(None)
+            .err()
+            .unwrap()
     };
     assert!(matches!(error(&[&nobody]), ConnectError::Absent(_)));
     let found = error(&[&nobody, &blocked]);
@@ -259,6 +269,8 @@ fn an_unreachable_socket_is_no_absent_daemon() {
     let (listener, _) = bind(folder.path());
     let daemon = thread::spawn(move || Daemon::welcome(&listener));
     let there = folder.path().join("scheduler.sock");
-    Address::new(vec![blocked, there], None, true).connect(None).unwrap();
+    Address::new(vec![blocked, there], None, Some(Requirement::MachineConfig))
+        .connect(None)
+        .unwrap();
     daemon.join().unwrap();
 }

@@ -18,7 +18,7 @@ const SOCKET: &str = "GPUSHARE_TEST_SOCKET";
 /// Returns the error of a process that tries `sockets`.
 fn error(sockets: &[&Path]) -> ConnectError {
     let sockets = sockets.iter().map(|&socket| socket.to_owned()).collect();
-    Address::new(sockets, None, false).session_memory().unwrap_err()
+    Address::new(sockets, None, None).session_memory().unwrap_err()
 }
 
 fn is_unreachable(error: &ConnectError, at: &Path, errno: i32) -> bool {

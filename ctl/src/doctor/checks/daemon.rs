@@ -1,11 +1,12 @@
 //! Checks of the daemon: program, folder, sockets, version, sessions and locks.
 
 use std::collections::BTreeSet;
+use std::ffi::OsStr;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
 use gpushare_proto::admin::{LockView, SessionView};
-use gpushare_proto::names::{LOCK_DIR, REQUIRED, SCHEDULER, SYSTEM_LOCK_DIR, TOKEN_FILE};
+use gpushare_proto::names::{self, LOCK_DIR, SCHEDULER, SYSTEM_LOCK_DIR};
 use gpushare_proto::tenant::FailureCode;
 use rustix::fs::{Access, AtFlags, CWD, accessat};
 
@@ -85,15 +86,14 @@ pub(super) fn tenant(facts: &Facts) -> Vec<Outcome> {
             Err(error) => refused(error, &socket),
         }
     });
-    if facts.answering().is_none() && facts.daemons.iter().all(DaemonFacts::is_absent) {
-        let required = facts.var(REQUIRED).is_some_and(|value| value == "1");
-        let needed = if required { REQUIRED } else { TOKEN_FILE };
-        if required || facts.var(TOKEN_FILE).is_some() {
-            outcomes.push(Outcome::error(
-                format!("no daemon answers, and {needed} is set: programs that start here are refused their first CUDA context"),
-                "start one: `sudo gpushare-scheduler --system`, or `gpushare-scheduler --user`; or `gpushare-ctl run` does",
-            ));
-        }
+    if facts.answering().is_none()
+        && facts.daemons.iter().all(DaemonFacts::is_absent)
+        && let Some(needed) = names::requirement(|name| facts.var(name).map(OsStr::to_owned))
+    {
+        outcomes.push(Outcome::error(
+            format!("no daemon answers, and {needed} is set: programs that start here are refused their first CUDA context"),
+            "start one: `sudo gpushare-scheduler --system`, or `gpushare-scheduler --user`; or `gpushare-ctl run` does",
+        ));
     }
     outcomes
 }
@@ -288,7 +288,7 @@ mod tests {
     use std::os::unix::fs::PermissionsExt as _;
     use std::os::unix::net::UnixListener;
 
-    use gpushare_proto::names::RuntimeDir;
+    use gpushare_proto::names::{COMPUTE_LIMIT, REQUIRED, RuntimeDir, TOKEN_FILE};
     use gpushare_proto::tenant::Failure;
     use gpushare_sys::peer::Peer;
 
@@ -319,7 +319,7 @@ mod tests {
     #[test]
     fn a_daemon_that_is_required_and_not_there_is_an_error() {
         let root = tempfile::tempdir().unwrap();
-        for (name, value) in [(REQUIRED, "1"), (TOKEN_FILE, "/x")] {
+        for (name, value) in [(REQUIRED, "1"), (TOKEN_FILE, "/x"), (COMPUTE_LIMIT, "20%")] {
             let mut facts = facts(root.path());
             facts.set(name, value);
             let outcomes = tenant(&facts);

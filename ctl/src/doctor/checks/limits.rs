@@ -6,7 +6,7 @@ use gpushare_proto::tenant::GpuChoice;
 
 use super::super::facts::Facts;
 use super::super::model::Outcome;
-use crate::cli::Limit;
+use crate::cli::{ComputeLimit, MemoryLimit};
 use crate::set::names as names_card;
 use crate::table::list;
 
@@ -16,7 +16,7 @@ pub(super) fn limits(facts: &Facts) -> Vec<Outcome> {
         .into_iter()
         .filter_map(|name| {
             let text = facts.var(name)?.to_string_lossy();
-            Some(judge(&text, cards).of(name))
+            Some(judge(name, &text, cards).of(name))
         })
         .collect();
     match set.is_empty() {
@@ -26,15 +26,19 @@ pub(super) fn limits(facts: &Facts) -> Vec<Outcome> {
 }
 
 /// Checks the limit in one environment variable. A limit without effect is an error.
-fn judge(text: &str, cards: &[GpuView]) -> Outcome {
-    let quota = match text.parse::<Limit>() {
-        Ok(Limit(quota)) => quota,
+fn judge(name: &str, text: &str, cards: &[GpuView]) -> Outcome {
+    let (quota, example) = match name {
+        COMPUTE_LIMIT => (text.parse().map(|ComputeLimit(quota)| quota), "25% or {\"0\": 25}"),
+        _ => (text.parse().map(|MemoryLimit(quota)| quota), "8GiB, 50% or {\"0\": 2147483648}"),
+    };
+    let quota = match quota {
+        Ok(quota) => quota,
         Err(cause) => {
             return Outcome::error(
                 format!(
                     "`{text}` is not a limit ({cause}); programs that start here are refused their first CUDA context"
                 ),
-                "write it like 8GiB, 50% or {\"0\": 2147483648}, or remove it",
+                format!("write it like {example}, or remove it"),
             );
         }
     };
@@ -48,7 +52,7 @@ fn judge(text: &str, cards: &[GpuView]) -> Outcome {
             format!(
                 "{quota} names no card of this machine; programs that start here are refused their first CUDA context"
             ),
-            format!("name one of its cards, {}, or limit every card, like 8GiB", names()),
+            format!("name one of its cards, {}, or limit every card, like 50%", names()),
         );
     }
     match quota.cards.iter().map(|limit| &limit.card).find(|card| !is_there(card)) {
@@ -104,12 +108,22 @@ mod tests {
             ("{}", Error),
             ("plenty", Error),
         ] {
-            let outcome = judge(text, &[card()]);
+            let outcome = judge(MEMORY_LIMIT, text, &[card()]);
             assert_eq!(outcome.severity, severity, "{text}: {}", outcome.finding);
         }
-        let outcome = judge("7=8GiB", &[card()]);
+        let outcome = judge(MEMORY_LIMIT, "7=8GiB", &[card()]);
         assert!(outcome.hint.unwrap().contains("0 (GPU-abababab"));
-        assert_eq!(judge("7=8GiB", &[]).severity, Ok, "nobody can tell");
+        assert_eq!(judge(MEMORY_LIMIT, "7=8GiB", &[]).severity, Ok, "nobody can tell");
+    }
+
+    #[test]
+    fn a_limit_of_time_is_no_limit_of_memory() {
+        for (text, severity) in
+            [("25%", Ok), (r#"{"0": 20}"#, Ok), ("8GiB", Error), (r#"{"0": 2147483648}"#, Error)]
+        {
+            let outcome = judge(COMPUTE_LIMIT, text, &[card()]);
+            assert_eq!(outcome.severity, severity, "{text}: {}", outcome.finding);
+        }
     }
 
     #[test]

@@ -3,6 +3,7 @@
 //! An absent daemon leaves a process to itself. One that is there and cannot be reached does not: beside the
 //! sessions that it serves, an unshared program would break their limits.
 
+use std::fmt;
 use std::io::{self, ErrorKind};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
@@ -95,8 +96,26 @@ fn list(paths: &[PathBuf]) -> String {
 pub struct Address {
     sockets: Vec<PathBuf>,
     token: Option<Token>,
-    /// Whether this process must not use the GPU without a daemon.
-    pub required: bool,
+    /// Setting that forbids this process to use the GPU without a daemon.
+    pub required: Option<Requirement>,
+}
+
+/// Setting because of which a process must not use the GPU without a daemon.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Requirement {
+    /// The machine's configuration requires a daemon for every process.
+    MachineConfig,
+    /// The environment variable of this name is set: it requires a daemon, or states what only one enforces.
+    Variable(&'static str),
+}
+
+impl fmt::Display for Requirement {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::MachineConfig => write!(f, "{} requires it", names::SYSTEM_CLIENT),
+            Self::Variable(name) => write!(f, "{name} is set"),
+        }
+    }
 }
 
 impl Address {
@@ -110,14 +129,16 @@ impl Address {
         let named = named.or_else(|| variable(names::RUNTIME_DIR));
         let dirs = RuntimeDir::candidates(named, variable("XDG_RUNTIME_DIR"), uid);
         let token = variable(names::TOKEN_FILE).map(|path| read_token(path.into())).transpose()?;
-        let required =
-            required || token.is_some() || variable(names::REQUIRED).is_some_and(|value| value == "1");
+        let required = match required {
+            true => Some(Requirement::MachineConfig),
+            false => names::requirement(variable).map(Requirement::Variable),
+        };
         let sockets = dirs.iter().map(RuntimeDir::tenant_socket).collect();
         Ok(Self::new(sockets, token, required))
     }
 
     /// Creates the address of a daemon at one of `sockets`, tried in order.
-    pub fn new(sockets: Vec<PathBuf>, token: Option<Token>, required: bool) -> Self {
+    pub fn new(sockets: Vec<PathBuf>, token: Option<Token>, required: Option<Requirement>) -> Self {
         Self { sockets, token, required }
     }
 

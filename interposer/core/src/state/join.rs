@@ -76,9 +76,14 @@ impl State {
             },
             Err(error) => error,
         };
+        if let Some(requirement) = address.required {
+            return refuse(format_args!(
+                "{error}; {requirement}: this process must not use the GPU without it"
+            ));
+        }
         // A daemon that refuses the process, in whatever way, is there. Only an absent one leaves it to
         // itself.
-        if address.required || !error.is_absence() {
+        if !error.is_absence() {
             return refuse(format_args!("{error}; this process must not use the GPU without it"));
         }
         stderr::print(format_args!("{error}; this process uses the GPU without sharing"));
@@ -137,11 +142,14 @@ impl State {
 
 /// Returns the limits from the environment, for a daemon that creates a session for this process.
 fn limits() -> Result<Option<TenantRequest>, (&'static str, QuotaError)> {
-    let read = |name: &'static str| match std::env::var_os(name) {
-        Some(text) if !text.is_empty() => text.to_string_lossy().parse().map_err(|error| (name, error)),
-        _ => Ok(Quota::default()),
+    let read = |name, parse: fn(&str) -> Result<Quota, QuotaError>| match std::env::var_os(name)
+        .filter(|text| !text.is_empty())
+    {
+        Some(text) => parse(&text.to_string_lossy()).map_err(|error| (name, error)),
+        None => Ok(Quota::default()),
     };
-    let (memory, compute) = (read(names::MEMORY_LIMIT)?, read(names::COMPUTE_LIMIT)?);
+    let memory = read(names::MEMORY_LIMIT, Quota::of_memory)?;
+    let compute = read(names::COMPUTE_LIMIT, Quota::of_compute)?;
     let is_empty = memory == Quota::default() && compute == Quota::default();
     Ok((!is_empty).then_some(TenantRequest::Limits { memory, compute }))
 }

@@ -82,7 +82,7 @@ impl State {
             Err(missing) => {
                 let missing = missing.to_string_lossy();
                 // Settings that are not understood may require sharing.
-                let required = Address::from_environment().map_or(true, |address| address.required);
+                let required = Address::from_environment().map_or(true, |address| address.required.is_some());
                 MUST_NOT_RUN.store(required, Ordering::Relaxed);
                 let consequence = match required {
                     true => "this process must not use the GPU without sharing it",
