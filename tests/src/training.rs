@@ -2,7 +2,7 @@
 
 use std::fs::{self, File};
 use std::path::PathBuf;
-use std::process::Stdio;
+use std::process::{Command, Stdio};
 
 use anyhow::Context;
 use gpushare_proto::Bytes;
@@ -27,8 +27,18 @@ impl Training {
         memory: Bytes,
         flags: &[&str],
     ) -> anyhow::Result<Self> {
+        Self::begin(world.workload(sharing), world, name, memory, flags)
+    }
+
+    /// Starts `train` by a command that ends in the program's name.
+    pub fn begin(
+        mut command: Command,
+        world: &World,
+        name: &str,
+        memory: Bytes,
+        flags: &[&str],
+    ) -> anyhow::Result<Self> {
         let stdout = world.folder().join(format!("{name}.out"));
-        let mut command = world.workload(sharing);
         command.args(["train", "--memory", &memory.0.to_string()]).args(flags);
         command.stdin(Stdio::null()).stdout(File::create(&stdout)?);
         let process = Process::start(command, world.folder(), name)?;

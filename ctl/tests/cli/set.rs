@@ -1,6 +1,7 @@
 //! `set`: what goes to the daemon, and what comes back.
 
-use gpushare_proto::admin::{AdminRequest, Knob, Mode, Setting};
+use gpushare_proto::admin::{AdminRequest, Change, Knob, Mode, SessionRequest, Setting};
+use gpushare_proto::session::{Amount, Priority, Quota};
 use gpushare_proto::{Bytes, GpuId, Nanos, Percent};
 use serde_json::json;
 
@@ -14,6 +15,25 @@ fn set(arguments: &[&str]) -> (Setting, String) {
     match daemon.admin.asked().pop() {
         Some(AdminRequest::Set(setting)) => (setting, printed),
         other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn each_term_of_a_session_is_sent_as_its_own_change() {
+    let memory = |amount| Quota::every(Amount::Bytes(amount));
+    for (arguments, change) in [
+        (["memory", "4GiB"], Change::Memory(memory(Bytes::gib(4)))),
+        (["memory", "none"], Change::Memory(Quota::default())),
+        (["compute", "25%"], Change::Compute(Quota::every(Amount::Share(Percent(2500))))),
+        (["compute", "none"], Change::Compute(Quota::default())),
+        (["weight", "200"], Change::Weight(200)),
+        (["priority", "low"], Change::Priority(Priority::Low)),
+    ] {
+        let daemon = daemon(two_that_take_turns());
+        succeeds(ctl(daemon.dir(), &["set"]).args(arguments).args(["--session", "train"]));
+        let sent = daemon.admin.asked().pop();
+        let expected = SessionRequest::Change { which: "train".to_owned(), change };
+        assert_eq!(sent, Some(AdminRequest::Session(expected)), "{arguments:?}");
     }
 }
 

@@ -1,6 +1,8 @@
 //! What a guest in somebody's process must not do.
 
+use std::ffi::OsStr;
 use std::fs;
+use std::os::unix::process::ExitStatusExt;
 use std::process::{Command, Stdio};
 
 use anyhow::Context;
@@ -33,10 +35,17 @@ fn a_program_that_never_touches_cuda_pays_nothing_and_prints_nothing() -> anyhow
 fn exit_status_signals_and_umask_are_the_programs_own() -> anyhow::Result<()> {
     let (world, _daemon) = World::of(Bytes::mib(64))?.with_daemon(&[])?;
     let run = Sharing::session("shell");
-    let mut command = world.sharing(&run, "/bin/sh".as_ref());
-    let status = command.args(["-c", "umask; kill -TERM $$"]).stdin(Stdio::null()).output()?;
-    assert_eq!(String::from_utf8_lossy(&status.stdout).trim().len(), 4, "umask printed as ever");
-    assert_eq!(std::os::unix::process::ExitStatusExt::signal(&status.status), Some(15));
+    for umask in ["0022", "0137"] {
+        let mut command = world.program("/bin/sh".as_ref());
+        let shared = world.sharing(&run, "/bin/sh".as_ref());
+        let inner = ["-c", "umask; kill -TERM $$"].map(OsStr::new);
+        let words = [shared.get_program()].into_iter().chain(shared.get_args()).chain(inner);
+        command.arg("-c").arg(format!("umask {umask}; exec \"$0\" \"$@\"")).args(words);
+        command.envs(shared.get_envs().filter_map(|(name, value)| Some((name, value?))));
+        let output = command.stdin(Stdio::null()).output()?;
+        assert_eq!(String::from_utf8_lossy(&output.stdout).trim(), umask);
+        assert_eq!(output.status.signal(), Some(15));
+    }
     let mut command = world.sharing(&run, "/bin/sh".as_ref());
     assert_eq!(command.args(["-c", "exit 41"]).stdin(Stdio::null()).status()?.code(), Some(41));
     Ok(())

@@ -4,6 +4,7 @@
 
 mod programs;
 mod headroom;
+mod shares;
 mod sharing;
 mod hooks;
 mod letting_go;
