@@ -282,11 +282,10 @@ fn event(tape: &mut Tape<'_>, gates: &[GateWord]) -> Event {
             _ => Event::Set(Setting { gpu: tape.maybe(Tape::gpu), knob: tape.knob() }),
         },
         21 => Event::ReserveFixed { client, gpu, request: tape.request(), bytes: tape.bytes() },
-        22 => match tape.below(5) {
+        22 => match tape.below(4) {
             0 => Event::Fixed { client, gpu, bytes: tape.bytes() },
             1 => Event::Returned { client, gpu, bytes: tape.bytes() },
-            2 => Event::Unevictable { client },
-            3 => Event::ClientReturned { client, waiting: tape.flag() },
+            2 => Event::ClientReturned { client, waiting: tape.flag() },
             _ => Event::StillUses { client, gpu, bytes: tape.bytes() },
         },
         23 => Event::Room { client, gpu, request: tape.request(), bytes: tape.bytes() },

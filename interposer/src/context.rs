@@ -8,7 +8,7 @@ use gpushare_client::hooks::capture::{begin, end};
 use gpushare_client::hooks::context::{
     attach, create, create_green, destroy, destroy_green, detach, release_primary,
 };
-use gpushare_client::hooks::module::{load, load_library};
+use gpushare_client::hooks::module::load;
 use gpushare_client::hooks::peers::enable;
 use gpushare_client::hooks::stream::{create as create_stream, create_in_part, destroy as destroy_stream};
 
@@ -45,7 +45,7 @@ hooks! {
     [load:] cuModuleLoadDataEx(
         module: Pointer, image: Pointer, count: c_uint, options: Pointer, values: Pointer
     );
-    [load_library:] cuLibraryLoadData cuLibraryLoadFromFile(
+    [load:] cuLibraryLoadData cuLibraryLoadFromFile(
         library: Pointer, code: Pointer, jit: Pointer, jit_values: Pointer, jit_count: c_uint,
         options: Pointer, values: Pointer, count: c_uint
     );

@@ -9,7 +9,7 @@
 //!         ◀──────────────────────────── Attached
 //!   Reserve{bytes} ────────────────────────▶        only when the lease is short
 //!         ◀───────────────── Reserved | Refused
-//!   Headroom{bytes} ───────────────────────▶        before the driver takes memory of its own
+//!   Headroom{bytes} ───────────────────────▶        after the driver found no memory
 //!         ◀──────────────────────────── Headroom
 //!   Wait ──────────────────────────────────▶        a thread sleeps at the closed gate
 //!         ◀──────────────────────────────── Gate    every change of the gate, also written to the page
@@ -120,16 +120,14 @@ pub enum TenantRequest {
         /// Bytes that the allocation needs; the daemon may lease more.
         bytes: Bytes,
     },
-    /// Asks for free memory on a card for the driver itself (a context, a module), which no quota covers.
-    ///
-    /// Sent before the driver allocates, or after the driver failed to. Answered by [`TenantReply::Headroom`]
-    /// when the memory is free or cannot be freed.
+    /// Asks after a driver call found no memory whether the card has some: free, or occupied by memory that the
+    /// driver can move away. Answered by [`TenantReply::Headroom`].
     Headroom {
         /// Id of this request, which the answer repeats.
         request: RequestId,
         /// Number that the daemon assigned to the card.
         gpu: GpuId,
-        /// Bytes of the card that the driver may need for itself.
+        /// Bytes of the card that the driver call needs.
         bytes: Bytes,
     },
     /// Returns the quota of freed memory that could not move. The daemon may lease this quota again for
@@ -315,7 +313,7 @@ pub enum TenantReply {
     Headroom {
         /// Id of the request that this message answers.
         request: RequestId,
-        /// Bytes of the card that no fixed memory occupies.
+        /// Bytes of the request that the card has beside memory that cannot move.
         bytes: Bytes,
     },
     /// Answers [`TenantRequest::DryRun`].

@@ -213,8 +213,8 @@ pub struct ClientView {
     pub gate: GateState,
     /// Whether a thread of the process sleeps at the gate.
     pub waiting: bool,
-    /// Whether the memory of the process may be moved off the card.
+    /// Whether gpushare knows all driver functions of the process, so that its memory may be moved.
     pub evictable: bool,
-    /// Driver functions of the process that gpushare does not know; if any, the memory must not move.
+    /// Driver functions of the process that gpushare does not know.
     pub unknown_functions: Vec<String>,
 }

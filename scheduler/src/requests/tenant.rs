@@ -129,7 +129,7 @@ fn carry_out(
             reply = attach(engine, connection, client()?, info).err().map(TenantReply::Error);
         }
         TenantRequest::UnknownFunction { ref name, version } => {
-            event = note_unknown(engine, client()?, name, version);
+            note_unknown(engine, client()?, name, version);
         }
         TenantRequest::Limits { ref memory, ref compute } => {
             limit_implicit(engine, client()?, memory, compute)?;
@@ -210,13 +210,14 @@ fn attach(
     Ok(())
 }
 
-/// Records a driver function unknown to a process's library. The first makes the process not evictable.
-fn note_unknown(engine: &mut Engine, id: ClientId, name: &str, version: u32) -> Option<Event> {
-    let client = engine.clients.get_mut(id)?;
+/// Records a driver function unknown to a process's library.
+fn note_unknown(engine: &mut Engine, id: ClientId, name: &str, version: u32) {
+    let Some(client) = engine.clients.get_mut(id) else { return };
     if !client.unknown.add(name, version) {
-        return None;
+        return;
     }
     let (pid, name) = (client.peer.pid, client.unknown.list().join(", "));
+    engine.watchers.note_changes(&[client.session]);
     let session = engine.sessions.name(client.session);
     Operation::of("process.unknown_function", client.session, &session)
         .peer(&client.peer)
@@ -224,7 +225,6 @@ fn note_unknown(engine: &mut Engine, id: ClientId, name: &str, version: u32) -> 
             "process {pid} of {session} was handed {name}, which this gpushare does not know: it is \
              reported as not evictable; update gpushare"
         ));
-    Some(Event::Unevictable { client: id })
 }
 
 fn own_session(engine: &Engine, role: PeerRole, peer: &PeerProcess) -> Option<SessionId> {

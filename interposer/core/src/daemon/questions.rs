@@ -21,6 +21,8 @@ pub enum AskError {
     Memory(MemoryRefusal),
     /// The daemon refused the request to use a card, for this reason.
     Card(Failure),
+    /// Memory that cannot move leaves too little of the card.
+    NoRoom,
 }
 
 /// Amount of memory of one device, as requested from the daemon or granted by it.
@@ -107,7 +109,14 @@ impl Questions {
         let (id, answer, given) = match reply {
             TenantReply::Reserved { request, bytes } => (request, Ok(None), Some(bytes)),
             TenantReply::Refused { request, refusal } => (request, Err(AskError::Memory(refusal)), None),
-            TenantReply::Headroom { request, .. } => (request, Ok(None), None),
+            TenantReply::Headroom { request, bytes } => {
+                let answer = if open.asks_for_more_room(request, bytes) {
+                    Err(AskError::NoRoom)
+                } else {
+                    Ok(None)
+                };
+                (request, answer, None)
+            }
             TenantReply::Attached { uuid, gpu } => {
                 (open.card(|info| info.uuid == uuid)?, Ok(Some(gpu)), None)
             }
@@ -141,6 +150,11 @@ impl Open {
     ) -> impl Iterator<Item = TenantRequest> {
         let unanswered = self.questions.iter().filter(|(_, question)| question.answer.is_none());
         unanswered.filter_map(move |(&id, question)| question.subject.request(id, &gpu))
+    }
+
+    fn asks_for_more_room(&self, request: RequestId, room: Bytes) -> bool {
+        let question = self.questions.get(&request);
+        matches!(question, Some(Question { subject: Subject::Headroom { bytes, .. }, .. }) if *bytes > room)
     }
 
     /// Returns whether a thread gave up waiting for headroom and the answer has not come since.

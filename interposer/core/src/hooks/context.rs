@@ -42,8 +42,8 @@ pub(super) fn known() -> Option<&'static State> {
     State::existing().filter(|_| !is_ending())
 }
 
-/// `cuCtxCreate`, `cuDevicePrimaryCtxRetain` and their variants: connects to the daemon, makes headroom on
-/// the card, and records the context.
+/// `cuCtxCreate`, `cuDevicePrimaryCtxRetain` and their variants: connects to the daemon, and
+/// records the context.
 pub unsafe fn create(
     kind: Kind,
     made: *mut CUcontext,
@@ -68,7 +68,7 @@ pub unsafe fn create(
     let result = match kind {
         // The context exists already and only gets one more user.
         Kind::Primary if state.contexts.visit().primary(device).is_some() => call(),
-        _ => state.memory.ask_and_call(device, headroom::CONTEXT, call),
+        _ => state.memory.call_with_headroom(device, headroom::DRIVER, call),
     };
     if result == CUDA_SUCCESS && !made.is_null() {
         // SAFETY: the driver just wrote the handle there.
@@ -148,8 +148,7 @@ pub unsafe fn create_green(
         return refused;
     }
     let has_primary = || state.contexts.visit().primary(device).is_some();
-    let room = if has_primary() { headroom::GREEN_CONTEXT } else { headroom::CONTEXT };
-    let result = state.memory.ask_and_call(device, room, real);
+    let result = state.memory.call_with_headroom(device, headroom::DRIVER, real);
     if let (CUDA_SUCCESS, Some(convert), false) = (result, state.driver.ctx_from_green_ctx, made.is_null()) {
         if !has_primary() {
             note_primary(state, device);

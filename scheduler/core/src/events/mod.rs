@@ -208,7 +208,8 @@ pub enum Event {
         /// Number of bytes that are given back, at most the number of leased bytes.
         bytes: Bytes,
     },
-    /// A process asks for room on a card for memory that the driver itself needs.
+    /// A process asks for room on a card for memory that the driver itself needs, after a driver call found
+    /// none.
     Room {
         /// Identifier of the process that the event is about.
         client: ClientId,
@@ -228,12 +229,6 @@ pub enum Event {
         gpu: GpuId,
         /// Number of measured bytes; `None` if measuring is no longer possible.
         bytes: Option<Bytes>,
-    },
-    /// A process uses driver functions that the library does not know. The process is reported as not
-    /// evictable from now on; no decision depends on that.
-    Unevictable {
-        /// Identifier of the process that the event is about.
-        client: ClientId,
     },
     /// The weight or the priority class of a session changed.
     Share {
@@ -345,7 +340,6 @@ impl Event {
             | Self::Returned { client, .. }
             | Self::Room { client, .. }
             | Self::Overhead { client, .. }
-            | Self::Unevictable { client }
             | Self::RefusedHere { client, .. }
             | Self::ClientReturned { client, .. }
             | Self::StillUses { client, .. } => Some(client),

@@ -212,7 +212,6 @@ impl Core {
             Event::Set(setting) => self.set(setting),
             Event::Tune(tuning) => self.tune(tuning),
             Event::Tick => {}
-            Event::Unevictable { client } => self.unevictable(client),
             Event::RefusedHere { client, gpu, bytes } => self.refused_here(client, gpu, bytes),
             Event::ClientReturned { client, waiting } => self.client_returned(client, waiting),
             Event::StillUses { client, gpu, bytes } => self.still_uses(client, gpu, bytes),

@@ -134,21 +134,14 @@ impl Core {
         self.change_book(client, gpu, |book| book.overhead = bytes);
     }
 
-    /// Answers how much memory the driver may take for itself. No memory is moved for that, so the answer is
-    /// immediate.
-    pub(crate) fn room(&mut self, client: ClientId, gpu: GpuId, request: RequestId, _bytes: Bytes) {
+    /// Answers how many of the asked bytes the driver can find, once it has moved movable memory away.
+    pub(crate) fn room(&mut self, client: ClientId, gpu: GpuId, request: RequestId, bytes: Bytes) {
         let known = self.view.book(client, gpu).is_some();
         let Some(card) = self.view.cards.get(gpu).filter(|_| known) else {
             return;
         };
-        let bytes = card.room_left();
+        let bytes = bytes.min(card.room_left());
         self.effects.push_back(Effect::Room { client, gpu, request, bytes });
-    }
-
-    pub(crate) fn unevictable(&mut self, client: ClientId) {
-        if let Some(client) = self.client_mut(client) {
-            client.evictable = false;
-        }
     }
 
     pub(crate) fn wait(&mut self, client: ClientId, word: GateWord) {

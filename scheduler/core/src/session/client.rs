@@ -51,8 +51,6 @@ pub(crate) struct Client {
     /// Memory books of the process, one for each card that it announced.
     pub(crate) books: ByGpu<Book>,
     pub(crate) told: Told,
-    /// Whether the scheduler may move the process's memory off the card. Once false, it stays false.
-    pub(crate) evictable: bool,
 }
 
 impl Client {
@@ -63,7 +61,6 @@ impl Client {
             unproven: past == Past::Claims,
             books: ByGpu::default(),
             told: Told::default(),
-            evictable: true,
         }
     }
 

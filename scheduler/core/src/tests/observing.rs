@@ -139,7 +139,7 @@ fn an_event_about_one_session_changes_few_others() {
     let programs: Vec<_> = (0..50).map(|_| world.program(Bytes::mib(1))).collect();
     world.run_for(ms(10));
     let (session, client) = programs[7];
-    world.send(Event::Unevictable { client });
+    world.send(Event::Contexts { client, gpu: GPU, live: 1 });
     let changed = world.core.changed();
     assert!(changed.contains(&session) && changed.len() < 5, "{changed:?}");
 }

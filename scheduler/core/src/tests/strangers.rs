@@ -35,7 +35,6 @@ fn who_is_not_there_changes_nothing() {
         Event::Released { client, word, drain: Nanos(1) },
         Event::ExpectedGone { client },
         Event::ExpectedUses { client, gpu: GPU, bytes: Bytes::MAX },
-        Event::Unevictable { client },
         Event::ClientReturned { client, waiting: true },
         Event::StillUses { client, gpu, bytes: Bytes::MAX },
         Event::RefusedHere { client, gpu: GPU, bytes: Bytes::MAX },

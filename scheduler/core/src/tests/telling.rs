@@ -132,23 +132,6 @@ fn repetition_changes_nothing_and_tells_nobody() {
 }
 
 #[test]
-fn a_process_whose_memory_must_stay_is_shown_so_for_good() {
-    let mut world = World::new(plain());
-    let (session, a) = world.program(gib(1));
-    let evictable = |world: &World| {
-        let clients = world.view(session).clients;
-        clients
-            .iter()
-            .map(|client| (client.client, client.evictable))
-            .collect::<Vec<_>>()
-    };
-    let b = world.join(session);
-    world.send(Event::Unevictable { client: a });
-    world.run_for(ms(10));
-    assert_eq!(evictable(&world), [(a, false), (b, true)]);
-}
-
-#[test]
 fn whoever_takes_no_turns_is_in_nobodys_way() {
     let mut world = World::new(plain());
     let (a, _) = world.busy_program(gib(1));

@@ -101,8 +101,6 @@ pub struct ClientSnapshot {
     pub gate: GateState,
     /// Whether a thread of the process sleeps at the gate.
     pub waiting: bool,
-    /// Whether the process's memory may be moved off its cards.
-    pub evictable: bool,
 }
 
 impl View {
@@ -239,8 +237,8 @@ impl GpuSnapshot {
 }
 
 impl SessionSnapshot {
-    /// Adds the name of the session. `process` returns the pid of a process, and the driver functions that it
-    /// uses and the library does not know.
+    /// Completes the session's view with what the core does not know: its name, whether it is implicit, and
+    /// its state. `process` returns a process's pid and its driver functions that gpushare does not know.
     #[must_use]
     pub fn into_view(
         self,
@@ -266,7 +264,7 @@ impl SessionSnapshot {
                         pid,
                         gate: client.gate,
                         waiting: client.waiting,
-                        evictable: client.evictable,
+                        evictable: unknown_functions.is_empty(),
                         unknown_functions,
                     }
                 })
@@ -301,7 +299,6 @@ fn session_snapshot(id: SessionId, session: &Session, now: Nanos, place: Option<
                 client,
                 gate: process.gate.state(),
                 waiting: process.gate.waiting(),
-                evictable: process.evictable,
             })
             .collect(),
         waits_for: place.as_ref().map(|place| place.reason.clone()),
