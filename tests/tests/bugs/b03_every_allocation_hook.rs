@@ -132,6 +132,41 @@ fn a_pool_serves_other_threads_while_one_asks_the_daemon() -> anyhow::Result<()>
     Ok(())
 }
 
+/// Threads grow one pool at the same time, and together want more than the quota: nothing is charged twice,
+/// and nothing is left.
+#[test]
+fn threads_that_grow_a_pool_at_once_keep_its_charge_right() -> anyhow::Result<()> {
+    let limit = Bytes::mib(128);
+    let (world, daemon) = World::of(Bytes::gib(1))?.with_daemon(&[])?;
+    let mut program = Program::hold(&world, &Sharing::limited("a", limit), "a")?;
+    let mut lines = Vec::new();
+    for round in 0..40 {
+        for thread in ["a", "b", "c", "d"] {
+            let buffer = format!("{thread}{round}");
+            let bytes = 10 + 12 * (round % 5);
+            lines.push(program.tell(&format!("@{thread} alloc {buffer} {bytes}MiB --door async"))?);
+            lines.push(program.tell(&format!("@{thread} free-async {buffer}"))?);
+        }
+    }
+    let mut refused = 0;
+    for line in lines {
+        // A buffer that was refused has no name to be freed by.
+        let error = program.answer(line)?.error().map(str::to_owned);
+        assert!(
+            error.is_none() || error.as_deref() == OUT_OF_MEMORY || error.as_deref() == Some("unknown name")
+        );
+        refused += u32::from(error.as_deref() == OUT_OF_MEMORY);
+    }
+    assert!(refused < 160, "all were refused");
+    program.must("sync")?;
+    assert_eq!(program.must("mem-info")?.number("free_bytes"), limit.0);
+    let session = daemon.session("a")?;
+    assert_eq!(session.gpus[0].allocated_bytes, Bytes::ZERO);
+    assert!(session.gpus[0].peak_bytes <= limit, "{}", session.gpus[0].peak_bytes);
+    program.must("alloc all 128MiB --door async")?;
+    Ok(())
+}
+
 /// A pool may lie on a card where the program has no context.
 #[test]
 fn a_pool_of_another_card_is_charged_there() -> anyhow::Result<()> {

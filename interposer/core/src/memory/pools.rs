@@ -22,7 +22,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, MutexGuard};
 
 use gpushare_proto::Bytes;
 
@@ -119,21 +119,22 @@ pub(crate) struct Pledge<'a> {
     memory: &'a Memory,
     pool: &'a Pool,
     bytes: Bytes,
+    is_paid: bool,
 }
 
 impl<'a> Pledge<'a> {
     fn new(memory: &'a Memory, pool: &'a Pool, bytes: Bytes) -> Self {
         lock(&pool.account).pledged += bytes;
-        Self { memory, pool, bytes }
+        Self { memory, pool, bytes, is_paid: false }
     }
 
-    /// Takes the quota that the pool's growth lacks. A pool takes memory in large pieces, so it may grow by
-    /// more than was asked for.
+    /// Pays for the pool's growth, and takes the quota that it lacks. A pool takes memory in large pieces, so
+    /// it may grow by more than was asked for.
     ///
     /// # Errors
     /// The error for the application if the quota does not suffice.
     pub(crate) fn cover(mut self) -> Result<(), CUresult> {
-        while let Some(missing) = self.missing() {
+        while let Err(missing) = self.pay() {
             self.memory.reserve(self.pool.device, missing, self.pool.kind)?;
             self.add(missing);
         }
@@ -142,17 +143,18 @@ impl<'a> Pledge<'a> {
 
     /// Does the same as [`Self::cover`], and takes even quota that the session does not have.
     pub(crate) fn cover_anyway(mut self) {
-        if let Some(missing) = self.missing() {
+        if let Err(missing) = self.pay() {
             self.memory.charge(self.pool.device, missing, self.pool.kind);
             self.add(missing);
         }
     }
 
-    /// Returns the number of bytes of the pool's growth for which no call holds quota.
-    fn missing(&self) -> Option<Bytes> {
-        let account = lock(&self.pool.account);
-        let reserved = self.pool.id.reserved(&self.memory.driver)?;
-        Some(reserved - account.charged - account.pledged).filter(|missing| !missing.is_zero())
+    /// Pays for the pool's growth. Returns the number of bytes for which no call holds quota, if there are any.
+    fn pay(&mut self) -> Result<(), Bytes> {
+        self.memory.settle_if_covered(self.pool, self.bytes)?;
+        self.bytes = Bytes::ZERO;
+        self.is_paid = true;
+        Ok(())
     }
 
     fn add(&mut self, bytes: Bytes) {
@@ -163,7 +165,9 @@ impl<'a> Pledge<'a> {
 
 impl Drop for Pledge<'_> {
     fn drop(&mut self) {
-        self.memory.settle_pool(self.pool, self.bytes);
+        if !self.is_paid {
+            self.memory.settle_pool(self.pool, self.bytes);
+        }
     }
 }
 
@@ -204,12 +208,33 @@ impl Memory {
     /// Makes a pool's charge equal to its reserved bytes, as far as `pledge` covers growth, and gives the
     /// rest of the quota back.
     fn settle_pool(&self, pool: &Pool, pledge: Bytes) {
-        let mut account = lock(&pool.account);
+        let account = lock(&pool.account);
+        let reserved = self.reserved(pool, &account);
+        self.settle(pool, account, reserved, pledge);
+    }
+
+    /// Does the same as [`Self::settle_pool`] if all pledges together cover the pool's growth. Otherwise
+    /// returns the number of bytes that they lack.
+    fn settle_if_covered(&self, pool: &Pool, pledge: Bytes) -> Result<(), Bytes> {
+        let account = lock(&pool.account);
+        let reserved = self.reserved(pool, &account);
+        let missing = reserved - account.charged - account.pledged;
+        if !missing.is_zero() {
+            return Err(missing);
+        }
+        self.settle(pool, account, reserved, pledge);
+        Ok(())
+    }
+
+    fn reserved(&self, pool: &Pool, account: &Account) -> Bytes {
         if account.is_destroyed {
             pool.id.trim(&self.driver);
         }
         // Without an answer, memory of the pool may still be on the card.
-        let reserved = pool.id.reserved(&self.driver).unwrap_or(account.charged);
+        pool.id.reserved(&self.driver).unwrap_or(account.charged)
+    }
+
+    fn settle(&self, pool: &Pool, mut account: MutexGuard<'_, Account>, reserved: Bytes, pledge: Bytes) {
         let held = account.charged + pledge;
         let charge = reserved.min(held);
         let before = std::mem::replace(&mut account.charged, charge);
