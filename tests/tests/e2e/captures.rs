@@ -38,7 +38,7 @@ fn a_capture_survives_a_drop_and_its_graph_replays_right() -> anyhow::Result<()>
 #[test]
 fn the_librarys_questions_about_pools_break_no_capture() -> anyhow::Result<()> {
     let (world, _daemon) = World::of(Bytes::mib(64))?.with_daemon(&[])?;
-    let mut a = capturing(&world, "")?;
+    let mut a = capturing(&world, &[])?;
     a.must("alloc p 1MiB --door async; free-async p; sync")?;
     for (mode, beside) in [("global", "mem-info"), ("thread", "mem-info"), ("global", "@other mem-info")] {
         a.must(&format!("capture s --mode {mode}; add x 1 --on s; {beside}; end-capture s g"))?;
@@ -48,11 +48,9 @@ fn the_librarys_questions_about_pools_break_no_capture() -> anyhow::Result<()> {
 }
 
 /// A program with 40 MiB of zeros under `x`, a small `y`, streams `s` and `t`, and events `e` and `f`.
-fn capturing(world: &World, faults: &str) -> anyhow::Result<Program> {
+fn capturing(world: &World, environment: &[(&str, &str)]) -> anyhow::Result<Program> {
     let mut command = world.workload(&Sharing::session("a"));
-    if !faults.is_empty() {
-        command.env("SIMGPU_FAULTS", faults);
-    }
+    command.envs(environment.iter().copied());
     let mut a = Program::begin(command, world, "a")?;
     a.ready()?;
     a.must("alloc x 40MiB; alloc y 4KiB; stream s; stream t; event e; event f; fill x 0 --on s; sync")?;
@@ -62,13 +60,13 @@ fn capturing(world: &World, faults: &str) -> anyhow::Result<Program> {
 /// `a` captures in its stream `s` while `b` waits for the card, and `steps` end that, each with its error
 /// or none: then `b` has its turn, whatever became of the capture, and after it `a` does what is left.
 fn the_lock_is_returned(
-    faults: &str,
+    environment: &[(&str, &str)],
     steps: &[(&str, Option<&str>)],
     afterwards: &[(&str, Option<&str>)],
 ) -> anyhow::Result<()> {
     let (world, daemon) =
         World::of(Bytes::mib(64))?.with_daemon(&["--mode", "serialized", "--quantum", "20ms"])?;
-    let mut a = capturing(&world, faults)?;
+    let mut a = capturing(&world, environment)?;
     let mut b = Program::hold(&world, &Sharing::session("b"), "b")?;
     b.must("alloc x 40MiB")?;
     a.must("capture s; add x 1 --on s")?;
@@ -94,25 +92,29 @@ const FORBIDDEN: Option<&str> = Some("CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED");
 fn the_lock_is_returned_after_a_capture_that_was_invalidated_and_is_never_ended() -> anyhow::Result<()> {
     let afterwards =
         [("fill x 3", None), ("sync", FORBIDDEN), ("end-capture s g", INVALIDATED), ("check x 3", None)];
-    the_lock_is_returned("", &[("sync s", FORBIDDEN)], &afterwards)
+    the_lock_is_returned(&[], &[("sync s", FORBIDDEN)], &afterwards)
 }
 
 #[test]
 fn the_lock_is_returned_after_a_capture_whose_stream_is_to_be_destroyed() -> anyhow::Result<()> {
     let afterwards = [("fill x 3", None), ("sync", FORBIDDEN)];
-    the_lock_is_returned("", &[("stream-destroy s", FORBIDDEN)], &afterwards)
+    the_lock_is_returned(&[], &[("stream-destroy s", FORBIDDEN)], &afterwards)
 }
 
 #[test]
 fn the_lock_is_returned_after_a_capture_whose_context_dies() -> anyhow::Result<()> {
-    the_lock_is_returned("", &[("reset", None)], &[])
+    the_lock_is_returned(&[], &[("reset", None)], &[])
 }
 
 #[test]
 fn the_lock_is_returned_after_a_capture_whose_graph_cannot_be_instantiated() -> anyhow::Result<()> {
     let out_of_memory = Some("CUDA_ERROR_OUT_OF_MEMORY");
     let afterwards = [("fill x 3", None), ("check x 3", None)];
-    the_lock_is_returned("cuGraphInstantiateWithFlags=2", &[("end-capture s g", out_of_memory)], &afterwards)
+    the_lock_is_returned(
+        &[("SIMGPU_FAULTS", "cuGraphInstantiateWithFlags=2")],
+        &[("end-capture s g", out_of_memory)],
+        &afterwards,
+    )
 }
 
 /// An attempt by the wrong thread ends nothing. It spoils the capture though, so that there is nothing left
@@ -121,7 +123,7 @@ fn the_lock_is_returned_after_a_capture_whose_graph_cannot_be_instantiated() -> 
 fn the_lock_is_returned_after_another_thread_tried_to_end_the_capture() -> anyhow::Result<()> {
     let wrong_thread = Some("CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD");
     let afterwards = [("end-capture s g", INVALIDATED), ("fill x 3", None), ("check x 3", None)];
-    the_lock_is_returned("", &[("@other end-capture s g", wrong_thread)], &afterwards)
+    the_lock_is_returned(&[], &[("@other end-capture s g", wrong_thread)], &afterwards)
 }
 
 /// A stream that waits for an event of a capturing stream captures too, without a call that says so.
@@ -131,7 +133,7 @@ fn a_stream_that_joins_a_capture_by_an_event_is_recorded_while_a_drop_is_pending
     for mode in ["thread", "relaxed"] {
         let (world, daemon) =
             World::of(Bytes::mib(64))?.with_daemon(&["--mode", "serialized", "--quantum", "20ms"])?;
-        let mut a = capturing(&world, "")?;
+        let mut a = capturing(&world, &[])?;
         let mut b = Program::hold(&world, &Sharing::session("b"), "b")?;
         b.must("alloc x 40MiB")?;
         a.must(&format!("capture s --mode {mode}; add x 1 --on s; record e --on s; wait-event e --on t"))?;
@@ -150,14 +152,18 @@ fn a_stream_that_joins_a_capture_by_an_event_is_recorded_while_a_drop_is_pending
 
 /// `a` has work in flight behind the latch `l` and a capture that was invalidated and not ended, after
 /// `steps`. `b` gets the card only after `end`.
-fn nothing_is_released_in_flight(steps: &[&str], end: &[(&str, Option<&str>)]) -> anyhow::Result<()> {
+fn nothing_is_released_in_flight(
+    environment: &[(&str, &str)],
+    steps: &[&str],
+    end: &[(&str, Option<&str>)],
+) -> anyhow::Result<()> {
     let world = World::of(Bytes::mib(64))?;
     let settings = world.scheduler_config().expect("a simulated card's");
     let usual = std::fs::read_to_string(&settings)?;
     // In its section [scheduling].
     std::fs::write(&settings, format!("{usual}stuck_after = '300ms'\n"))?;
     let daemon = Daemon::start(&world, &["--mode", "serialized", "--quantum", "20ms"])?;
-    let mut a = capturing(&world, "")?;
+    let mut a = capturing(&world, environment)?;
     let mut b = Program::hold(&world, &Sharing::session("b"), "b")?;
     b.must("alloc x 40MiB")?;
     for step in steps {
@@ -188,9 +194,9 @@ const BROKEN_CAPTURE: [&str; 3] = ["capture s", "add x 1 --on s", "sync s"];
 #[test]
 fn nothing_is_released_while_work_is_in_flight_beside_a_broken_capture() -> anyhow::Result<()> {
     let [capture, add, sync] = BROKEN_CAPTURE;
-    nothing_is_released_in_flight(&[capture, add, sync, "latch l --on t"], &[("open l", None)])?;
-    nothing_is_released_in_flight(&[capture, add, sync, "latch l"], &[("open l", None)])?;
-    nothing_is_released_in_flight(&["latch l --on s", capture, add, sync], &[("open l", None)])
+    nothing_is_released_in_flight(&[], &[capture, add, sync, "latch l --on t"], &[("open l", None)])?;
+    nothing_is_released_in_flight(&[], &[capture, add, sync, "latch l"], &[("open l", None)])?;
+    nothing_is_released_in_flight(&[], &["latch l --on s", capture, add, sync], &[("open l", None)])
 }
 
 /// Only a thread itself can name its own default stream. While that stream may have work, the end of the
@@ -202,7 +208,7 @@ fn nothing_is_released_while_a_stream_without_a_name_may_be_busy_beside_a_broken
     for launch in ["latch l --on per-thread", "latch l --on t; fill x 2 --on per-thread"] {
         let launches: Vec<_> = launch.split("; ").map(|line| format!("@other {line}")).collect();
         let steps: Vec<_> = BROKEN_CAPTURE.into_iter().chain(launches.iter().map(String::as_str)).collect();
-        nothing_is_released_in_flight(&steps, &end)?;
+        nothing_is_released_in_flight(&[], &steps, &end)?;
     }
     Ok(())
 }
@@ -212,5 +218,14 @@ fn nothing_is_released_while_a_destroyed_streams_work_is_in_flight_beside_a_brok
 -> anyhow::Result<()> {
     let [capture, add, sync] = BROKEN_CAPTURE;
     let steps = [capture, add, sync, "latch l --on t", "stream-destroy t"];
-    nothing_is_released_in_flight(&steps, &[("open l", None), ("end-capture s g", INVALIDATED)])
+    nothing_is_released_in_flight(&[], &steps, &[("open l", None), ("end-capture s g", INVALIDATED)])
+}
+
+/// Before CUDA 12.5 nothing marks the work before a capture.
+#[test]
+fn with_an_old_driver_nothing_is_released_before_the_end_of_a_broken_capture() -> anyhow::Result<()> {
+    let end = [("open l", None), ("end-capture s g", INVALIDATED)];
+    let [capture, add, sync] = BROKEN_CAPTURE;
+    let old = [("SIMGPU_DRIVER_VERSION", "12.4")];
+    nothing_is_released_in_flight(&old, &[capture, add, sync, "latch l --on t"], &end)
 }

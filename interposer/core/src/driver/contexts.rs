@@ -6,6 +6,7 @@
 //! The streams that the program made have a lock of their own, since a thread that makes one must not wait
 //! for a context that is being destroyed. A stream is removed before the driver destroys it.
 
+use std::collections::BTreeMap;
 use std::ptr::null_mut;
 use std::sync::{Mutex, MutexGuard};
 
@@ -46,14 +47,8 @@ unsafe impl Send for Live {}
 #[derive(Debug, Default)]
 pub struct Contexts {
     live: Mutex<List>,
-    streams: Mutex<Vec<Made>>,
-}
-
-/// Stream that the program made, with the address of its context.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Made {
-    stream: usize,
-    pub(crate) context: usize,
+    /// Addresses of the contexts of the program's streams, by the streams' handles.
+    streams: Mutex<BTreeMap<usize, usize>>,
 }
 
 /// List of the live CUDA contexts of the process.
@@ -82,34 +77,27 @@ impl Contexts {
         lock(&self.live)
     }
 
-    /// Adds a stream that the program made in a context.
-    pub(crate) fn add_stream(&self, stream: CUstream, context: CUcontext) {
-        let (stream, context) = (stream.expose_provenance(), context.addr());
-        lock(&self.streams).push(Made { stream, context });
+    /// Adds a stream that the program made in the context at an address.
+    pub(crate) fn add_stream(&self, stream: CUstream, context: usize) {
+        lock(&self.streams).insert(stream.expose_provenance(), context);
     }
 
-    /// Removes a stream that may be destroyed; `None` for an unknown one.
-    pub(crate) fn take_stream(&self, stream: CUstream) -> Option<Made> {
-        let mut streams = lock(&self.streams);
-        let at = streams.iter().position(|made| made.stream == stream.addr())?;
-        Some(streams.swap_remove(at))
-    }
-
-    /// Restores a stream that the program failed to destroy.
-    pub(crate) fn put_stream_back(&self, made: Made) {
-        lock(&self.streams).push(made);
+    /// Removes a stream that may be destroyed, and returns the address of its context; `None` for an unknown
+    /// stream.
+    pub(crate) fn take_stream(&self, stream: CUstream) -> Option<usize> {
+        lock(&self.streams).remove(&stream.addr())
     }
 
     /// Returns whether `holds` is true for each stream of a live context. No stream is destroyed meanwhile.
     pub(crate) fn all_streams(&self, context: CUcontext, holds: impl Fn(CUstream) -> bool) -> bool {
         let streams = lock(&self.streams);
-        let mut of_context = streams.iter().filter(|made| made.context == context.addr());
-        of_context.all(|made| holds(std::ptr::with_exposed_provenance_mut(made.stream)))
+        let mut of_context = streams.iter().filter(|(_, of)| **of == context.addr());
+        of_context.all(|(stream, _)| holds(std::ptr::with_exposed_provenance_mut(*stream)))
     }
 
     /// Removes the streams of a destroyed context.
     pub(crate) fn end_streams(&self, context: CUcontext) {
-        lock(&self.streams).retain(|made| made.context != context.addr());
+        lock(&self.streams).retain(|_, of| *of != context.addr());
     }
 }
 
@@ -270,15 +258,14 @@ mod tests {
     #[test]
     fn the_streams_of_a_context_end_with_it() {
         let (contexts, stream) = (Contexts::default(), std::ptr::without_provenance_mut);
-        contexts.add_stream(stream(0x10), context(1));
-        contexts.add_stream(stream(0x20), context(2));
+        contexts.add_stream(stream(0x10), 1);
+        contexts.add_stream(stream(0x20), 2);
         assert!(!contexts.all_streams(context(1), |_| false) && contexts.all_streams(context(3), |_| false));
-        let made = contexts.take_stream(stream(0x10));
+        assert_eq!(contexts.take_stream(stream(0x10)), Some(1));
         assert!(contexts.all_streams(context(1), |_| false), "it may be destroyed by now");
-        made.into_iter().for_each(|made| contexts.put_stream_back(made));
+        contexts.add_stream(stream(0x10), 1);
         contexts.end_streams(context(1));
-        assert_eq!(contexts.take_stream(stream(0x10)), None);
-        assert!(contexts.take_stream(stream(0x20)).is_some());
+        assert_eq!([0x10, 0x20].map(|handle| contexts.take_stream(stream(handle))), [None, Some(2)]);
     }
 
     #[test]

@@ -160,8 +160,8 @@ mod tests {
         fn new() -> Self {
             let (driver, contexts, captures) = (driver(), Contexts::default(), Captures::default());
             contexts.created(CONTEXT, 0, Kind::Created);
-            contexts.add_stream(CAPTURING, CONTEXT);
-            contexts.add_stream(OTHER, CONTEXT);
+            contexts.add_stream(CAPTURING, CONTEXT.addr());
+            contexts.add_stream(OTHER, CONTEXT.addr());
             Self { driver, contexts, captures }
         }
 

@@ -34,7 +34,7 @@ unsafe fn record_stream(
         && let Some(context) = context(state)
     {
         // SAFETY: the driver just wrote the handle there.
-        state.contexts.add_stream(unsafe { made.read() }, context);
+        state.contexts.add_stream(unsafe { made.read() }, context.addr());
     }
     result
 }
@@ -44,9 +44,9 @@ pub fn destroy(stream: CUstream, real: impl FnOnce() -> CUresult) -> CUresult {
     let Some(state) = State::existing() else { return real() };
     // Before the driver forgets the stream, so that no thread asks it about the capture afterwards.
     let running = state.gate.captures.take(stream);
-    let made = state.contexts.take_stream(stream);
-    if let Some(made) = made {
-        leave_work_behind(state, stream, made.context);
+    let context = state.contexts.take_stream(stream);
+    if let Some(context) = context {
+        leave_work_behind(state, stream, context);
     }
     state
         .window
@@ -56,7 +56,9 @@ pub fn destroy(stream: CUstream, real: impl FnOnce() -> CUresult) -> CUresult {
     let result = real();
     if result != CUDA_SUCCESS {
         running.into_iter().for_each(|running| state.gate.captures.put_back(running));
-        made.into_iter().for_each(|made| state.contexts.put_stream_back(made));
+        context
+            .into_iter()
+            .for_each(|context| state.contexts.add_stream(stream, context));
         mark.into_iter().for_each(|mark| state.gate.marked.put_back(mark));
     }
     result
