@@ -60,6 +60,16 @@ fn memory_freed_in_stream_order_is_free_when_the_stream_comes_to_it() -> anyhow:
 }
 
 #[test]
+fn memory_freed_in_stream_order_is_free_though_the_program_does_nothing_more() -> anyhow::Result<()> {
+    let (world, daemon) = World::of(Bytes::mib(256))?.with_daemon(&[])?;
+    let mut program = Program::hold(&world, &Sharing::limited("a", Bytes::mib(32)), "a")?;
+    program.must("alloc x 24MiB; stream s; fill x 1 --on s; latch l --on s; free-async x --on s; open l")?;
+    daemon.until("it is free", |status| status.gpus[0].allocated_bytes.is_zero())?;
+    program.must("alloc y 24MiB; fill y 1; check y 1")?;
+    Ok(())
+}
+
+#[test]
 fn a_context_takes_what_was_freed_in_its_streams_along() -> anyhow::Result<()> {
     let (world, daemon) = World::of(Bytes::mib(256))?.with_daemon(&[])?;
     let mut program = Program::hold(&world, &Sharing::limited("a", Bytes::mib(32)), "a")?;

@@ -37,6 +37,8 @@ use crate::process::lock;
 const POLL_PART: u32 = 64;
 const POLL_MIN: Duration = Duration::from_micros(20);
 const POLL_MAX: Duration = Duration::from_millis(1);
+/// Pause between two looks at frees in stream order.
+const FREES_PAUSE: Duration = Duration::from_millis(100);
 /// Longest pause between two looks at a move of memory, for which a thread waits at the gate.
 const MOVE_POLL_MAX: Duration = Duration::from_micros(100);
 
@@ -101,7 +103,11 @@ impl Drainer {
         let answered = self.gate.answered.covers(page, word);
         match task(word, answered, page.flags.load(Ordering::Acquire)) {
             Task::Rest => {
-                let _ = bell::sleep(page, heard, None);
+                let frees = self.memory.has_frees();
+                let _ = bell::sleep(page, heard, frees.then_some(FREES_PAUSE));
+                if frees {
+                    self.collect_frees(page);
+                }
             }
             Task::Drain => self.drain(page, word),
             Task::BringIn => self.bring_in(page, word),
@@ -183,6 +189,25 @@ impl Drainer {
     /// of both count from zero, so that daemon would take the message for one about its own gate.
     fn send(&self, page: &'static Page, request: &TenantRequest) {
         self.daemon.send_if(request, || std::ptr::eq(page, super::page()));
+    }
+
+    /// Frees what the program freed in stream order, since an idle program would not come to it. The driver
+    /// may wait for other work in a free, so none may be in flight.
+    fn collect_frees(&self, page: &Page) {
+        let (driver, contexts, captures) = (self.driver, self.contexts, &self.gate.captures);
+        // Without marks the proof of idleness is a wait.
+        let marks = driver.ctx_record_event.and_then(|_| InFlight::mark(driver, contexts, captures));
+        let Some(mut marks) = marks else { return };
+        let _ = bell::sleep(page, bell::heard(page), Some(POLL_MAX));
+        if marks.is_done(driver, contexts, captures) {
+            let mut contexts = contexts.visit();
+            // Captures begin under the same lock.
+            if !captures.any() {
+                contexts.iter_mut().for_each(|live| {
+                    live.enter(driver, |_| self.memory.collect_frees());
+                });
+            }
+        }
     }
 
     fn is_capturing(&self) -> bool {

@@ -16,6 +16,7 @@ use std::ffi::c_int;
 use std::ptr::null_mut;
 
 use gpushare_proto::Bytes;
+use gpushare_sys::bell;
 
 use super::allocation::shared;
 use super::location::{Location, Properties};
@@ -26,6 +27,7 @@ use crate::driver::types::{
     ALLOCATION_MANAGED, CUDA_SUCCESS, CUdevice, CUdeviceptr, CUmemoryPool, CUresult, CUstream, DefaultStream,
     STREAM_PER_THREAD,
 };
+use crate::gate::page;
 use crate::memory::Table;
 use crate::memory::pools::{Pool, PoolId};
 use crate::state::State;
@@ -88,6 +90,10 @@ pub fn free_async(
     } else {
         state.memory.free_in_order(address, stream)
     };
+    if ours == Some(CUDA_SUCCESS) {
+        // The drainer looks after it.
+        bell::ring(page());
+    }
     ours.unwrap_or_else(|| state.memory.free(Table::Blocks, address, real))
 }
 

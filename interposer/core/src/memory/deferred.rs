@@ -8,7 +8,7 @@
 //! Reached frees are collected by `cuMemFree`, before the daemon is asked for quota, and before free memory is
 //! reported. The driver may wait there for other work, so `cuMemFreeAsync` itself collects nothing. A request
 //! beyond the quota waits for frees that are not reached yet. A thread collects only in its current context,
-//! which no other thread may destroy meanwhile.
+//! which no other thread may destroy meanwhile. For a program that does none of this the drainer collects.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Mutex;
@@ -180,6 +180,11 @@ impl Memory {
                 Some(error)
             }
         }
+    }
+
+    /// Returns whether memory was freed in stream order that is not free yet.
+    pub(crate) fn has_frees(&self) -> bool {
+        !self.deferred.is_empty()
     }
 
     fn mark(&self, stream: CUstream, context: CUcontext) -> Result<CUevent, CUresult> {
