@@ -57,6 +57,10 @@ impl<U: Clone + Eq + Hash, C: Copy + Ord, T> FairQueue<U, C, T> {
         }
     }
 
+    pub(crate) fn is_empty(&self) -> bool {
+        self.line.waiting.is_empty()
+    }
+
     /// Adds an item behind those of the same connection.
     pub(crate) fn push(&mut self, name: &U, connection: C, item: T) {
         let number = match self.numbers.get(name) {
@@ -102,11 +106,14 @@ impl<U: Clone + Eq + Hash, C: Copy + Ord, T> FairQueue<U, C, T> {
         Some((Ticket { user: number, connection }, item))
     }
 
-    /// Charges the time that the handling of an item took.
-    pub(crate) fn charge(&mut self, ticket: Ticket<C>, took: Nanos) {
-        let Some(user) = self.users.get_mut(&ticket.user) else { return };
-        user.line
-            .charge(ticket.connection, took, user.items.contains_key(&ticket.connection));
+    /// Charges the time that the handling of an item took. Among the connections of its user, the
+    /// connection is charged that time divided by `weight`.
+    pub(crate) fn charge(&mut self, ticket: Ticket<C>, took: Nanos, weight: u64) {
+        let Some(user) = self.users.get_mut(&ticket.user) else {
+            return;
+        };
+        let (connection, part) = (ticket.connection, Nanos(took.0 / weight.max(1)));
+        user.line.charge(connection, part, user.items.contains_key(&connection));
         self.line.charge(ticket.user, took, !user.items.is_empty());
     }
 }
@@ -184,7 +191,7 @@ mod tests {
     /// Handles the next item. Returns it.
     fn serve(queue: &mut Queue) -> Option<u32> {
         let (ticket, item) = queue.pop()?;
-        queue.charge(ticket, COST);
+        queue.charge(ticket, COST, 1);
         Some(item)
     }
 
@@ -221,6 +228,20 @@ mod tests {
     }
 
     #[test]
+    fn a_connection_of_greater_weight_gets_more_of_its_users_part() {
+        let mut queue = Queue::new();
+        (0..10).for_each(|connection| queue.push(&"user", connection, connection));
+        let mut heavy = 0;
+        for _ in 0..1000 {
+            let (ticket, item) = queue.pop().unwrap();
+            heavy += u32::from(item == 0);
+            queue.charge(ticket, COST, if item == 0 { 9 } else { 1 });
+            queue.push(&"user", item, item);
+        }
+        assert!(heavy.abs_diff(500) < 10, "{heavy}");
+    }
+
+    #[test]
     fn new_connections_do_not_forget_what_their_user_had() {
         let mut queue = Queue::new();
         (0..10).for_each(|connection| queue.push(&"patient", connection, connection));
@@ -248,7 +269,7 @@ mod tests {
         for user in 0..1000 {
             (0..3).for_each(|connection| queue.push(&user, connection, connection));
             while let Some((ticket, _)) = queue.pop() {
-                queue.charge(ticket, COST);
+                queue.charge(ticket, COST, 1);
             }
         }
         assert!(queue.users.len() < 3 && queue.numbers.len() < 3, "{}", queue.users.len());

@@ -13,6 +13,11 @@ pub fn monotonic() -> Nanos {
     nanos(clock_gettime(ClockId::Monotonic))
 }
 
+/// Returns the time for which this thread has run. Time in which others ran on its core is not part of it.
+pub fn thread() -> Nanos {
+    nanos(clock_gettime(ClockId::ThreadCPUTime))
+}
+
 fn nanos(time: Timespec) -> Nanos {
     let seconds = u64::try_from(time.tv_sec).unwrap_or(0);
     let rest = u64::try_from(time.tv_nsec).unwrap_or(0);

@@ -1,18 +1,25 @@
-//! Queue of events from all connections to the engine. It is fair by user and connection (`fair.rs`).
+//! Queues of events from all connections to the engine. They are fair by user and connection (`fair.rs`).
 //!
 //! ```text
-//!   connection ── event ──▶ fair queue ──▶ engine handles it ──▶ the connection reads its next message
+//!                   messages of clients, hellos, ends ─▶ fair queue ── always first ──▶ engine handles it
+//!   connection ──<                                                                          │
+//!        ▲          questions, which everybody may ask ─▶ fair queue ── a quarter of ──▶    │
+//!        │                                                              the time            │
+//!        └────────────────────── reads its next message ◀───────────────────────────────────┘
 //! ```
 //!
-//! A connection has one message in the queue at a time, and reads the next one when the engine has handled
-//! it. So whoever sends faster than the engine handles fills its own socket, and neither the daemon's
-//! memory nor the queue.
+//! A connection has one message in the queues at a time, and reads the next one when the engine has
+//! handled it. So whoever sends faster than the engine handles fills its own socket, and neither the
+//! daemon's memory nor the queues. Questions leave the daemon idle for most of the time, so that it runs
+//! at once when a client wakes it, on a busy machine too.
 
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use gpushare_proto::Nanos;
 use gpushare_sys::clock;
 use tokio::sync::Notify;
+use tokio::time::sleep;
 
 use super::{ConnectionEvent, ConnectionId};
 use crate::fair::{FairQueue, Ticket};
@@ -20,11 +27,22 @@ use crate::identity::Principal;
 
 /// Time charged for an event in addition to the engine's: reading the message and writing the answer.
 const TRANSFER: Nanos = Nanos(10_000);
+/// Weight of a message that only a process on a card sends, beside other messages of the same user.
+const CLIENT: u64 = 64;
+/// Part of the daemon's time that questions may take: one of so many.
+const QUESTIONS: u64 = 4;
+/// Time whose part questions may take at once.
+const CREDIT: Nanos = Nanos::from_millis(20);
+
+type Queue = FairQueue<Principal, ConnectionId, Message>;
 
 #[derive(Debug)]
 pub(crate) struct Inbox {
-    queue: Mutex<FairQueue<Principal, ConnectionId, Message>>,
-    /// Signal that the queue is not empty.
+    messages: Mutex<Queue>,
+    questions: Mutex<Queue>,
+    /// Point in monotonic time from which on the next question is handled.
+    next_question: AtomicU64,
+    /// Signal that a queue is not empty.
     news: Notify,
 }
 
@@ -48,13 +66,31 @@ pub(super) struct Sender {
 pub(crate) struct Handling<'a> {
     inbox: &'a Inbox,
     ticket: Ticket<ConnectionId>,
+    kind: Kind,
+    /// Time for which this thread had run. Other programs on its core must cost the connection nothing.
     began: Nanos,
     handled: Arc<Notify>,
 }
 
+/// Kind of an event.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Kind {
+    /// Message that only a process on a card sends.
+    Client,
+    /// Question, which everybody may ask.
+    Question,
+    /// Hello, end, or message of an administrator.
+    Other,
+}
+
 impl Inbox {
     pub(crate) fn new() -> Arc<Self> {
-        Arc::new(Self { queue: Mutex::new(FairQueue::new()), news: Notify::new() })
+        Arc::new(Self {
+            messages: Mutex::new(FairQueue::new()),
+            questions: Mutex::new(FairQueue::new()),
+            next_question: AtomicU64::new(0),
+            news: Notify::new(),
+        })
     }
 
     pub(super) fn sender(self: &Arc<Self>, principal: Principal, connection: ConnectionId) -> Sender {
@@ -64,18 +100,36 @@ impl Inbox {
     /// Waits for the event that is next. The second value lasts as long as the event is handled.
     pub(crate) async fn next(&self) -> (ConnectionEvent, Handling<'_>) {
         loop {
-            let next = self.queue().pop();
+            let pause = self.next_question() - clock::monotonic();
+            let next = lock(&self.messages).pop();
+            let next = next.or_else(|| pause.is_zero().then(|| lock(&self.questions).pop())?);
             if let Some((ticket, Message { event, handled })) = next {
-                return (event, Handling { inbox: self, ticket, began: clock::monotonic(), handled });
+                let (kind, began) = (event.kind(), clock::thread());
+                return (event, Handling { inbox: self, ticket, kind, began, handled });
             }
-            self.news.notified().await;
+            if lock(&self.questions).is_empty() {
+                self.news.notified().await;
+            } else {
+                tokio::select! {
+                    () = self.news.notified() => {}
+                    () = sleep(pause.into()) => {}
+                }
+            }
         }
     }
 
-    fn queue(&self) -> MutexGuard<'_, FairQueue<Principal, ConnectionId, Message>> {
-        // No function of the queue panics, so a poisoned lock is usable.
-        self.queue.lock().unwrap_or_else(PoisonError::into_inner)
+    fn next_question(&self) -> Nanos {
+        Nanos(self.next_question.load(Ordering::Relaxed))
     }
+
+    fn queue_of(&self, kind: Kind) -> MutexGuard<'_, Queue> {
+        lock(if kind == Kind::Question { &self.questions } else { &self.messages })
+    }
+}
+
+fn lock(queue: &Mutex<Queue>) -> MutexGuard<'_, Queue> {
+    // No function of the queue panics, so a poisoned lock is usable.
+    queue.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Sender {
@@ -85,24 +139,34 @@ impl Sender {
         self.handled.notified().await;
     }
 
-    /// Adds an event without waiting.
+    /// Adds an event without waiting. An end may overtake a question of the connection, which is then
+    /// ignored.
     pub(super) fn add(&self, event: ConnectionEvent) {
+        let mut queue = self.inbox.queue_of(event.kind());
         let message = Message { event, handled: self.handled.clone() };
-        self.inbox.queue().push(&self.principal, self.connection, message);
+        queue.push(&self.principal, self.connection, message);
+        drop(queue);
         self.inbox.news.notify_one();
     }
 }
 
 impl Drop for Handling<'_> {
     fn drop(&mut self) {
-        let took = clock::monotonic() - self.began;
-        self.inbox.queue().charge(self.ticket, took + TRANSFER);
+        let cost = clock::thread() - self.began + TRANSFER;
+        if self.kind == Kind::Question {
+            let saved = clock::monotonic() - CREDIT;
+            let next = self.inbox.next_question().max(saved) + Nanos(cost.0.saturating_mul(QUESTIONS));
+            self.inbox.next_question.store(next.0, Ordering::Relaxed);
+        }
+        let weight = if self.kind == Kind::Client { CLIENT } else { 1 };
+        self.inbox.queue_of(self.kind).charge(self.ticket, cost, weight);
         self.handled.notify_one();
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use gpushare_proto::tenant::TenantRequest;
     use tokio::task::{JoinSet, yield_now};
 
     use super::*;
@@ -123,6 +187,27 @@ mod tests {
         assert!(sending.try_join_next().is_none());
         drop(handling);
         assert!(sending.join_next().await.is_some());
+    }
+
+    #[tokio::test]
+    async fn questions_take_a_part_of_the_time_and_no_message_waits_for_them() {
+        let inbox = Inbox::new();
+        let asking: Vec<Sender> =
+            (1..=256).map(|n| inbox.sender(Principal::own(), ConnectionId(n))).collect();
+        for (sender, n) in asking.iter().zip(1..) {
+            let request = TenantRequest::Gpus;
+            sender.add(ConnectionEvent::Tenant { connection: ConnectionId(n), request });
+        }
+        let began = clock::monotonic();
+        drop(inbox.next().await.1);
+        inbox.sender(Principal::own(), ConnectionId(999)).add(closed(999));
+        assert!(matches!(inbox.next().await.0, ConnectionEvent::Closed { .. }), "before 255 questions");
+        for _ in 0..255 {
+            drop(inbox.next().await.1);
+        }
+        // Each costs the daemon 10 µs at least, of which a quarter is theirs.
+        let least = Nanos(256 * TRANSFER.0 * QUESTIONS) - CREDIT;
+        assert!(inbox.next_question() >= began + least);
     }
 
     #[tokio::test]

@@ -20,6 +20,7 @@ use gpushare_proto::admin::AdminRequest;
 use gpushare_proto::tenant::{Role, TenantRequest};
 
 use crate::identity::PeerProcess;
+use inbox::Kind;
 
 pub(crate) use connection::{Admin, Dialect, End, Tenant};
 pub(crate) use inbox::Inbox;
@@ -71,4 +72,23 @@ pub(crate) enum ConnectionEvent {
         process: (u32, u32),
         why: String,
     },
+}
+
+impl ConnectionEvent {
+    fn kind(&self) -> Kind {
+        use TenantRequest as Ask;
+        let Self::Tenant { request, .. } = self else {
+            return Kind::Other;
+        };
+        match request {
+            Ask::Register(_)
+            | Ask::OwnSession
+            | Ask::Gpus
+            | Ask::SessionMemory(_)
+            | Ask::Join(_)
+            | Ask::DryRun(_)
+            | Ask::Hello(_) => Kind::Question,
+            _ => Kind::Client,
+        }
+    }
 }

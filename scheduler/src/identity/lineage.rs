@@ -117,14 +117,14 @@ fn answer(queue: &Queue) {
             }
         };
         drop(questions);
-        let began = clock::monotonic();
+        let began = clock::thread();
         if !answered.is_closed() {
             peer.lineage.get_or_init(|| {
                 Lineage::read(peer.user, peer.pid, peer.id, peer.container().map(str::to_owned))
             });
         }
-        let took = clock::monotonic() - began;
-        queue.questions().charge(ticket, took.max(Nanos(1)));
+        let took = clock::thread() - began;
+        queue.questions().charge(ticket, took.max(Nanos(1)), 1);
         // The connection may have ended.
         let _ = answered.send(());
     }
