@@ -11,8 +11,8 @@
 //! which no other thread may destroy meanwhile. For a program that does none of this the drainer collects.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
-use std::sync::Mutex;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Mutex, MutexGuard, TryLockError};
 use std::time::{Duration, Instant};
 
 use gpushare_sys::unwind::{cancellation_point, uncancelled};
@@ -28,7 +28,9 @@ use crate::process::lock;
 
 /// Longest wait of a request for frees that are not reached. A kernel may wait for the requesting thread.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// Pause between two looks at frees that are not reached.
+/// Longest wait for another thread that ends frees.
+const TURN_PATIENCE: Duration = Duration::from_millis(100);
+/// Pause between two looks at frees that are not reached, or at another thread that ends some.
 const PAUSE: Duration = Duration::from_micros(100);
 
 /// Frees whose place in their streams may not be reached yet.
@@ -37,6 +39,23 @@ pub(super) struct Deferred {
     frees: Mutex<Frees>,
     /// Number of frees, readable without their lock.
     count: AtomicUsize,
+    /// Held by the thread that ends frees.
+    ending: Mutex<()>,
+    /// Whether a thread ends frees, which are no longer in the list.
+    is_ending: AtomicBool,
+}
+
+/// Turn of the one thread that ends frees.
+#[derive(Debug)]
+struct Turn<'a> {
+    deferred: &'a Deferred,
+    _ending: MutexGuard<'a, ()>,
+}
+
+impl Drop for Turn<'_> {
+    fn drop(&mut self) {
+        self.deferred.is_ending.store(false, Ordering::Release);
+    }
 }
 
 /// Frees by their streams, each in the order of its stream. So only the first one of each needs a look.
@@ -103,7 +122,27 @@ impl Frees {
 
 impl Deferred {
     fn is_empty(&self) -> bool {
-        self.count.load(Ordering::Acquire) == 0
+        self.count.load(Ordering::Acquire) == 0 && !self.is_ending.load(Ordering::Acquire)
+    }
+
+    /// Waits until no other thread ends frees. Returns `None` if that takes too long: the driver may wait
+    /// there for work that waits for this thread.
+    fn turn(&self) -> Option<Turn<'_>> {
+        let began = Instant::now();
+        loop {
+            let ending = match self.ending.try_lock() {
+                Ok(ending) => ending,
+                Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
+                Err(TryLockError::WouldBlock) if began.elapsed() > TURN_PATIENCE => return None,
+                Err(TryLockError::WouldBlock) => {
+                    uncancelled(|| std::thread::sleep(PAUSE));
+                    continue;
+                }
+            };
+            // Before the list gets shorter, so that no thread takes it for empty.
+            self.is_ending.store(true, Ordering::SeqCst);
+            return Some(Turn { deferred: self, _ending: ending });
+        }
     }
 
     fn change<T>(&self, change: impl FnOnce(&mut Frees) -> T) -> T {
@@ -209,13 +248,16 @@ impl Memory {
         if self.deferred.is_empty() {
             return false;
         }
+        let Some(_turn) = self.deferred.turn() else { return false };
         let (driver, context) = (&self.driver, self.driver.current_context().addr());
-        driver.relaxed(|| {
-            let is_due = |free: &Free| free.is_reached(driver);
+        let is_due = |free: &Free| free.is_reached(driver);
+        let end_due = || {
             let due = self.deferred.change(|frees| frees.take_due(context, is_due));
             due.iter().for_each(|&(place, free)| self.end_free(place, free));
             !due.is_empty()
-        })
+        };
+        // A thread that is cancelled here would lose what it took from the list.
+        uncancelled(|| driver.relaxed(end_due))
     }
 
     fn end_free(&self, place: Place, free: Free) {
@@ -242,7 +284,8 @@ impl Memory {
             let mut here = frees.queues.iter().filter(|(place, _)| place.context == context);
             here.any(|(_, queue)| queue.front().is_some_and(|free| free.event.is_some()))
         };
-        if !is_under_way(&lock(&self.deferred.frees)) {
+        let is_ending = self.deferred.is_ending.load(Ordering::Acquire);
+        if !is_ending && !is_under_way(&lock(&self.deferred.frees)) {
             return false;
         }
         cancellation_point();
