@@ -7,7 +7,8 @@
 //! ends or the session is over, also over restarts of the daemon. A process is in one session at a time: the
 //! session that it entered or registered last.
 
-use std::collections::BTreeMap;
+use std::collections::hash_map::Entry;
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use gpushare_proto::SessionId;
 use serde::{Deserialize, Serialize};
@@ -31,48 +32,75 @@ struct Membership {
     _watch: Watch,
 }
 
+/// Table of joined processes by pid, with indexes by session and by principal.
 #[derive(Debug, Default)]
-pub(crate) struct JoinedProcesses(BTreeMap<u32, Membership>);
+pub(crate) struct JoinedProcesses {
+    all: BTreeMap<u32, Membership>,
+    sessions: BTreeSet<(SessionId, u32)>,
+    counts: HashMap<Principal, usize>,
+}
 
 impl JoinedProcesses {
     /// Adds a process to a session, and removes it from its previous session.
     pub(crate) fn enter(&mut self, joined: JoinedProcess, session: SessionId, watch: Watch) {
         let pid = joined.process.pid;
-        self.0.insert(pid, Membership { joined, session, _watch: watch });
+        self.remove_pid(pid);
+        self.sessions.insert((session, pid));
+        *self.counts.entry(joined.principal.clone()).or_default() += 1;
+        self.all.insert(pid, Membership { joined, session, _watch: watch });
     }
 
     /// Moves a joined process to the session that it registered. Does nothing for other processes.
     pub(crate) fn move_to(&mut self, process: ProcessId, session: SessionId) {
-        if let Some(member) = self.0.get_mut(&process.pid)
+        if let Some(member) = self.all.get_mut(&process.pid)
             && member.joined.process == process
         {
+            self.sessions.remove(&(member.session, process.pid));
+            self.sessions.insert((session, process.pid));
             member.session = session;
         }
     }
 
     pub(crate) fn session_of(&self, process: ProcessId) -> Option<SessionId> {
-        let member = self.0.get(&process.pid)?;
+        let member = self.all.get(&process.pid)?;
         (member.joined.process == process).then_some(member.session)
     }
 
     pub(crate) fn count_of(&self, principal: &Principal) -> usize {
-        let members = self.0.values();
-        members.filter(|member| member.joined.principal == *principal).count()
+        self.counts.get(principal).copied().unwrap_or(0)
     }
 
     pub(crate) fn of_session(&self, session: SessionId) -> Vec<JoinedProcess> {
-        let inside = self.0.values().filter(|member| member.session == session);
-        inside.map(|member| member.joined.clone()).collect()
+        let members = self.pids_of(session).filter_map(|pid| self.all.get(&pid));
+        members.map(|member| member.joined.clone()).collect()
     }
 
     pub(crate) fn remove(&mut self, process: ProcessId) {
         if self.session_of(process).is_some() {
-            self.0.remove(&process.pid);
+            self.remove_pid(process.pid);
         }
     }
 
     pub(crate) fn remove_session(&mut self, session: SessionId) {
-        self.0.retain(|_, member| member.session != session);
+        let pids: Vec<u32> = self.pids_of(session).collect();
+        pids.into_iter().for_each(|pid| self.remove_pid(pid));
+    }
+
+    fn pids_of(&self, session: SessionId) -> impl Iterator<Item = u32> {
+        self.sessions.range((session, 0)..=(session, u32::MAX)).map(|&(_, pid)| pid)
+    }
+
+    fn remove_pid(&mut self, pid: u32) {
+        let Some(Membership { joined, session, .. }) = self.all.remove(&pid) else {
+            return;
+        };
+        self.sessions.remove(&(session, pid));
+        if let Entry::Occupied(mut count) = self.counts.entry(joined.principal) {
+            *count.get_mut() -= 1;
+            if *count.get() == 0 {
+                count.remove();
+            }
+        }
     }
 }
 

@@ -155,6 +155,20 @@ mod tests {
 
     use super::*;
 
+    #[tokio::test]
+    async fn the_parents_are_read_once_a_connection() {
+        let (ours, _theirs) = std::os::unix::net::UnixStream::pair().unwrap();
+        let genealogist = Genealogist::start().unwrap();
+        let peer = PeerProcess::of(&ours).unwrap();
+        assert_eq!(peer.lineage.get(), None, "not read before somebody needs it");
+        genealogist.learn(1, &peer).await;
+        let first: *const Lineage = peer.lineage.get().unwrap();
+        genealogist.learn(1, &peer.clone()).await;
+        assert!(std::ptr::eq(first, peer.lineage.get().unwrap()));
+        let parent = process::parent(peer.pid);
+        assert_eq!(peer.lineage.get().unwrap().parents.first().map(|process| process.pid), parent);
+    }
+
     #[test]
     fn a_child_of_a_child_has_us_among_its_parents() {
         let mut child = Command::new("sh")
