@@ -16,7 +16,7 @@
 //! A dead process counts for nothing if NVML cannot be asked about it. This holds without NVML, for a card on
 //! which NVML never lists processes, and for a process without a pid in the daemon's namespace.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use gpushare_proto::explain::OrphanView;
 use gpushare_proto::{Bytes, ClientId, GpuUuid, Nanos, SessionId};
@@ -39,7 +39,13 @@ pub(crate) const LONG: Nanos = Nanos::from_secs(1);
 
 /// Ended processes whose memory is still on a card, by client number.
 #[derive(Debug, Default)]
-pub(crate) struct Orphans(BTreeMap<ClientId, Orphan>);
+pub(crate) struct Orphans {
+    all: BTreeMap<ClientId, Orphan>,
+    /// Points in time of the next questions to NVML about dead processes.
+    due: BTreeSet<(Nanos, ClientId)>,
+    /// Points in time from which on memory is late.
+    usual_ends: BTreeSet<(Nanos, ClientId)>,
+}
 
 #[derive(Debug)]
 struct Orphan {
@@ -100,31 +106,47 @@ impl Orphans {
     ) {
         let dead = alive.is_none().then(|| Dead::new(now, questions));
         let orphan = Orphan { ended: now, dead, witnessed, _watch: alive.unwrap_or_default(), entry };
-        self.0.insert(orphan.entry.client, orphan);
+        self.insert(orphan);
+    }
+
+    fn insert(&mut self, orphan: Orphan) {
+        let id = orphan.entry.client;
+        self.usual_ends.insert((orphan.usual_end(), id));
+        self.due.extend(orphan.dead.as_ref().map(|dead| (dead.next, id)));
+        self.all.insert(id, orphan);
+    }
+
+    fn take(&mut self, id: ClientId) -> Option<Orphan> {
+        let orphan = self.all.remove(&id)?;
+        self.usual_ends.remove(&(orphan.usual_end(), id));
+        if let Some(dead) = &orphan.dead {
+            self.due.remove(&(dead.next, id));
+        }
+        Some(orphan)
     }
 
     pub(crate) fn died(&mut self, id: ClientId, now: Nanos, questions: u64) {
-        if let Some(orphan) = self.0.get_mut(&id) {
-            orphan.dead = Some(Dead::new(now, questions));
+        if let Some(orphan) = self.take(id) {
+            self.insert(Orphan { dead: Some(Dead::new(now, questions)), ..orphan });
         }
     }
 
     /// Removes an orphan. Returns its registry entry, and whether the log reported its memory as late.
     pub(crate) fn remove(&mut self, id: ClientId) -> Option<(ClientEntry, bool)> {
-        let Orphan { entry, dead, .. } = self.0.remove(&id)?;
+        let Orphan { entry, dead, .. } = self.take(id)?;
         Some((entry, dead.is_some_and(|dead| dead.logged)))
     }
 
     pub(crate) fn ids(&self) -> Vec<ClientId> {
-        self.0.keys().copied().collect()
+        self.all.keys().copied().collect()
     }
 
     pub(crate) fn entry(&self, id: ClientId) -> Option<&ClientEntry> {
-        self.0.get(&id).map(|orphan| &orphan.entry)
+        self.all.get(&id).map(|orphan| &orphan.entry)
     }
 
     pub(crate) fn due(&self) -> Option<Nanos> {
-        self.0.values().filter_map(|orphan| Some(orphan.dead.as_ref()?.next)).min()
+        self.due.first().map(|&(next, _)| next)
     }
 
     /// Returns the point in time until which memory of a card may be freed, of one session or of all. Only
@@ -135,18 +157,20 @@ impl Orphans {
         of: Option<SessionId>,
         (ended, now): (Nanos, Nanos),
     ) -> Option<Nanos> {
-        let there = self.0.values().filter(|orphan| {
+        let counts = |orphan: &Orphan| {
             let counts = of.is_none_or(|session| orphan.entry.session == session);
             counts && orphan.ended <= ended && orphan.uses(card)
-        });
-        there.map(Orphan::usual_end).filter(|&end| end > now).max()
+        };
+        let later = self.usual_ends.range((now, ClientId(u64::MAX))..).rev();
+        let mut later = later.filter(|(_, id)| self.all.get(id).is_some_and(counts));
+        later.next().map(|&(end, _)| end).filter(|&end| end > now)
     }
 
     /// Returns the bytes that dead processes of a session certainly have on a card. A process that died
     /// without a daemon may have freed some of its booked bytes, so it counts only once NVML has listed it.
     pub(crate) fn certain_bytes(&self, session: SessionId, card: GpuUuid) -> Bytes {
         let listed = |orphan: &Orphan| orphan.dead.as_ref().is_some_and(|dead| dead.listed);
-        let own = self.0.values().filter(|orphan| orphan.entry.session == session);
+        let own = self.all.values().filter(|orphan| orphan.entry.session == session);
         let certain = own.filter(|orphan| orphan.witnessed || listed(orphan));
         let cards = certain.flat_map(|orphan| &orphan.entry.cards);
         cards.filter(|of| of.card.uuid == card).map(|of| of.used).sum()
@@ -154,15 +178,20 @@ impl Orphans {
 
     /// Postpones all questions about dead processes, because NVML cannot be asked now.
     pub(crate) fn ask_later(&mut self, now: Nanos) {
-        let dead = self.0.values_mut().filter_map(|orphan| orphan.dead.as_mut());
-        dead.for_each(|dead| dead.wait(now));
+        self.due.clear();
+        for (&id, orphan) in &mut self.all {
+            if let Some(dead) = &mut orphan.dead {
+                dead.wait(now);
+                self.due.insert((dead.next, id));
+            }
+        }
     }
 
     /// Evaluates the answer to question number `asked`. Returns the processes that are listed on none of
     /// their cards; NVML is asked about the others again later.
     pub(crate) fn unlisted(&mut self, usages: &Usages, asked: u64, now: Nanos) -> Vec<ClientId> {
         let mut unlisted = Vec::new();
-        for (&id, Orphan { entry, dead, .. }) in &mut self.0 {
+        for (&id, Orphan { entry, dead, .. }) in &mut self.all {
             let Some(dead) = dead.as_mut().filter(|dead| dead.questions < asked) else {
                 continue;
             };
@@ -173,7 +202,9 @@ impl Orphans {
             };
             dead.listed |= entry.cards.iter().any(|of| on(of) == Some(true));
             if entry.cards.iter().any(|of| on(of) != Some(false)) {
+                self.due.remove(&(dead.next, id));
                 dead.wait(now);
+                self.due.insert((dead.next, id));
             } else {
                 unlisted.push(id);
             }
@@ -188,13 +219,13 @@ impl Orphans {
             let dead = dead.filter(|dead| !dead.logged && now - dead.since >= LONG);
             dead.map(|dead| dead.logged = true).is_some()
         };
-        let all = self.0.values_mut();
+        let all = self.all.values_mut();
         all.filter_map(|orphan| late(orphan).then_some(&orphan.entry)).collect()
     }
 
     /// Returns the memory of a session's dead processes, for `gpushare-ctl explain`.
     pub(crate) fn views(&self, session: SessionId, now: Nanos, cards: &Cards) -> Vec<OrphanView> {
-        let own = self.0.values().filter(|orphan| orphan.entry.session == session);
+        let own = self.all.values().filter(|orphan| orphan.entry.session == session);
         let on_cards = own.flat_map(|orphan| orphan.entry.cards.iter().map(move |of| (orphan, of)));
         let view = |(orphan, of): (&Orphan, &CardUse)| {
             Some(OrphanView {
@@ -241,7 +272,9 @@ mod tests {
             witnessed: false,
             _watch: Watch::default(),
         };
-        Orphans(BTreeMap::from([(ClientId(1), orphan)]))
+        let mut orphans = Orphans::default();
+        orphans.insert(orphan);
+        orphans
     }
 
     fn is_over(orphans: &mut Orphans, usages: [Option<Vec<u32>>; 2], asked: u64) -> bool {
@@ -301,6 +334,20 @@ mod tests {
         assert_eq!(back(CARD, None, Nanos(NOW.0 - 1)), None);
         assert_eq!(back(GpuUuid::gpu([3; 16]), None, NOW), None);
         assert_eq!(orphans.expected_back(CARD, None, (NOW, NOW + USUAL)), None);
+    }
+
+    #[test]
+    fn the_next_question_is_that_of_the_process_that_waits_shortest() {
+        let mut orphans = dead_after(0);
+        assert_eq!(orphans.due(), Some(NOW));
+        assert!(!is_over(&mut orphans, [None, None], 1));
+        assert_eq!(orphans.due(), Some(NOW + FIRST_PAUSE));
+        orphans.died(ClientId(1), NOW + LONG, 1);
+        assert_eq!(orphans.due(), Some(NOW + LONG));
+        orphans.ask_later(NOW + LONG);
+        assert_eq!(orphans.due(), Some(NOW + LONG + FIRST_PAUSE));
+        assert!(orphans.remove(ClientId(1)).is_some());
+        assert_eq!((orphans.due(), orphans.usual_ends.len()), (None, 0));
     }
 
     #[test]
