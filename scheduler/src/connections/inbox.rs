@@ -1,7 +1,7 @@
 //! Queues of events from all connections to the engine. They are fair by user and connection (`fair.rs`).
 //!
 //! ```text
-//!                   messages of clients, hellos, ends ─▶ fair queue ── always first ──▶ engine handles it
+//!                   messages of clients, hellos, ends ─▶ fair queue ──────────────▶ engine handles it
 //!   connection ──<                                                                          │
 //!        ▲          questions, which everybody may ask ─▶ fair queue ── a quarter of ──▶    │
 //!        │                                                              the time            │
@@ -13,7 +13,7 @@
 //! daemon's memory nor the queues. Questions leave the daemon idle for most of the time, so that it runs
 //! at once when a client wakes it, on a busy machine too.
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use gpushare_proto::Nanos;
@@ -42,6 +42,8 @@ pub(crate) struct Inbox {
     questions: Mutex<Queue>,
     /// Point in monotonic time from which on the next question is handled.
     next_question: AtomicU64,
+    /// Whether a question comes before the next message, if one may be handled.
+    question_is_next: AtomicBool,
     /// Signal that a queue is not empty.
     news: Notify,
 }
@@ -89,6 +91,7 @@ impl Inbox {
             messages: Mutex::new(FairQueue::new()),
             questions: Mutex::new(FairQueue::new()),
             next_question: AtomicU64::new(0),
+            question_is_next: AtomicBool::new(false),
             news: Notify::new(),
         })
     }
@@ -101,10 +104,16 @@ impl Inbox {
     pub(crate) async fn next(&self) -> (ConnectionEvent, Handling<'_>) {
         loop {
             let pause = self.next_question() - clock::monotonic();
-            let next = lock(&self.messages).pop();
-            let next = next.or_else(|| pause.is_zero().then(|| lock(&self.questions).pop())?);
+            let message = || lock(&self.messages).pop();
+            let question = || pause.is_zero().then(|| lock(&self.questions).pop())?;
+            // In turns, since a flood of messages must not keep questions waiting for ever.
+            let next = match self.question_is_next.load(Ordering::Relaxed) {
+                true => question().or_else(message),
+                false => message().or_else(question),
+            };
             if let Some((ticket, Message { event, handled })) = next {
                 let (kind, began) = (event.kind(), clock::thread());
+                self.question_is_next.store(kind != Kind::Question, Ordering::Relaxed);
                 return (event, Handling { inbox: self, ticket, kind, began, handled });
             }
             if lock(&self.questions).is_empty() {
@@ -199,15 +208,35 @@ mod tests {
             sender.add(ConnectionEvent::Tenant { connection: ConnectionId(n), request });
         }
         let began = clock::monotonic();
-        drop(inbox.next().await.1);
         inbox.sender(Principal::own(), ConnectionId(999)).add(closed(999));
-        assert!(matches!(inbox.next().await.0, ConnectionEvent::Closed { .. }), "before 255 questions");
-        for _ in 0..255 {
-            drop(inbox.next().await.1);
+        let mut ends = 0;
+        for count in 1..=257 {
+            let (event, handling) = inbox.next().await;
+            drop(handling);
+            ends += u32::from(matches!(event, ConnectionEvent::Closed { .. }));
+            assert!(ends == 1 || count < 3, "one question at most came before the end");
         }
         // Each costs the daemon 10 µs at least, of which a quarter is theirs.
         let least = Nanos(256 * TRANSFER.0 * QUESTIONS) - CREDIT;
         assert!(inbox.next_question() >= began + least);
+    }
+
+    #[tokio::test]
+    async fn a_flood_of_messages_keeps_no_question_waiting() {
+        let inbox = Inbox::new();
+        let asker = inbox.sender(Principal::own(), ConnectionId(999));
+        asker.add(ConnectionEvent::Tenant { connection: ConnectionId(999), request: TenantRequest::Gpus });
+        let mut before = 0;
+        loop {
+            inbox.sender(Principal::own(), ConnectionId(before)).add(closed(before));
+            let (event, handling) = inbox.next().await;
+            drop(handling);
+            if matches!(event, ConnectionEvent::Tenant { .. }) {
+                break;
+            }
+            before += 1;
+        }
+        assert!(before < 3, "{before} were handled before");
     }
 
     #[tokio::test]
