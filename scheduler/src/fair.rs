@@ -63,14 +63,17 @@ impl<U: Clone + Eq + Hash, C: Copy + Ord, T> FairQueue<U, C, T> {
 
     /// Adds an item behind those of the same connection.
     pub(crate) fn push(&mut self, name: &U, connection: C, item: T) {
-        let number = match self.numbers.get(name) {
-            Some(number) => *number,
-            None => self.add(name),
-        };
+        let number = self.ticket(name, connection).user;
         let Some(user) = self.users.get_mut(&number) else { return };
         user.items.entry(connection).or_default().push_back(item);
         user.line.enter(connection);
         self.line.enter(number);
+    }
+
+    /// Returns a ticket to charge for work that does not wait in the queue.
+    pub(crate) fn ticket(&mut self, name: &U, connection: C) -> Ticket<C> {
+        let known = self.numbers.get(name).copied();
+        Ticket { user: known.unwrap_or_else(|| self.add(name)), connection }
     }
 
     fn add(&mut self, name: &U) -> u64 {

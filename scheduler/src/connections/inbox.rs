@@ -1,18 +1,22 @@
 //! Queues of events from all connections to the engine. They are fair by user and connection (`fair.rs`).
 //!
 //! ```text
-//!                   messages of clients, hellos, ends ─▶ fair queue ──────────────▶ engine handles it
-//!   connection ──<                                                                          │
-//!        ▲          questions, which everybody may ask ─▶ fair queue ── a quarter of ──▶    │
-//!        │                                                              the time            │
-//!        └────────────────────── reads its next message ◀───────────────────────────────────┘
+//!                   ends ─▶ queue in order ── before all others ──────────▶ engine handles it
+//!   connection ──<  messages of clients, hellos ─▶ fair queue ──────────────▶            │
+//!        ▲          questions, which everybody may ask ─▶ fair queue ── a quarter of ──▶ │
+//!        │                                                              the time         │
+//!        └────────────────────── reads its next message ◀────────────────────────────────┘
 //! ```
 //!
 //! A connection has one message in the queues at a time, and reads the next one when the engine has
 //! handled it. So whoever sends faster than the engine handles fills its own socket, and neither the
 //! daemon's memory nor the queues. Questions leave the daemon idle for most of the time, so that it runs
 //! at once when a client wakes it, on a busy machine too.
+//!
+//! Nothing overtakes the end of a connection. So whoever learns that a process is dead, and then asks for
+//! its memory, is not refused.
 
+use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -38,6 +42,7 @@ type Queue = FairQueue<Principal, ConnectionId, Message>;
 
 #[derive(Debug)]
 pub(crate) struct Inbox {
+    ends: Mutex<VecDeque<(Ticket<ConnectionId>, Message)>>,
     messages: Mutex<Queue>,
     questions: Mutex<Queue>,
     /// Point in monotonic time from which on the next question is handled.
@@ -88,6 +93,7 @@ pub(super) enum Kind {
 impl Inbox {
     pub(crate) fn new() -> Arc<Self> {
         Arc::new(Self {
+            ends: Mutex::default(),
             messages: Mutex::new(FairQueue::new()),
             questions: Mutex::new(FairQueue::new()),
             next_question: AtomicU64::new(0),
@@ -104,12 +110,13 @@ impl Inbox {
     pub(crate) async fn next(&self) -> (ConnectionEvent, Handling<'_>) {
         loop {
             let pause = self.next_question() - clock::monotonic();
+            let end = lock(&self.ends).pop_front();
             let message = || lock(&self.messages).pop();
             let question = || pause.is_zero().then(|| lock(&self.questions).pop())?;
             // In turns, since a flood of messages must not keep questions waiting for ever.
             let next = match self.question_is_next.load(Ordering::Relaxed) {
-                true => question().or_else(message),
-                false => message().or_else(question),
+                true => end.or_else(question).or_else(message),
+                false => end.or_else(message).or_else(question),
             };
             if let Some((ticket, Message { event, handled })) = next {
                 let (kind, began) = (event.kind(), clock::thread());
@@ -136,8 +143,8 @@ impl Inbox {
     }
 }
 
-fn lock(queue: &Mutex<Queue>) -> MutexGuard<'_, Queue> {
-    // No function of the queue panics, so a poisoned lock is usable.
+fn lock<T>(queue: &Mutex<T>) -> MutexGuard<'_, T> {
+    // No function of the queues panics, so a poisoned lock is usable.
     queue.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
@@ -152,8 +159,14 @@ impl Sender {
     /// ignored.
     pub(super) fn add(&self, event: ConnectionEvent) {
         let mut queue = self.inbox.queue_of(event.kind());
+        let is_end = matches!(event, ConnectionEvent::Closed { .. });
         let message = Message { event, handled: self.handled.clone() };
-        queue.push(&self.principal, self.connection, message);
+        if is_end {
+            let ticket = queue.ticket(&self.principal, self.connection);
+            lock(&self.inbox.ends).push_back((ticket, message));
+        } else {
+            queue.push(&self.principal, self.connection, message);
+        }
         drop(queue);
         self.inbox.news.notify_one();
     }
@@ -175,6 +188,7 @@ impl Drop for Handling<'_> {
 
 #[cfg(test)]
 mod tests {
+    use gpushare_proto::admin::AdminRequest;
     use gpushare_proto::tenant::TenantRequest;
     use tokio::task::{JoinSet, yield_now};
 
@@ -184,14 +198,18 @@ mod tests {
         ConnectionEvent::Closed { connection: ConnectionId(connection) }
     }
 
+    fn message(connection: u64) -> ConnectionEvent {
+        ConnectionEvent::Admin { connection: ConnectionId(connection), request: AdminRequest::Status }
+    }
+
     #[tokio::test]
     async fn a_connection_waits_until_its_message_is_handled() {
         let inbox = Inbox::new();
         let sender = inbox.sender(Principal::own(), ConnectionId(1));
         let mut sending = JoinSet::new();
-        sending.spawn(async move { sender.send(closed(1)).await });
+        sending.spawn(async move { sender.send(message(1)).await });
         let (event, handling) = inbox.next().await;
-        assert!(matches!(event, ConnectionEvent::Closed { connection: ConnectionId(1) }));
+        assert!(matches!(event, ConnectionEvent::Admin { connection: ConnectionId(1), .. }));
         yield_now().await;
         assert!(sending.try_join_next().is_none());
         drop(handling);
@@ -199,26 +217,24 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn questions_take_a_part_of_the_time_and_no_message_waits_for_them() {
+    async fn questions_take_a_part_of_the_time_and_no_end_waits_for_them() {
+        const ASKED: u64 = 1024;
         let inbox = Inbox::new();
         let asking: Vec<Sender> =
-            (1..=256).map(|n| inbox.sender(Principal::own(), ConnectionId(n))).collect();
-        for (sender, n) in asking.iter().zip(1..) {
+            (0..ASKED).map(|n| inbox.sender(Principal::own(), ConnectionId(n))).collect();
+        for (sender, n) in asking.iter().zip(0..) {
             let request = TenantRequest::Gpus;
             sender.add(ConnectionEvent::Tenant { connection: ConnectionId(n), request });
         }
         let began = clock::monotonic();
-        inbox.sender(Principal::own(), ConnectionId(999)).add(closed(999));
-        let mut ends = 0;
-        for count in 1..=257 {
-            let (event, handling) = inbox.next().await;
-            drop(handling);
-            ends += u32::from(matches!(event, ConnectionEvent::Closed { .. }));
-            assert!(ends == 1 || count < 3, "one question at most came before the end");
+        inbox.sender(Principal::own(), ConnectionId(9999)).add(closed(9999));
+        assert!(matches!(inbox.next().await.0, ConnectionEvent::Closed { .. }));
+        for _ in 0..ASKED {
+            drop(inbox.next().await.1);
         }
         // Each costs the daemon 10 µs at least, of which a quarter is theirs.
-        let least = Nanos(256 * TRANSFER.0 * QUESTIONS) - CREDIT;
-        assert!(inbox.next_question() >= began + least);
+        let least = Nanos(ASKED * TRANSFER.0 * QUESTIONS) - CREDIT;
+        assert!(!least.is_zero() && inbox.next_question() >= began + least);
     }
 
     #[tokio::test]
@@ -228,7 +244,7 @@ mod tests {
         asker.add(ConnectionEvent::Tenant { connection: ConnectionId(999), request: TenantRequest::Gpus });
         let mut before = 0;
         loop {
-            inbox.sender(Principal::own(), ConnectionId(before)).add(closed(before));
+            inbox.sender(Principal::own(), ConnectionId(before)).add(message(before));
             let (event, handling) = inbox.next().await;
             drop(handling);
             if matches!(event, ConnectionEvent::Tenant { .. }) {
@@ -240,23 +256,37 @@ mod tests {
     }
 
     #[tokio::test]
+    async fn no_message_overtakes_the_end_of_a_connection() {
+        let inbox = Inbox::new();
+        let dead = inbox.sender(Principal::own(), ConnectionId(1));
+        // The connection has had much time, the other one none.
+        for _ in 0..8 {
+            dead.add(message(1));
+            drop(inbox.next().await.1);
+        }
+        inbox.sender(Principal::own(), ConnectionId(2)).add(message(2));
+        dead.add(closed(1));
+        assert!(matches!(inbox.next().await.0, ConnectionEvent::Closed { .. }));
+    }
+
+    #[tokio::test]
     async fn a_message_overtakes_those_of_connections_that_sent_much() {
         let inbox = Inbox::new();
         let senders: Vec<Sender> =
             (1..=256).map(|n| inbox.sender(Principal::own(), ConnectionId(n))).collect();
-        let flood = || senders.iter().zip(1..).for_each(|(sender, n)| sender.add(closed(n)));
+        let flood = || senders.iter().zip(1..).for_each(|(sender, n)| sender.add(message(n)));
         flood();
         for _ in 0..256 {
             drop(inbox.next().await.1);
         }
         flood();
         drop(inbox.next().await.1);
-        inbox.sender(Principal::own(), ConnectionId(999)).add(closed(999));
+        inbox.sender(Principal::own(), ConnectionId(999)).add(message(999));
         let mut before = 0;
         loop {
             let (event, handling) = inbox.next().await;
             drop(handling);
-            if matches!(event, ConnectionEvent::Closed { connection: ConnectionId(999) }) {
+            if matches!(event, ConnectionEvent::Admin { connection: ConnectionId(999), .. }) {
                 break;
             }
             before += 1;
