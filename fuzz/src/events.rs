@@ -9,7 +9,7 @@ use std::collections::BTreeSet;
 
 use gpushare_core::config::{StuckPolicy, Tuning};
 use gpushare_core::harness::Harness;
-use gpushare_core::{Config, Core, Effect, Event, Standing};
+use gpushare_core::{Config, Core, Effect, Event, Standing, UserId};
 use gpushare_proto::admin::{Knob, Mode, Setting};
 use gpushare_proto::session::Priority;
 use gpushare_proto::{
@@ -85,6 +85,18 @@ impl Tape<'_> {
 
     fn session(&mut self) -> SessionId {
         SessionId(u64::from(self.below(4)))
+    }
+
+    fn user(&mut self) -> UserId {
+        UserId(u64::from(self.below(3)))
+    }
+
+    fn priority(&mut self) -> Priority {
+        match self.below(3) {
+            0 => Priority::Low,
+            1 => Priority::Normal,
+            _ => Priority::High,
+        }
     }
 
     fn request(&mut self) -> RequestId {
@@ -274,7 +286,15 @@ fn event(tape: &mut Tape<'_>, gates: &[GateWord]) -> Event {
         18 => Event::Released { client, word: tape.word(gates), drain: tape.time() },
         19 => match tape.below(4) {
             0 => Event::ExpectedGone { client },
-            1 => Event::Lead { session: tape.session(), gpu, lead_ns: tape.bytes().0.cast_signed() },
+            1 => match tape.below(2) {
+                0 => Event::Lead { session: tape.session(), gpu, lead_ns: tape.bytes().0.cast_signed() },
+                _ => Event::UserLead {
+                    user: tape.user(),
+                    priority: tape.priority(),
+                    gpu,
+                    lead_ns: tape.bytes().0.cast_signed(),
+                },
+            },
             _ => Event::ExpectedUses { client, gpu, bytes: tape.bytes() },
         },
         20 => match tape.below(4) {
@@ -299,14 +319,15 @@ fn event(tape: &mut Tape<'_>, gates: &[GateWord]) -> Event {
                 _ => Standing::Over,
             },
         },
-        27 => Event::Share {
-            session: tape.session(),
-            weight: u32::from(tape.byte()) * 50,
-            priority: match tape.below(3) {
-                0 => Priority::Low,
-                1 => Priority::Normal,
-                _ => Priority::High,
-            },
+        27 => match tape.below(2) {
+            0 => {
+                let (session, weight) = (tape.session(), u32::from(tape.byte()) * 50);
+                Event::Share { session, weight, priority: tape.priority() }
+            }
+            _ => {
+                let (session, user) = (tape.session(), tape.user());
+                Event::Owner { session, user, weight: u32::from(tape.byte()) * 50 }
+            }
         },
         28 => Event::Compute {
             session: tape.session(),

@@ -34,6 +34,7 @@ pub use events::{Effect, Event, Notice, Standing, WaitsFor};
 pub use machine::Core;
 pub use memory::recalls::Kind;
 pub use session::gate::FIRST_WORD;
+pub use session::share::UserId;
 pub use values::gpu_set::GpuSet;
 pub use view::figures::MemoryFigures;
 pub use view::snapshot::Snapshot;

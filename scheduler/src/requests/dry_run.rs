@@ -93,6 +93,7 @@ fn forecast_on(
         compute: compute_on(&terms.compute, &engine.cards, gpu),
         weight: terms.weight,
         priority: terms.priority,
+        user: None,
         oversubscribe,
     };
     let CoreForecast { capacity, promised, used, fits, mode, then, ahead, quantum, switch, bound } =

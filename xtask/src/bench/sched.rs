@@ -16,6 +16,9 @@ pub(super) const CHECK: Check = Check {
     effort: Effort::Timed,
     bounds: &[
         Bound::at_most("event in the core: 1000 sessions on 8 cards", 250.0, "atomic additions"),
+        Bound::at_most("event of 10,000 sessions / of 1000", 3.0, "×"),
+        Bound::at_most("event of 10,000 sessions of users / of 1000", 3.0, "×"),
+        Bound::at_most("event of 10,000 sessions with gangs / of 1000", 10.0, "×"),
         Bound::at_most("median of a grant / (1.5 echoes + 5 us)", 1.0, "×"),
         Bound::at_most("p99 of a grant / (2 echoes + 20 us)", 1.0, "×"),
     ],
@@ -32,6 +35,12 @@ pub(super) struct Sched {
     atomic_ns: f64,
     /// Events of 1000 sessions on 8 cards.
     events_per_s: u64,
+    /// Time of an event with ten times as many sessions, divided by the time with these.
+    growth: f64,
+    /// The same where each user has four sessions.
+    growth_of_users: f64,
+    /// The same where each eighth session uses two cards.
+    growth_of_gangs: f64,
     /// Median time of the same frame to another process and back.
     echo_p50_us: f64,
     /// From the request to the open gate, on a card that is free.
@@ -42,6 +51,9 @@ pub(super) struct Sched {
 #[derive(Deserialize)]
 struct Core {
     events_per_s: u64,
+    growth: f64,
+    growth_of_users: f64,
+    growth_of_gangs: f64,
 }
 
 #[derive(Deserialize)]
@@ -67,6 +79,9 @@ pub(super) fn measure() -> anyhow::Result<Sched> {
     Ok(Sched {
         atomic_ns,
         events_per_s: core.events_per_s,
+        growth: core.growth,
+        growth_of_users: core.growth_of_users,
+        growth_of_gangs: core.growth_of_gangs,
         echo_p50_us: grant.echo_p50_us,
         grant_p50_us: grant.grant_p50_us,
         grant_p99_us: grant.grant_p99_us,
@@ -79,6 +94,9 @@ impl Sched {
         let echo = self.echo_p50_us;
         vec![
             1e9 / self.events_per_s as f64 / self.atomic_ns,
+            self.growth,
+            self.growth_of_users,
+            self.growth_of_gangs,
             self.grant_p50_us / (1.5 * echo + 5.0),
             self.grant_p99_us / (2.0 * echo + 20.0),
         ]

@@ -107,9 +107,15 @@ impl Charge {
 
     /// Time that a holder will be charged for if its turn ends now.
     pub(crate) fn owed(&self, now: Nanos, entered: Reading) -> Nanos {
+        let clock = self.clocks(now)[usize::from(entered.moves)];
+        Nanos(u64::try_from(clock - entered.clock).unwrap_or(u64::MAX))
+    }
+
+    /// Resident clock and moving clock at the time `now`.
+    pub(crate) fn clocks(&self, now: Nanos) -> [u128; 2] {
         let mut ahead = *self;
         ahead.advance(now);
-        Nanos(u64::try_from(ahead.group(entered.moves).clock - entered.clock).unwrap_or(u64::MAX))
+        [ahead.resident.clock, ahead.moving.clock]
     }
 
     /// Whether `spent = paid + owed + undivided`; `owed` is the holders' time that is not charged yet.

@@ -6,41 +6,39 @@
 //!   book or lock changes ─▶ OnCard::listed, as it was ─▶ CardIndex::list takes that out and the new one in
 //! ```
 
+use std::cmp::Reverse;
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
-use std::ops::Bound;
 
-use gpushare_proto::{Bytes, SessionId};
+use gpushare_proto::{Bytes, ClientId, SessionId};
 
 use crate::memory::sums::{Sums, Total};
-use crate::session::lock::Turn;
 use crate::session::on_card::{Listing, Presence};
-use crate::session::share::{Share, Virtual};
+use crate::session::share::{Branch, Class, Share};
 
 /// Counts, sums and ordered sets over the sessions on one card.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct CardIndex {
     /// Sums over the memory books of all sessions on the card.
     pub(crate) sums: Sums,
+    /// Processes with free lease on the card as last seen, by the number of bytes.
+    pub(crate) lenders: BTreeSet<(Bytes, Reverse<ClientId>)>,
     /// Sessions with a process that uses the card.
     pub(crate) members: BTreeSet<SessionId>,
     /// Sessions that hold the lock, including those that were asked to give it back.
     pub(crate) holders: BTreeSet<SessionId>,
-    /// Sessions that pay for the card's time, ordered by share and charge clock. Equal ones are ordered by
-    /// charged time minus the clock's reading at its start.
-    payers: BTreeSet<(Share, bool, i128, SessionId)>,
-    /// Waiting sessions that may be granted a turn on the card, in the order of their turns.
-    pub(crate) queue: BTreeSet<(Turn, SessionId)>,
+    /// Number of waiting sessions that may be granted a turn on the card.
+    waiting: u32,
     /// Gangs (sessions that use several cards) in the card's queue.
     pub(crate) gangs: BTreeSet<SessionId>,
     /// Number of gangs (sessions that use several cards) that hold this card or wait for it.
     in_gangs: u32,
     /// Number of sessions with a live CUDA context on the card.
     users: u32,
-    /// Shares of the time of sessions with a live CUDA context.
-    live: Shares,
-    /// Shares of the time of those among them that want to run.
-    wanting: Shares,
+    /// Parts of the time of sessions with a live CUDA context.
+    live: Parts,
+    /// Parts of the time of those among them that want to run.
+    wanting: Parts,
     /// Sum of the compute limits of sessions that want to run, in hundredths of a percent.
     limits: u64,
     /// Number of sessions that hold the lock and were not asked to give it back.
@@ -65,8 +63,8 @@ impl CardIndex {
         change(&mut self.members, id, old.member, new.member);
         change(&mut self.holders, id, old.holds(), new.holds());
         count(&mut self.users, old.live, new.live);
-        self.live.replace(old.share_if(old.live), new.share_if(new.live));
-        self.wanting.replace(old.share_if(old.wants), new.share_if(new.wants));
+        self.live.replace(old.live.then_some(old), new.live.then_some(new));
+        self.wanting.replace(old.wants.then_some(old), new.wants.then_some(new));
         self.limits -= old.wanted_limit();
         self.limits += new.wanted_limit();
         count(&mut self.holding, old.keeps(), new.keeps());
@@ -81,16 +79,19 @@ impl CardIndex {
         change(&mut self.gangs, id, old.waits_in_gang(), new.waits_in_gang());
         let in_gang = |listing: &Listing| listing.gang && listing.shares();
         count(&mut self.in_gangs, in_gang(old), in_gang(new));
-        let payer = |listing: &Listing| Some((listing.share, listing.moves, listing.pays?, id));
-        if payer(old) != payer(new) {
-            payer(old).map(|payer| self.payers.remove(&payer));
-            self.payers.extend(payer(new));
-        }
-        if old.queued != new.queued {
-            old.queued.map(|turn| self.queue.remove(&(turn, id)));
-            self.queue.extend(new.queued.map(|turn| (turn, id)));
-        }
+        count(&mut self.waiting, old.queued.is_some(), new.queued.is_some());
         self.line += u64::from((old.presence, old.queued) != (new.presence, new.queued));
+    }
+
+    /// Updates the free lease of a process.
+    pub(crate) fn lend(&mut self, client: ClientId, before: Bytes, after: Bytes) {
+        if before == after {
+            return;
+        }
+        self.lenders.remove(&(before, Reverse(client)));
+        if !after.is_zero() {
+            self.lenders.insert((after, Reverse(client)));
+        }
     }
 
     /// Whether a session other than the asking one has a live context. `live` says whether the asking one
@@ -112,7 +113,7 @@ impl CardIndex {
     /// are no reason.
     pub(crate) fn contention(&self) -> Option<&'static str> {
         if self.wanting.are_unequal() {
-            return Some("sessions of unequal weight or priority want the card");
+            return Some("sessions with unequal shares of the time want the card");
         }
         (self.limits >= 10_000).then_some("the compute limits add up to the whole card")
     }
@@ -139,36 +140,14 @@ impl CardIndex {
         }
     }
 
-    pub(crate) fn least_waiting(&self) -> Option<Virtual> {
-        // The urgent ones are few, since the switch budget paid for each.
-        let urgent = self.queue.iter().take_while(|(turn, _)| !turn.regular);
-        let regular = self.queue.iter().find(|(turn, _)| turn.regular);
-        urgent.chain(regular).map(|(turn, _)| turn.had).min()
+    /// Number of waiting sessions that may be granted a turn on the card.
+    pub(crate) fn waiting(&self) -> usize {
+        self.waiting as usize
     }
 
     /// Whether a session with several cards holds this one or waits for it.
     pub(crate) fn has_gangs(&self) -> bool {
         self.in_gangs > 0
-    }
-
-    pub(crate) fn payers(&self) -> impl Iterator<Item = SessionId> {
-        self.payers.iter().map(|&(.., id)| id)
-    }
-
-    /// Returns, for each share and clock, the paying session with the least virtual time.
-    pub(crate) fn first_payers(&self) -> impl Iterator<Item = SessionId> {
-        let after = |&(share, moves, ..): &(Share, bool, i128, SessionId)| {
-            let last = (share, moves, i128::MAX, SessionId(u64::MAX));
-            self.payers.range((Bound::Excluded(last), Bound::Unbounded)).next()
-        };
-        let payers = std::iter::successors(self.payers.first(), move |payer| after(payer));
-        payers.map(|&(.., id)| id)
-    }
-
-    /// Returns the queued sessions that come before a session in the order of turns.
-    pub(crate) fn ahead_of(&self, id: SessionId) -> impl Iterator<Item = SessionId> {
-        let queue = self.queue.iter().map(|&(_, waits)| waits);
-        queue.take_while(move |waits| *waits != id)
     }
 
     /// Number of sessions with a live context, counted up to 2.
@@ -201,43 +180,88 @@ impl CardIndex {
         *self == other
     }
 
+    /// Notes that the order of users or classes in the queue changed.
+    pub(crate) fn order_changed(&mut self) {
+        self.line += 1;
+    }
+
     pub(crate) fn line(&self) -> u64 {
         self.line
     }
 }
 
-/// Number of sessions with each share of the time.
+/// Parts of a class's time that sessions are entitled to.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-struct Shares(BTreeMap<Share, u32>);
+struct Parts {
+    /// Sessions of each user and class.
+    users: BTreeMap<Branch, Siblings>,
+    /// Number of users' groups, and of sessions without user, by the part of each of their sessions. `None`
+    /// stands for groups in which the parts differ.
+    parts: BTreeMap<Option<Fraction>, u32>,
+}
 
-impl Shares {
-    fn replace(&mut self, old: Option<Share>, new: Option<Share>) {
-        if old == new {
+/// Number of a user's sessions of each share, and the part of each of them as it is counted.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+struct Siblings {
+    shares: BTreeMap<Share, u32>,
+    counted: Option<Option<Fraction>>,
+}
+
+/// Part of a class's time: the class, a weight, and the number of sessions that divide it.
+type Fraction = (Class, u32, u32);
+
+impl Parts {
+    fn replace(&mut self, old: Option<&Listing>, new: Option<&Listing>) {
+        let part = |listing: &Listing| (listing.branch, listing.share, listing.user_share);
+        if old.map(part) == new.map(part) {
             return;
         }
-        if let Some(share) = old
-            && let Entry::Occupied(mut number) = self.0.entry(share)
-        {
-            *number.get_mut() -= 1;
-            if *number.get() == 0 {
-                number.remove();
-            }
+        old.into_iter().for_each(|listing| self.change(listing, false));
+        new.into_iter().for_each(|listing| self.change(listing, true));
+    }
+
+    fn change(&mut self, listing: &Listing, joins: bool) {
+        let Some(user) = listing.user_share else {
+            return add(&mut self.parts, Some(fraction(listing.share, 1)), joins);
+        };
+        let siblings = self.users.entry(listing.branch).or_default();
+        add(&mut siblings.shares, listing.share, joins);
+        let number = siblings.shares.values().next().copied();
+        let part = number.map(|number| (siblings.shares.len() == 1).then(|| fraction(user, number)));
+        let counted = std::mem::replace(&mut siblings.counted, part);
+        if part.is_none() {
+            self.users.remove(&listing.branch);
         }
-        if let Some(share) = new {
-            *self.0.entry(share).or_default() += 1;
-        }
+        counted.into_iter().for_each(|part| add(&mut self.parts, part, false));
+        part.into_iter().for_each(|part| add(&mut self.parts, part, true));
     }
 
     fn are_unequal(&self) -> bool {
-        self.0.len() > 1
+        self.parts.len() > 1 || self.parts.contains_key(&None)
+    }
+}
+
+/// Returns the part of each of `number` equal sessions that divide a share, as a reduced fraction.
+fn fraction(share: Share, number: u32) -> Fraction {
+    let (mut divisor, mut rest) = (share.weight(), number);
+    while rest > 0 {
+        (divisor, rest) = (rest, divisor % rest);
+    }
+    (share.class, share.weight() / divisor, number / divisor)
+}
+
+/// Counts one more or one less of `key`.
+fn add<K: Ord>(numbers: &mut BTreeMap<K, u32>, key: K, joins: bool) {
+    match numbers.entry(key) {
+        Entry::Vacant(number) if joins => _ = number.insert(1),
+        Entry::Vacant(_) => {}
+        Entry::Occupied(mut number) if joins => *number.get_mut() += 1,
+        Entry::Occupied(number) if *number.get() == 1 => _ = number.remove(),
+        Entry::Occupied(mut number) => *number.get_mut() -= 1,
     }
 }
 
 impl Listing {
-    fn share_if(&self, counts: bool) -> Option<Share> {
-        counts.then_some(self.share)
-    }
-
     fn wanted_limit(&self) -> u64 {
         self.limit.filter(|_| self.wants).map_or(0, |limit| u64::from(limit.0))
     }

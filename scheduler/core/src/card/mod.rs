@@ -1,8 +1,9 @@
 //! One card: its capacity, its sharing mode, and the figures that were measured on it.
 
 pub(crate) mod budget;
-pub(crate) mod index;
 pub(crate) mod charge;
+pub(crate) mod groups;
+pub(crate) mod index;
 pub(crate) mod knobs;
 pub(crate) mod mode;
 pub(crate) mod quantum;
@@ -11,14 +12,14 @@ pub(crate) mod queue;
 use std::collections::VecDeque;
 
 use gpushare_proto::admin::Mode;
-use gpushare_proto::{Bytes, Nanos};
+use gpushare_proto::{Bytes, Nanos, SessionId};
 
 use crate::config::Config;
 use crate::memory::absent::Absent;
-use crate::session::share::Virtual;
 use crate::values::average::Average;
 use budget::SwitchBudget;
 use charge::Charge;
+use groups::Groups;
 use index::CardIndex;
 use knobs::Knobs;
 use mode::{Facts, ModeChoice};
@@ -28,12 +29,12 @@ use queue::Occupancy;
 const CONTEXTS: u64 = 8;
 /// Number of latest drain durations that are kept for `status` and the metrics.
 const DRAINS: usize = 256;
-/// Longest drain that enters the average of drains; a longer one counts as this.
-const UNUSUAL: Nanos = Nanos::from_secs(2);
-/// Smallest number of moved bytes from which a bandwidth is computed; a smaller move measures latency.
-const SUBSTANTIAL_MOVE: Bytes = Bytes::mib(64);
 /// Factor by which a measured bandwidth may differ from the configured one, since tenants report it.
 const BELIEF: u64 = 16;
+/// Number of expected move durations for which a grant waits for the process's report that its memory is in.
+const PATIENCE: u64 = 4;
+/// Longest such wait, unless twice the expected move is longer.
+const LONGEST_PATIENCE: Nanos = Nanos::from_secs(2);
 /// Number of slices in the window of a compute limit, unless the shortest quantum is longer than a slice.
 const SLICES: u64 = 10;
 
@@ -57,6 +58,15 @@ pub(crate) struct Alarms {
     pub(crate) figures: Option<Nanos>,
 }
 
+/// Round in which the sessions on a card are told their memory figures.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct FiguresRound {
+    /// Session that is told next, while a round is under way.
+    pub(crate) next: Option<SessionId>,
+    /// Whether figures changed since the round began.
+    pub(crate) changed: bool,
+}
+
 /// State of one card: memory, mode, index of sessions, measured figures and timers.
 #[derive(Clone, Debug)]
 pub(crate) struct Card {
@@ -70,6 +80,7 @@ pub(crate) struct Card {
     /// Figures of the card when processes were last told them.
     pub(crate) told: Told,
     pub(crate) alarms: Alarms,
+    pub(crate) figures: FiguresRound,
     pub(crate) handoffs: u64,
     pub(crate) aborted_drops: u64,
     pub(crate) moved: Bytes,
@@ -77,17 +88,18 @@ pub(crate) struct Card {
     pub(crate) charge: Charge,
     /// Budget of time that may still be spent on early switches.
     pub(crate) budget: SwitchBudget,
-    /// Least virtual time of the card's holding and waiting sessions; it never goes down.
-    pub(crate) floor: Virtual,
+    /// Classes and users of the sessions on the card, with the order of their turns.
+    pub(crate) groups: Groups,
     /// Point in time at which the card's lock holders or its queue last changed.
     pub(crate) moved_up: Nanos,
     /// Point in time at which the last session to release the card was asked for it, or released it unasked.
     pub(crate) vacated: Nanos,
-    /// Start of the present memory moves to the card, and the bytes brought in since then.
-    moves: Option<(Nanos, Bytes)>,
     drains: VecDeque<Nanos>,
-    expected_drain: Average,
-    bandwidth: Average,
+    usual_drain: Average,
+    /// Usual bandwidth of a session's move, in bytes a second.
+    usual_bandwidth: Average,
+    /// Drain and bandwidth that count before the first ones were measured.
+    configured: (Nanos, Bytes),
 }
 
 impl Card {
@@ -100,18 +112,19 @@ impl Card {
             took_turns: false,
             told: Told::default(),
             alarms: Alarms::default(),
+            figures: FiguresRound::default(),
             handoffs: 0,
             aborted_drops: 0,
             moved: Bytes::ZERO,
             charge: Charge::default(),
             budget: SwitchBudget::new(Nanos::ZERO, config.budget_max),
-            floor: Virtual::default(),
+            groups: Groups::new(config.trickle),
             moved_up: Nanos::ZERO,
             vacated: Nanos::ZERO,
-            moves: None,
             drains: VecDeque::new(),
-            expected_drain: Average::new(config.drain_target.0),
-            bandwidth: Average::new(config.bandwidth_per_second.0),
+            usual_drain: Average::default(),
+            usual_bandwidth: Average::default(),
+            configured: (config.drain_target, config.bandwidth_per_second),
         }
     }
 
@@ -238,14 +251,22 @@ impl Card {
         self.takes_turns() || self.index.may_contend()
     }
 
-    pub(crate) fn expected_drain(&self) -> Nanos {
-        Nanos(self.expected_drain.get())
+    /// Usual drain on the card: the average of the latest drains.
+    pub(crate) fn usual_drain(&self) -> Nanos {
+        self.usual_drain.get().map_or(self.configured.0, Nanos)
     }
 
     /// Expected duration of the move that brings in a newly granted session's missing memory. `own` is the
     /// session's working set.
     pub(crate) fn expected_move(&self, own: Bytes) -> Nanos {
-        quantum::transfer(self.excess(own), Bytes(self.bandwidth.get()))
+        quantum::transfer(self.excess(own), self.usual_bandwidth.get().map_or(self.configured.1, Bytes))
+    }
+
+    /// Duration for which a newly granted session may bring its memory in before its quantum begins.
+    pub(crate) fn move_patience(&self, own: Bytes) -> Nanos {
+        let usual = self.expected_move(own);
+        let twice = Nanos(usual.0.saturating_mul(2));
+        Nanos(usual.0.saturating_mul(PATIENCE)).min(twice.max(LONGEST_PATIENCE))
     }
 
     /// Number of bytes that a newly granted session with a working set of `own` bytes must bring in. Zero
@@ -257,10 +278,11 @@ impl Card {
         }
     }
 
-    /// Cost in time of a switch to another session: drain of the holders, expected move, and a configured
-    /// rest.
+    /// Cost in time of a switch to another session: usual drain, expected move, and a configured rest. A drain
+    /// counts up to the duration from which it is late, since the session that drains is charged for it.
     pub(crate) fn switch_cost(&self, expected_move: Nanos, config: &Config) -> Nanos {
-        self.expected_drain() + expected_move + config.switch_cost
+        let late = self.knobs.window_target.0.saturating_mul(u64::from(config.late_factor.max(1)));
+        self.usual_drain().min(Nanos(late)) + expected_move + config.switch_cost
     }
 
     /// Quantum of a newly granted session whose memory move takes `expected_move`.
@@ -285,11 +307,6 @@ impl Card {
         self.knobs.quantum.is_some()
     }
 
-    /// Longest drain that counts as usual on the card.
-    pub(crate) fn usual_drain(&self) -> Nanos {
-        self.expected_drain().max(self.knobs.window_target)
-    }
-
     /// Returns the time that may be spent on early switches; zero where the administrator fixed the quantum.
     pub(crate) fn budget(&mut self, now: Nanos, config: &Config) -> Nanos {
         if self.knobs.quantum.is_some() {
@@ -301,8 +318,7 @@ impl Card {
     /// Records the duration of a completed drain. A `typical` one also enters the average of drains.
     pub(crate) fn drained(&mut self, drain: Nanos, typical: bool) {
         if typical {
-            // A drain of minutes says little about the next, and must not make all turns that long.
-            self.expected_drain.add(drain.min(UNUSUAL).0);
+            self.usual_drain.add(drain.0);
         }
         self.drains.push_back(drain);
         if self.drains.len() > DRAINS {
@@ -315,32 +331,11 @@ impl Card {
         self.drains.iter().copied().collect()
     }
 
-    /// Records that a session begins to bring its memory in. `alone` says that no other session does so now.
-    pub(crate) fn begin_move(&mut self, now: Nanos, alone: bool) {
-        if alone || self.moves.is_none() {
-            self.moves = Some((now, Bytes::ZERO));
-        }
-    }
-
-    /// Records that a process has brought `bytes` in; `last` says that no other process is still moving.
-    /// Overlapping moves share the link, so their bytes are measured together.
-    pub(crate) fn end_move(&mut self, now: Nanos, bytes: Bytes, last: bool, config: &Config) {
-        let Some((since, moved)) = self.moves else { return };
-        self.moves = Some((since, moved + bytes));
-        if last {
-            self.moves = None;
-            self.measure(moved + bytes, now - since, config);
-        }
-    }
-
-    /// Adds a move of `bytes` in `took` to the measured bandwidth.
-    fn measure(&mut self, bytes: Bytes, took: Nanos, config: &Config) {
-        if bytes >= SUBSTANTIAL_MOVE {
-            let rate = u128::from(bytes.0) * u128::from(Nanos::from_secs(1).0) / u128::from(took.0.max(1));
-            let rate = u64::try_from(rate).unwrap_or(u64::MAX);
-            let usual = config.bandwidth_per_second.0;
-            self.bandwidth.add(rate.max(usual / BELIEF).min(usual.saturating_mul(BELIEF)));
-        }
+    /// Records the bandwidth of a session's move, within the bounds of what is believed.
+    pub(crate) fn moved_at(&mut self, bandwidth: u64, config: &Config) {
+        let configured = config.bandwidth_per_second.0;
+        self.usual_bandwidth
+            .add(bandwidth.max(configured / BELIEF).min(configured.saturating_mul(BELIEF)));
     }
 }
 
@@ -355,41 +350,19 @@ mod tests {
         Card::new(Bytes(10_000_000_000), Knobs::new(&config), &config)
     }
 
-    fn transfer(card: &Card) -> Nanos {
-        quantum::transfer(Bytes(8_000_000_000), Bytes(card.bandwidth.get()))
-    }
-
     #[test]
-    fn the_first_measured_bandwidth_replaces_the_configured_one() {
-        let mut card = card();
-        assert_eq!(transfer(&card), Nanos::from_secs(8));
-        let config = Config { bandwidth_per_second: Bytes(1_000_000_000), ..Config::default() };
-        card.measure(Bytes(4_000_000_000), Nanos::from_secs(1), &config);
-        assert_eq!(transfer(&card), Nanos::from_secs(2));
-        card.measure(Bytes(1), Nanos::from_secs(1), &config);
-        assert_eq!(transfer(&card), Nanos::from_secs(2), "one byte says nothing");
-    }
-
-    #[test]
-    fn moves_that_overlap_are_measured_together() {
+    fn a_minority_of_lies_about_bandwidth_changes_expected_moves_little() {
         let mut card = card();
         let config = Config { bandwidth_per_second: Bytes(1_000_000_000), ..Config::default() };
-        let half = Bytes(2_000_000_000);
-        card.begin_move(Nanos::from_secs(10), true);
-        card.begin_move(Nanos::from_secs(11), false);
-        card.end_move(Nanos::from_secs(12), half, false, &config);
-        card.end_move(Nanos::from_secs(12), half, true, &config);
-        assert_eq!(transfer(&card), Nanos::from_secs(4), "4 GB in 2 s");
-    }
-
-    #[test]
-    fn a_lie_about_bandwidth_is_believed_within_bounds() {
-        let mut card = card();
-        let config = Config { bandwidth_per_second: Bytes(1_000_000_000), ..Config::default() };
-        card.measure(Bytes::gib(1), Nanos::ZERO, &config);
-        assert_eq!(card.bandwidth.get(), 16_000_000_000);
-        card.measure(Bytes::gib(1), Nanos::MAX, &config);
-        assert!(card.bandwidth.get() > 1_000_000_000);
+        let expected =
+            |card: &Card| quantum::transfer(Bytes(8_000_000_000), Bytes(card.usual_bandwidth.get().unwrap()));
+        (0..4).for_each(|_| card.moved_at(2_000_000_000, &config));
+        assert_eq!(expected(&card), Nanos::from_secs(4));
+        for _ in 0..100 {
+            card.moved_at(0, &config);
+            (0..3).for_each(|_| card.moved_at(2_000_000_000, &config));
+        }
+        assert!(expected(&card) < Nanos::from_millis(4400), "{}", expected(&card));
     }
 
     #[test]
@@ -406,6 +379,7 @@ mod tests {
     fn a_fixed_quantum_is_taken_as_it_is() {
         let mut card = card();
         card.knobs.set(Knob::Quantum(Some(Nanos::from_secs(7))));
-        assert_eq!(card.quantum(Nanos::from_secs(100), &Config::default()), Nanos::from_secs(7));
+        let long = Nanos::from_secs(100);
+        assert_eq!(card.quantum(long, &Config::default()), Nanos::from_secs(7));
     }
 }

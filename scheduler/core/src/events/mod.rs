@@ -14,6 +14,7 @@ pub use self::notice::Notice;
 pub(crate) use self::waits_for::Place;
 pub use self::waits_for::WaitsFor;
 use crate::config::Tuning;
+use crate::session::share::UserId;
 
 /// Permission of a session to run and to allocate memory.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -239,6 +240,16 @@ pub enum Event {
         /// Priority class of the session: high, normal or low.
         priority: Priority,
     },
+    /// A session belongs to a user, who shares the time of a class with other users and divides it among its
+    /// sessions. A session without this event counts by itself.
+    Owner {
+        /// Identifier of the session that the event is about.
+        session: SessionId,
+        /// Number of the session's user.
+        user: UserId,
+        /// Weight of the user from 1 to 10,000; the default is 100. It applies to all sessions of the user.
+        weight: u32,
+    },
     /// The compute limit of a session on one card changed.
     Compute {
         /// Identifier of the session that the event is about.
@@ -304,6 +315,19 @@ pub enum Event {
         /// Distance in nanoseconds of a session of weight 100 and normal priority; negative behind the floor.
         lead_ns: i64,
     },
+    /// The last daemon recorded how far a user was beyond a class's floor on a card
+    /// ([`crate::Core::user_leads`]). The event comes after [`Self::Owner`] and before a session of the user is
+    /// back on the card.
+    UserLead {
+        /// Number of the user that the event is about.
+        user: UserId,
+        /// Priority class in which the user was ahead.
+        priority: Priority,
+        /// Identifier of the card that the event is about.
+        gpu: GpuId,
+        /// Distance in nanoseconds of a user of weight 100 in the normal class; negative behind the floor.
+        lead_ns: i64,
+    },
 }
 
 impl Event {
@@ -315,8 +339,10 @@ impl Event {
             | Self::Quota { .. }
             | Self::Standing { .. }
             | Self::Share { .. }
+            | Self::Owner { .. }
             | Self::Compute { .. }
             | Self::Lead { .. }
+            | Self::UserLead { .. }
             | Self::SessionClosed { .. }
             | Self::ExpectedGone { .. }
             | Self::ExpectedUses { .. }
@@ -353,6 +379,7 @@ impl Event {
             | Self::Quota { session, .. }
             | Self::Standing { session, .. }
             | Self::Share { session, .. }
+            | Self::Owner { session, .. }
             | Self::Compute { session, .. }
             | Self::Lead { session, .. }
             | Self::SessionClosed { session } => Some(session),

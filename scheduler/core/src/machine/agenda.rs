@@ -25,7 +25,7 @@ pub(crate) enum Timer {
     Mode(GpuId),
     /// Tells sessions in a long queue their places.
     Places(GpuId),
-    /// Tells all sessions on a card their memory figures.
+    /// Tells the next sessions on a card their memory figures.
     Figures(GpuId),
 }
 
@@ -119,7 +119,7 @@ impl Core {
     }
 
     /// Adds a session and marks its memory figures as changed.
-    fn touch_wholly(&mut self, id: SessionId) {
+    pub(crate) fn touch_wholly(&mut self, id: SessionId) {
         if let Some(session) = self.view.sessions.get_mut(id) {
             session.figures_moved = true;
             self.touch(id);
@@ -136,7 +136,7 @@ impl Core {
                 Timer::Session(id) => self.touch(id),
                 Timer::Mode(gpu) => self.agenda.look_at(gpu),
                 Timer::Places(gpu) => self.tell_places_again(gpu),
-                Timer::Figures(gpu) => self.touch_members(gpu),
+                Timer::Figures(gpu) => self.tell_figures(gpu),
             }
         }
     }

@@ -10,7 +10,8 @@ use crate::card::Card;
 use crate::machine::Core;
 use crate::memory::book::Book;
 use crate::memory::sums::Sums;
-use crate::session::on_card::OnCard;
+use crate::session::on_card::{OnCard, Presence};
+use crate::session::share::{Account, Branch};
 use crate::values::gpu_set::GpuSet;
 use crate::values::small_map::ByGpu;
 use crate::view::View;
@@ -39,9 +40,12 @@ impl Core {
         let assumed = self.view.assumed(gpu);
         let session = self.view.sessions.get_mut(id)?;
         let book = session.clients.get_mut(client)?.books.get_mut(gpu)?;
-        let before = Sums::of(book, assumed);
+        let (before, lent) = (Sums::of(book, assumed), book.free);
         let result = change(book);
-        let after = Sums::of(book, assumed);
+        let (after, lends) = (Sums::of(book, assumed), book.free);
+        if let Some(card) = self.view.cards.get_mut(gpu) {
+            card.index.lend(client, lent, lends);
+        }
         if before != after {
             self.add_up(id, gpu, before, after);
             self.recount(id);
@@ -67,6 +71,9 @@ impl Core {
         let (id, process) = self.view.sessions.leave(client)?;
         for (gpu, book) in process.books.iter() {
             let before = Sums::of(book, self.view.assumed(gpu));
+            if let Some(card) = self.view.cards.get_mut(gpu) {
+                card.index.lend(client, book.free, Bytes::ZERO);
+            }
             self.add_up(id, gpu, before, Sums::default());
         }
         self.recount(id);
@@ -79,10 +86,10 @@ impl Core {
         else {
             return;
         };
-        let had = || session.resumes_at.get(gpu).copied();
+        let account = || Account { had: session.resumes_at.get(gpu).copied(), behind: None };
         let on = session
             .cards
-            .get_or_insert_with(gpu, || OnCard { had: had(), ..OnCard::default() });
+            .get_or_insert_with(gpu, || OnCard { account: account(), ..OnCard::default() });
         on.sums.replace(before, after);
         on.peak = on.peak.max(on.sums.used.get());
         match on.is_attached() {
@@ -104,29 +111,30 @@ impl Core {
         let (stance, turns) = (session.stance(), session.turn_cards(self.view.in_turns));
         let begins = session.cards.iter().filter(|(gpu, on)| {
             let shares = on.is_attached() && stance.shares(turns.contains(*gpu));
-            shares && !on.listed.shares()
+            shares && !(on.listed.shares() && on.listed.branch == stance.branch)
         });
         let begins: GpuSet = begins.map(|(gpu, _)| gpu).collect();
-        begins.into_iter().for_each(|gpu| self.lift(id, gpu));
+        if !begins.is_empty() {
+            // A gang's lead may come from a card that it waited for.
+            let keeps = !stance.gang && !self.view.is_rested(id);
+            begins.into_iter().for_each(|gpu| self.lift(id, gpu, keeps));
+        }
         for gpu in self.list(id) {
-            self.raise_floors(gpu);
+            self.raise_floors(gpu, stance.branch);
         }
         self.touch(id);
     }
 
-    /// Raises the virtual-time floors (least virtual times) of the cards that gangs tie to this one. Only
-    /// gangs compare floors of several cards.
-    pub(crate) fn raise_floors(&mut self, gpu: GpuId) {
+    /// Raises the virtual-time floors (least virtual times) of the cards that gangs tie to this one: of all
+    /// classes, and of the group `branch`. Only gangs compare floors of several cards.
+    pub(crate) fn raise_floors(&mut self, gpu: GpuId, branch: Branch) {
         let has_gangs = |card: &Card| !card.index.gangs.is_empty();
         if !self.view.cards.get(gpu).is_some_and(has_gangs) {
             return;
         }
         // A holder on a card that is not wanted is not looked at, though its virtual time grows.
         for tied in self.view.tied(gpu.into()) {
-            let floors = |core: &Self| core.view.cards.get(tied).map(|card| card.floor);
-            let before = floors(self);
-            self.raise_floor(tied);
-            if floors(self) != before {
+            if self.raise_floor(tied, branch) {
                 self.agenda.look_at(tied);
                 self.reordered = true;
             }
@@ -147,26 +155,53 @@ impl Core {
                 continue;
             };
             let pays = on.is_attached() && stance.pays(turns.contains(gpu));
-            match on.entered {
+            let (old, was_stuck) = (on.listed.branch, on.listed.presence == Presence::Stuck);
+            let stuck = stance.presence == Presence::Stuck;
+            card.groups.read(old, was_stuck, on.entered, false);
+            let charged = match on.entered {
                 None if pays => {
                     let (entered, pause) = card.charge.enter(self.view.now, asked, stance.moves);
-                    on.pay(pause, stance.share);
-                    on.entered = Some(entered);
+                    (on.entered, on.moving) = (Some(entered), Bytes::ZERO);
+                    Some(pause)
                 }
                 Some(entered) if pays && entered.moves != stance.moves => {
                     let (charged, entered) = card.charge.change(self.view.now, entered, stance.moves);
-                    on.pay(charged, stance.share);
                     on.entered = Some(entered);
+                    if !stance.moves
+                        && let Some(bandwidth) = on.end_move(charged)
+                    {
+                        card.moved_at(bandwidth, &self.view.config);
+                    }
+                    Some(charged)
                 }
                 Some(entered) if !pays => {
-                    let somebody_waits = !card.index.queue.is_empty();
-                    let charged = card.charge.leave(self.view.now, entered, somebody_waits);
-                    on.pay(charged, stance.share);
+                    let somebody_waits = card.index.waiting() > 0;
                     on.entered = None;
+                    Some(card.charge.leave(self.view.now, entered, somebody_waits))
                 }
-                _ => {}
+                // From now on, or no longer, its class is charged too.
+                Some(entered) if stuck != was_stuck => {
+                    let (charged, entered) = card.charge.pay_so_far(self.view.now, entered);
+                    on.entered = Some(entered);
+                    Some(charged)
+                }
+                _ => None,
+            };
+            if let Some(charged) = charged {
+                on.pay(charged, stance.share);
+                card.groups.pay(stance.branch, was_stuck, charged);
+                if card.groups.are_several(stance.branch) {
+                    card.index.order_changed();
+                    self.agenda.look_at(gpu);
+                    self.reordered = true;
+                }
             }
             let listing = stance.listing(on, turns.contains(gpu));
+            if let Some(share) = listing.user_share {
+                card.groups.of_user(listing.branch, share).share = share;
+            }
+            card.groups.read(listing.branch, stuck, on.entered, true);
+            card.groups.list(id, &on.listed, &listing);
             if listing == on.listed {
                 continue;
             }

@@ -7,10 +7,12 @@
 //!      Recalled ───┴── Recall from the next process that may have free lease ── none left ──▶ Refuse
 //! ```
 //!
-//! The decision machine knows the free lease of a process only as last seen. So it asks every process under
-//! the limit for the missing bytes, the one with the most free lease first. It refuses a request only when
-//! all of them have answered.
+//! The decision machine knows the free lease of a process only as last seen. So it asks every process of the
+//! session for the missing bytes, the one with the most free lease first. Of other sessions it asks those that
+//! were last seen with free lease. It refuses a request only when all of these have answered. So a refusal
+//! costs the same however many sessions there are.
 
+use std::cmp::Reverse;
 use std::collections::BTreeSet;
 
 use gpushare_proto::page::{LimitKind, MemoryRefusal};
@@ -18,7 +20,6 @@ use gpushare_proto::{Bytes, ClientId, GpuId, RequestId, SessionId};
 
 use crate::events::{Effect, Notice};
 use crate::machine::Core;
-use crate::memory::book::Book;
 use crate::memory::limits::{Excess, Limits, NOT_ATTACHED, Scope};
 use crate::memory::recalls::{Kind, Request};
 use crate::view::View;
@@ -40,22 +41,6 @@ impl View {
             card_managed: card.index.sums.managed.get(),
             kind,
         })
-    }
-
-    /// Memory books on a card whose free lease counts against a session's limit.
-    fn books_in(
-        &self,
-        scope: Scope,
-        session: SessionId,
-        gpu: GpuId,
-    ) -> impl Iterator<Item = (ClientId, &Book)> {
-        let members = self.cards.get(gpu).map(|card| card.index.members.iter());
-        members
-            .into_iter()
-            .flatten()
-            .filter(move |id| scope == Scope::Card || **id == session)
-            .filter_map(|id| self.sessions.get(*id))
-            .flat_map(move |session| session.books(gpu))
     }
 
     /// Number of bytes, at most `most`, that are leased beyond the requested `bytes`. Where the working sets
@@ -82,8 +67,9 @@ impl Core {
         let Some(session) = self.view.session_of(client) else {
             return;
         };
-        let tried = BTreeSet::new();
-        self.recalls.suspend(Request { session, client, gpu, id, bytes, kind, tried });
+        let (siblings, tried) = (None, BTreeSet::new());
+        self.recalls
+            .suspend(Request { session, client, gpu, id, bytes, kind, siblings, tried });
         self.decide_request(true);
     }
 
@@ -207,9 +193,8 @@ impl Core {
         let Some(excess) = limits.excess(request.bytes) else {
             return self.lease(&request, limits);
         };
-        match self.lender(&request, &excess).filter(|_| may_recall) {
+        match may_recall.then(|| self.next_lender(&mut request, &excess)).flatten() {
             Some(lender) => {
-                request.tried.insert(lender);
                 let gpu = request.gpu;
                 self.recalls.suspend(request);
                 self.recall(lender, gpu, excess.bytes);
@@ -233,23 +218,36 @@ impl Core {
         self.view.book(client, gpu)?;
         let session = self.view.session_of(client)?;
         let excess = self.view.limits(session, gpu, kind)?.excess(bytes)?;
-        let free: Bytes = self
-            .view
-            .books_in(excess.scope(), session, gpu)
-            .map(|(_, book)| book.free)
-            .sum();
+        let sums = match excess.scope() {
+            Scope::Session => self.view.sessions.get(session)?.sums(gpu),
+            Scope::Card => self.view.cards.get(gpu)?.index.sums,
+        };
+        let free = sums.leased.get() - sums.used.get();
         let never = excess.by == LimitKind::Session && bytes > excess.limit;
         (free < excess.bytes && !never).then_some(excess.by)
     }
 
-    /// Process that is asked next for free lease: the one not asked yet that was last seen with the most.
-    fn lender(&self, request: &Request, excess: &Excess) -> Option<ClientId> {
-        self.view
-            .books_in(excess.scope(), request.session, request.gpu)
-            .filter(|(client, book)| !book.leased.is_zero() && !request.tried.contains(client))
-            .filter(|(client, _)| !self.recalls.is_asked(*client, request.gpu))
-            .max_by_key(|(client, book)| (book.free, std::cmp::Reverse(*client)))
-            .map(|(client, _)| client)
+    /// Process that is asked next for free lease: of the session, else of the card's other sessions, the one
+    /// that was last seen with the most.
+    fn next_lender(&self, request: &mut Request, excess: &Excess) -> Option<ClientId> {
+        let gpu = request.gpu;
+        let session = self.view.sessions.get(request.session)?;
+        let siblings = request.siblings.get_or_insert_with(|| {
+            let books = session.books(gpu).filter(|(_, book)| !book.leased.is_zero());
+            let mut siblings: Vec<_> = books.map(|(id, book)| (book.free, Reverse(id))).collect();
+            siblings.sort_unstable();
+            siblings.into_iter().map(|(_, Reverse(id))| id).collect()
+        });
+        while let Some(sibling) = siblings.pop() {
+            if !self.recalls.is_asked(sibling, gpu) {
+                return Some(sibling);
+            }
+        }
+        let others = self.view.cards.get(gpu).filter(|_| excess.scope() == Scope::Card)?;
+        let mut others = others.index.lenders.iter().map(|&(_, Reverse(id))| id).rev();
+        let lender = others.find(|id| !request.tried.contains(id) && !self.recalls.is_asked(*id, gpu))?;
+        request.tried.insert(lender);
+        Some(lender)
     }
 
     fn recall(&mut self, client: ClientId, gpu: GpuId, bytes: Bytes) {

@@ -38,6 +38,7 @@ use crate::recovery::Recovery;
 use crate::session::client::Client;
 use crate::session::registry::Sessions;
 use crate::session::share::Share;
+use crate::session::users::Users;
 use crate::values::gpu_set::GpuSet;
 use crate::values::small_map::ByGpu;
 use crate::view::View;
@@ -100,6 +101,7 @@ impl Core {
                 on_demand: GpuSet::default(),
                 wanted: GpuSet::default(),
                 sessions: Sessions::default(),
+                users: Users::default(),
                 orphans: BTreeMap::new(),
                 recovery: Recovery::new(expected, now, &config),
                 config,
@@ -183,6 +185,8 @@ impl Core {
             Event::Share { session, weight, priority } => {
                 self.share(session, Share::new(weight, priority, self.view.config.trickle));
             }
+            Event::Owner { session, user, weight } => self.owner(session, user, weight),
+            Event::UserLead { user, priority, gpu, lead_ns } => self.user_lead(user, priority, gpu, lead_ns),
             Event::Compute { session, gpu, limit } => self.compute(session, gpu, limit),
             Event::Lead { session, gpu, lead_ns } => self.lead(session, gpu, lead_ns),
             Event::SessionClosed { session } => self.session_closed(session),

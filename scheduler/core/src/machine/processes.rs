@@ -10,16 +10,6 @@ use crate::session::gate::Release;
 use crate::session::lock::Lock;
 use crate::values::gpu_set::GpuSet;
 use crate::values::small_map::ByGpu;
-use crate::view::View;
-
-impl View {
-    /// Whether any process is bringing its memory to a card.
-    pub(crate) fn is_anything_moving(&self, gpu: GpuId) -> bool {
-        let holders = self.cards.get(gpu).map(|card| &card.index.holders);
-        let mut here = holders.into_iter().flatten().filter_map(|&id| self.sessions.get(id));
-        here.any(crate::session::Session::is_moving)
-    }
-}
 
 impl Core {
     pub(crate) fn client_joined(&mut self, client: ClientId, session: SessionId, holding: Option<Epoch>) {
@@ -170,15 +160,15 @@ impl Core {
         let moved = moved.min(process.movable());
         let cards: GpuSet = process.books.keys().collect();
         session.usage.add_moved(moved);
-        let moving = session.is_moving();
-        if let Lock::Holding(grant) = &mut session.lock
-            && !moving
+        self.note_move(id, cards, moved);
+        if let Some(session) = self.view.sessions.get_mut(id)
+            && !session.is_moving()
+            && let Lock::Holding(grant) = &mut session.lock
         {
             grant.clock.entered(now);
             // From now on it pays by the other clock.
             self.recount(id);
         }
-        self.note_move(id, cards, moved);
     }
 
     pub(crate) fn released(&mut self, client: ClientId, word: GateWord, drain: Nanos) {
@@ -207,11 +197,13 @@ impl Core {
     /// bandwidth is computed from the part that did not fit beside the other sessions.
     fn note_move(&mut self, id: SessionId, cards: GpuSet, moved: Bytes) {
         let share = Bytes(moved.0 / u64::from(cards.len().max(1)));
-        for gpu in cards {
-            let (own, last) = (self.view.need(id, gpu), !self.view.is_anything_moving(gpu));
+        let Some(session) = self.view.sessions.get_mut(id) else {
+            return;
+        };
+        for (gpu, on) in session.cards.iter_mut().filter(|(gpu, _)| cards.contains(*gpu)) {
             if let Some(card) = self.view.cards.get_mut(gpu) {
                 card.moved += share;
-                card.end_move(self.view.now, share.min(card.excess(own)), last, &self.view.config);
+                on.moving = (on.moving + share).min(card.excess(on.sums.movable.get()));
                 self.agenda.look_at(gpu);
             }
         }

@@ -74,7 +74,10 @@ impl Core {
         self.view.config.tune(tuning);
         self.view.recovery.follow(self.view.config.stuck_policy);
         if let Tuning::Trickle(trickle) = tuning {
-            for id in self.view.sessions.ids() {
+            let ids = self.view.sessions.ids();
+            ids.iter().for_each(|&id| self.charge_so_far(id));
+            self.view.cards.values_mut().for_each(|card| card.groups.set_trickle(trickle));
+            for id in ids {
                 let share = self.view.sessions.get(id).map(|session| session.share.with_trickle(trickle));
                 share.into_iter().for_each(|share| self.share(id, share));
             }

@@ -238,7 +238,7 @@ impl Core {
             let id = self.agenda.session(at);
             let turns = self.view.turn_cards(id);
             if !turns.is_empty() && turns.is_within(began) {
-                let clock = self.view.clock(id, Nanos::ZERO, None);
+                let clock = self.view.clock(id, false, None);
                 if let Some(Lock::Holding(grant)) =
                     self.view.sessions.get_mut(id).map(|session| &mut session.lock)
                 {

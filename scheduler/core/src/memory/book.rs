@@ -13,10 +13,6 @@ use gpushare_proto::Bytes;
 /// libraries.
 const ALLOWANCE: Bytes = Bytes::gib(1);
 
-/// Largest number of unmeasured contexts of one process that are assumed to take memory. Otherwise a process
-/// could make the card small for all others by claiming many.
-const MOST_CONTEXTS: u32 = 8;
-
 /// Memory of one process on one card.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Book {
@@ -54,16 +50,17 @@ impl Book {
         self.used() - self.fixed
     }
 
-    /// Number of bytes of CUDA contexts and of other driver memory. Until they are measured, `assumed` for
-    /// each context.
+    /// Number of bytes of CUDA contexts and of other driver memory, by which the card is smaller for all. Until
+    /// they are measured, `assumed` for one context: a process may claim any number.
     pub(crate) fn overhead(&self, assumed: Bytes) -> Bytes {
-        let believed = self.contexts.min(MOST_CONTEXTS);
-        let contexts = Bytes(assumed.0.saturating_mul(u64::from(believed)));
-        self.overhead.unwrap_or(contexts)
+        let one = if self.contexts > 0 { assumed } else { Bytes::ZERO };
+        self.overhead.unwrap_or(one)
     }
 
-    /// Measured driver memory beyond the free allowance, such as deep stacks. It counts against the quota.
-    pub(crate) fn charged(&self) -> Bytes {
-        self.overhead.unwrap_or_default() - ALLOWANCE
+    /// Driver memory beyond the free allowance, such as deep stacks. It counts against the quota. Until it is
+    /// measured, `assumed` for each context that the process claims beyond the first.
+    pub(crate) fn charged(&self, assumed: Bytes) -> Bytes {
+        let claimed = || Bytes(assumed.0.saturating_mul(u64::from(self.contexts))) - assumed;
+        self.overhead.map_or_else(claimed, |measured| measured - ALLOWANCE)
     }
 }

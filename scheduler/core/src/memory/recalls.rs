@@ -22,7 +22,10 @@ pub(crate) struct Request {
     pub(crate) id: RequestId,
     pub(crate) bytes: Bytes,
     pub(crate) kind: Kind,
-    /// Processes that were already asked to give free lease back for this request.
+    /// Processes of the session that are still to be asked for free lease, the first one last; `None` before
+    /// the first question.
+    pub(crate) siblings: Option<Vec<ClientId>>,
+    /// Processes of other sessions that were asked to give free lease back for this request.
     pub(crate) tried: BTreeSet<ClientId>,
 }
 

@@ -70,7 +70,7 @@ impl Sums {
             fixed: book.fixed().into(),
             movable: book.movable().into(),
             managed: book.managed().into(),
-            charged: book.charged().into(),
+            charged: book.charged(assumed).into(),
             overhead: book.overhead(assumed).into(),
             processes: 1,
             live: u64::from(book.contexts > 0),

@@ -2,9 +2,6 @@
 
 use gpushare_proto::Nanos;
 
-/// Number of expected move durations for which a grant waits for the process's report that its memory is in.
-const PATIENCE: u64 = 4;
-
 /// Clock of one grant: it decides when the quantum is over.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Clock {
@@ -15,10 +12,10 @@ pub(crate) struct Clock {
 }
 
 impl Clock {
-    /// Creates the clock of a grant at the time `now`. The memory should be in after the duration
-    /// `expected_move`. A backfilled turn ends at the time `limit` at the latest.
-    pub(crate) fn granted(now: Nanos, quantum: Nanos, expected_move: Nanos, limit: Option<Nanos>) -> Self {
-        Self { quantum, starts: now + Nanos(expected_move.0.saturating_mul(PATIENCE)), limit }
+    /// Creates the clock of a grant at the time `now`. The quantum begins when the memory is in, or after the
+    /// duration `patience`. A backfilled turn ends at the time `limit` at the latest.
+    pub(crate) fn granted(now: Nanos, quantum: Nanos, patience: Nanos, limit: Option<Nanos>) -> Self {
+        Self { quantum, starts: now + patience, limit }
     }
 
     /// Starts the quantum at the time `now`, since the memory is in, unless the quantum has already begun.
@@ -72,8 +69,8 @@ mod tests {
 
     #[test]
     fn the_quantum_begins_when_the_memory_is_in() {
-        let mut clock = Clock::granted(Nanos(100), Nanos(1000), Nanos(50), None);
-        assert_eq!(clock.end(), Nanos(1300), "while nobody says so: four expected moves");
+        let mut clock = Clock::granted(Nanos(100), Nanos(1000), Nanos(200), None);
+        assert_eq!(clock.end(), Nanos(1300), "while nobody says so: its patience");
         clock.entered(Nanos(160));
         assert_eq!(clock.end(), Nanos(1160));
         clock.entered(Nanos(200));

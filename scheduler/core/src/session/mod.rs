@@ -13,6 +13,7 @@ pub(crate) mod on_card;
 pub(crate) mod registry;
 pub(crate) mod share;
 pub(crate) mod usage;
+pub(crate) mod users;
 
 use std::collections::VecDeque;
 
@@ -30,7 +31,7 @@ use compute_limit::ComputeLimits;
 use gate::Passage;
 use lock::{Grant, Lock};
 use on_card::{OnCard, Presence, Stance};
-use share::{Share, Virtual};
+use share::{Branch, Share, UserId, Virtual};
 use usage::Usage;
 
 /// State of one session, the unit of scheduling.
@@ -39,6 +40,8 @@ pub(crate) struct Session {
     pub(crate) quota: Quota,
     pub(crate) standing: Standing,
     pub(crate) share: Share,
+    /// User to whom the session belongs, with the user's share; `None` if it counts by itself.
+    pub(crate) user: Option<(UserId, Share)>,
     pub(crate) compute: ComputeLimits,
     /// Whether the session woke, waits, and the switch to it was paid for. Such a session goes before all
     /// others.
@@ -72,6 +75,7 @@ impl Session {
             quota: Quota::new(limit, oversubscribe),
             standing: Standing::Good,
             share: Share::default(),
+            user: None,
             compute: ComputeLimits::default(),
             urgent: false,
             left: None,
@@ -89,6 +93,11 @@ impl Session {
         }
     }
 
+    /// Group whose time the session shares.
+    pub(crate) fn branch(&self) -> Branch {
+        Branch { class: self.share.class, user: self.user.map(|(user, _)| user) }
+    }
+
     /// Facts about the session for the indexes of all its cards.
     pub(crate) fn stance(&self) -> Stance {
         let queued = self.may_run() && !self.compute.is_exhausted();
@@ -97,7 +106,9 @@ impl Session {
             wants: self.may_run() && (!matches!(self.lock, Lock::Idle) || self.has_sleeper()),
             ticket: self.lock.ticket().filter(|_| queued),
             regular: !self.urgent,
+            branch: self.branch(),
             share: self.share,
+            user_share: self.user.map(|(_, share)| share),
             limit: self.compute.in_force(),
             gang: self.uses.len() > 1,
             moves: self.is_moving(),
@@ -258,7 +269,7 @@ impl Session {
         let waits = self.lock.ticket().is_some();
         let holds = self.lock.grant().is_some();
         let (turn, works) = (holds && self.takes_turns(in_turns), holds && self.may_be_working());
-        self.usage.run(now, waits, turn, works);
+        self.usage.run(now, waits, turn, if works { self.uses.len() } else { 0 });
         if self.is_limited() {
             let (open, waits) = (self.has_open_gate(), waits && self.may_run());
             self.compute.run(now, open, waits, config);

@@ -3,9 +3,10 @@
 use gpushare_proto::{Bytes, Nanos, Percent};
 
 use super::lock::{Lock, Ticket, Turn};
-use super::share::{Share, Virtual};
+use super::share::{Account, Branch, Share};
 use crate::card::charge::Reading;
 use crate::memory::sums::{Sums, Total};
+use crate::values::average::Average;
 
 /// State of a session on a card that any of its processes ever announced.
 #[derive(Clone, Copy, Debug, Default)]
@@ -14,18 +15,24 @@ pub(crate) struct OnCard {
     pub(crate) sums: Sums,
     /// Largest number of bytes that the session ever had allocated on the card.
     pub(crate) peak: Bytes,
-    /// Virtual time of the session on the card, once it has waited for a turn.
-    pub(crate) had: Option<Virtual>,
-    /// Virtual time of the waiting session to which this one last gave the lock. Until its next turn this
-    /// session is queued behind that value.
-    pub(crate) behind: Option<Virtual>,
+    /// Virtual time of the session on the card.
+    pub(crate) account: Account,
     /// Duration that the session was charged for turns on the card so far.
     pub(crate) charged: Nanos,
+    /// Average drain of the session in nanoseconds. It decides when this session is asked for its lock again.
+    pub(crate) drain: Average,
+    /// Bytes that the session brought in during its present move.
+    pub(crate) moving: Bytes,
     /// Reading of the card's charge clock when the session began to pay; `None` while it does not pay.
     pub(crate) entered: Option<Reading>,
     /// Entry of the session in the card's index, equal to the one that the index counts.
     pub(crate) listed: Listing,
 }
+
+/// Smallest number of moved bytes from which a bandwidth is computed; a smaller move measures latency.
+const SUBSTANTIAL_MOVE: Bytes = Bytes::mib(64);
+/// Longest drain that enters an average of drains; a longer one counts as this.
+const UNUSUAL: Nanos = Nanos::from_secs(2);
 
 impl OnCard {
     /// Whether any process of the session uses the card.
@@ -33,21 +40,29 @@ impl OnCard {
         self.sums.processes > 0
     }
 
-    /// Virtual time that decides the session's place in the queue.
-    pub(crate) fn standing(&self) -> Virtual {
-        self.had.max(self.behind).unwrap_or_default()
-    }
-
     /// Charged time minus the clock's reading at the start of the charge. While the session pays, this value
     /// plus the clock is its time so far.
     fn start(&self, share: Share) -> i128 {
         let entered = i128::try_from(self.entered.map_or(0, |entered| entered.clock)).unwrap_or(i128::MAX);
-        share.real_time(self.standing()).saturating_sub(entered)
+        share.real_time(self.account.standing()).saturating_sub(entered)
+    }
+
+    /// Notes the duration of a drain. A drain of minutes says little about the next.
+    pub(crate) fn drained(&mut self, drain: Nanos) {
+        self.drain.add(drain.min(UNUSUAL).0);
+    }
+
+    /// Ends a move for which the session was charged `took`, and returns the bandwidth. Sessions that move at
+    /// the same time share the link, and are charged a part of the time.
+    pub(crate) fn end_move(&mut self, took: Nanos) -> Option<u64> {
+        let bytes = std::mem::take(&mut self.moving);
+        let rate = u128::from(bytes.0) * u128::from(Nanos::from_secs(1).0) / u128::from(took.0.max(1));
+        (bytes >= SUBSTANTIAL_MOVE).then(|| u64::try_from(rate).unwrap_or(u64::MAX))
     }
 
     pub(crate) fn pay(&mut self, charged: Nanos, share: Share) {
         self.charged += charged;
-        self.had = Some(self.had.unwrap_or_default().plus(share.virtual_time(charged)));
+        self.account.pay(charged, share);
     }
 }
 
@@ -61,7 +76,11 @@ pub(crate) struct Stance {
     pub(crate) ticket: Option<Ticket>,
     /// Whether the session has no early turn for which the switch budget paid.
     pub(crate) regular: bool,
+    /// Group whose time the session shares.
+    pub(crate) branch: Branch,
     pub(crate) share: Share,
+    /// Share of the session's user, if it has one.
+    pub(crate) user_share: Option<Share>,
     /// Lowest compute limit of the session that applies.
     pub(crate) limit: Option<Percent>,
     /// Whether the session uses more than one card.
@@ -87,7 +106,7 @@ impl Stance {
             return Listing::default();
         }
         let turn = |ticket| {
-            let (regular, had, class) = (self.regular, on.standing(), self.share.class);
+            let (regular, had, class) = (self.regular, on.account.standing(), self.share.class);
             Turn { regular, had, class, ticket }
         };
         Listing {
@@ -98,7 +117,9 @@ impl Stance {
             presence: self.presence,
             queued: self.ticket.filter(|_| takes_turns).map(turn),
             pays: self.pays(takes_turns).then(|| on.start(self.share)),
+            branch: self.branch,
             share: self.share,
+            user_share: self.user_share,
             limit: self.limit,
             gang: self.gang,
             moves: self.pays(takes_turns) && self.moves,
@@ -120,7 +141,11 @@ pub(crate) struct Listing {
     pub(crate) presence: Presence,
     /// Sort key of the session in the queue, if it waits and may be granted a turn.
     pub(crate) queued: Option<Turn>,
+    /// Group whose time the session shares.
+    pub(crate) branch: Branch,
     pub(crate) share: Share,
+    /// Share of the session's user, if it has one.
+    pub(crate) user_share: Option<Share>,
     pub(crate) limit: Option<Percent>,
     /// Whether the session uses other cards too.
     pub(crate) gang: bool,

@@ -1,24 +1,59 @@
-//! Share of the time of a session that takes turns: class, weight and virtual time.
+//! Shares of the time where sessions take turns: classes, users, weights and virtual time.
 //!
 //! ```text
+//!   card ─┬─ high ────┬─ user ana ─┬─ session       time is divided among the classes,
+//!         │           │            └─ session       then among the users and sessions of a class,
+//!         │           └─ session of nobody          then among the sessions of a user
+//!         ├─ normal ── …
+//!         └─ low ───── …
+//!
 //!   effective weight = weight × step^(1, 0, −1 for high, normal, low)
 //!               step = (100% − trickle) ÷ trickle, at least 1
 //!   virtual time     = charged time ÷ effective weight
 //! ```
 //!
-//! Beside a session of the next higher class and the same weight, a session gets the share `trickle` of the
-//! time: 5% make a step of 19.
+//! The weight of a class is 100. Beside the next higher class, a class gets the share `trickle` of the time: 5%
+//! make a step of 19. The step is a factor of the weights inside a class too, so that all virtual times have
+//! one unit.
 
 use gpushare_proto::session::Priority;
-use gpushare_proto::{Nanos, Percent};
+use gpushare_proto::{Nanos, Percent, SessionId};
+use serde::{Deserialize, Serialize};
 
-/// Weight of a session for which none was set.
+/// Weight of a class, and of a user or a session for which none was set.
 const DEFAULT_WEIGHT: u32 = 100;
 /// Number of parts into which virtual time divides a nanosecond. It exceeds the largest weight (10,000) × the
 /// largest step (9,999), so that no effective weight rounds a charge to zero.
 const FINE: i128 = 100_000_000;
 
-/// Class and weight of a session, which decide its share of the time.
+/// Number of a user: a tenant whose sessions share the time that the user gets.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct UserId(pub u64);
+
+/// Group of sessions that share the time of their group: a class, or a user's sessions of one class.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Branch {
+    pub(crate) class: Class,
+    /// User to whom the group belongs; `None` for the whole class.
+    pub(crate) user: Option<UserId>,
+}
+
+impl Branch {
+    /// Returns the group of a whole class.
+    pub(crate) const fn of_class(class: Class) -> Self {
+        Self { class, user: None }
+    }
+}
+
+/// Member of a group: in a class a user or a session of no user, in a user's group a session.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Member {
+    Session(SessionId),
+    User(UserId),
+}
+
+/// Class and weight of a session, a user or a class, which decide its share of the time of its group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Share {
     pub(crate) class: Class,
@@ -29,11 +64,27 @@ pub(crate) struct Share {
 }
 
 /// Priority class of a session, highest first.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Class {
     High,
+    #[default]
     Normal,
     Low,
+}
+
+impl Class {
+    /// All classes, highest first.
+    pub(crate) const ALL: [Self; 3] = [Self::High, Self::Normal, Self::Low];
+}
+
+impl From<Class> for Priority {
+    fn from(class: Class) -> Self {
+        match class {
+            Class::High => Self::High,
+            Class::Normal => Self::Normal,
+            Class::Low => Self::Low,
+        }
+    }
 }
 
 impl From<Priority> for Class {
@@ -58,6 +109,21 @@ impl Share {
         Self { class: priority.into(), weight: weight.clamp(1, 10_000), up: 1, down: 1 }.with_trickle(trickle)
     }
 
+    /// Returns the share of a whole class.
+    pub(crate) fn of_class(class: Class, trickle: Percent) -> Self {
+        Self { class, ..Self::default() }.with_trickle(trickle)
+    }
+
+    /// Returns the share with this weight in another class.
+    pub(crate) fn in_class(self, class: Class, trickle: Percent) -> Self {
+        Self { class, ..self }.with_trickle(trickle)
+    }
+
+    /// Weight in the class, without the factor of the class.
+    pub(crate) const fn weight(self) -> u32 {
+        self.weight
+    }
+
     /// Returns this share with the factor of its class, computed from the setting `trickle`.
     pub(crate) fn with_trickle(self, trickle: Percent) -> Self {
         let part = trickle.0.clamp(1, 5_000);
@@ -69,11 +135,9 @@ impl Share {
         Self { up, down, ..self }
     }
 
-    /// Duration that `other` must run to gain as much virtual time as this share does in `span`.
-    pub(crate) fn catching_up(self, other: Self, span: Nanos) -> Nanos {
-        let theirs = u128::from(other.weight) * u128::from(other.up) * u128::from(self.down);
-        let own = u128::from(self.weight) * u128::from(self.up) * u128::from(other.down);
-        Nanos(u64::try_from(u128::from(span.0) * theirs / own).unwrap_or(u64::MAX))
+    /// Factor of the class, in parts of 2³².
+    pub(crate) fn factor(self) -> u128 {
+        (u128::from(self.up) << 32) / u128::from(self.down)
     }
 
     /// Virtual time that a session of this share gains in the `charged` time.
@@ -95,6 +159,8 @@ impl Share {
 pub(crate) struct Virtual(i128);
 
 impl Virtual {
+    pub(crate) const MAX: Self = Self(i128::MAX);
+
     pub(crate) fn plus(self, other: Self) -> Self {
         Self(self.0.saturating_add(other.0))
     }
@@ -118,6 +184,37 @@ impl Virtual {
     pub(crate) fn lead(self, floor: Self) -> i64 {
         let lead = Share::default().real_time(self.minus(floor));
         i64::try_from(lead).unwrap_or(i64::MAX)
+    }
+}
+
+/// Virtual time of a session, of a user or of a class on one card.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Account {
+    /// Virtual time, once the account's owner has waited for a turn.
+    pub(crate) had: Option<Virtual>,
+    /// Virtual time of the waiting member to which the owner last gave the lock. Until its next turn the owner
+    /// is queued behind that value.
+    pub(crate) behind: Option<Virtual>,
+}
+
+impl Account {
+    /// Virtual time that decides the owner's place in the order of turns.
+    pub(crate) fn standing(&self) -> Virtual {
+        self.had.max(self.behind).unwrap_or_default()
+    }
+
+    pub(crate) fn pay(&mut self, charged: Nanos, share: Share) {
+        self.had = Some(self.had.unwrap_or_default().plus(share.virtual_time(charged)));
+    }
+
+    /// Raises the virtual time of an owner that joins others, the least of which is at `level`. Its lead is at
+    /// most its `credit`; a new one starts level.
+    pub(crate) fn lift(&mut self, level: Virtual, credit: Virtual) {
+        self.had = Some(match self.had {
+            Some(had) if had < level => had.max(level.minus(credit)),
+            Some(had) => had,
+            None => level,
+        });
     }
 }
 
@@ -147,7 +244,7 @@ mod tests {
         let seconds = Nanos::from_secs;
         assert_eq!(high.virtual_time(seconds(361)), normal.virtual_time(seconds(19)));
         assert_eq!(normal.virtual_time(seconds(19)), low.virtual_time(seconds(1)));
-        assert_eq!(low.catching_up(high, seconds(1)), seconds(361));
+        assert_eq!(high.factor() / normal.factor(), 19);
         assert_eq!(normal, Share::default());
         assert_eq!(low.real_time(low.virtual_time(seconds(7))), i128::from(seconds(7).0));
     }

@@ -15,12 +15,12 @@ pub(crate) struct Usage {
 }
 
 impl Usage {
-    /// Starts and stops the stopwatches: from `now` on the session `waits`, has a turn (`holds`), or may
-    /// `work`.
-    pub(super) fn run(&mut self, now: Nanos, waits: bool, holds: bool, works: bool) {
+    /// Starts and stops the stopwatches: from `now` on the session `waits`, has a turn (`holds`), or may work
+    /// on a number of cards.
+    pub(super) fn run(&mut self, now: Nanos, waits: bool, holds: bool, cards: u32) {
         self.waited.run(waits, now);
         self.held.run(holds, now);
-        self.gpu_time.run(works, now);
+        self.gpu_time.run_for(cards, now);
     }
 
     pub(crate) fn add_moved(&mut self, bytes: Bytes) {
@@ -32,7 +32,7 @@ impl Usage {
     }
 
     /// Point in time since which the session waits for its turn.
-    pub(crate) const fn waits_since(&self) -> Option<Nanos> {
+    pub(crate) fn waits_since(&self) -> Option<Nanos> {
         self.waited.since()
     }
 
@@ -46,7 +46,8 @@ impl Usage {
         self.held.read(now)
     }
 
-    /// Duration in which the session could submit work: it held the lock and was not known to be idle.
+    /// Duration in which the session could submit work, times the number of its cards: it held the lock and
+    /// was not known to be idle.
     pub(crate) fn gpu_time(&self, now: Nanos) -> Nanos {
         self.gpu_time.read(now)
     }

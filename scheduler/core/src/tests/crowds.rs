@@ -8,7 +8,7 @@ use gpushare_proto::{ClientId, GpuId, Nanos, SessionId};
 use proptest::prelude::*;
 
 use super::drawn;
-use super::schedules::{Step, gpu, play, priority, standing};
+use super::schedules::{Step, gpu, own, play, priority, standing};
 use super::world::{GPU, OTHER_GPU, World, gib, ms, plain};
 use crate::{Config, Effect};
 
@@ -24,6 +24,7 @@ fn step() -> impl Strategy<Value = Step> {
         1 => (who(), gpu()).prop_map(|(who, gpu)| Step::Attach(who, gpu)),
         1 => who().prop_map(Step::Die),
         2 => (who(), standing()).prop_map(|(who, standing)| Step::Stand(who, standing)),
+        2 => own(64),
         1 => (who(), 1_u32..400, priority()).prop_map(|(who, weight, class)| Step::Share(who, weight, class)),
         2 => (who(), gpu(), prop::option::of(1_u32..11_000))
             .prop_map(|(who, gpu, limit)| Step::Compute(who, gpu, limit)),

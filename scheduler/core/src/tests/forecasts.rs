@@ -13,6 +13,7 @@ pub(super) fn foresee(world: &World, limit: Bytes) -> Forecast {
         compute: None,
         weight: 100,
         priority: Priority::Normal,
+        user: None,
         oversubscribe: false,
     };
     world.core.foresee(world.now, GPU, prospect).unwrap()

@@ -75,7 +75,8 @@ fn a_program_that_runs_ahead_and_always_has_a_thread_at_the_gate_is_drained_all_
     assert_eq!(world.turns().first(), Some(&waiter));
     assert!(world.card().drains_ns.contains(&ms(800)));
     world.run_for(ms(10_000));
-    let expected = world.card().expected_drain_ns;
+    let session = world.core.view.sessions.of(a).unwrap();
+    let expected = world.core.view.expected_drain(session);
     assert!(expected > ms(100), "the next drop expects it: {expected}");
 }
 

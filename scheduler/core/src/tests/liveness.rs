@@ -43,13 +43,17 @@ fn start(world: &mut World, program: &Program, priority: Priority) -> (SessionId
     (session, client)
 }
 
-/// The bound that `turns/order.rs` states for the session of `programs` with that number; `classes` are the
-/// factors of weights.
+/// The bound that `turns/order.rs` states for the session of `programs` with that number. Each is due a part of
+/// its class, of which the factor is given.
 fn bound(programs: &[Program], classes: &[u64], i: usize) -> Nanos {
     let others = programs.iter().enumerate().filter(|(j, _)| *j != i);
-    let weight = |of: usize| u64::from(programs[of].weight) * classes[of];
+    let part = |of: usize| {
+        let own = programs.iter().zip(classes).filter(|(_, class)| **class == classes[of]);
+        let all: u64 = own.map(|(program, _)| u64::from(program.weight)).sum();
+        u64::from(programs[of].weight) * classes[of] * 1_000_000 / all
+    };
     let waits = others.map(|(j, _)| {
-        let catches_up = (QUANTUM_MAX + HANDOFF).0 * weight(j) / weight(i);
+        let catches_up = (QUANTUM_MAX + HANDOFF).0 / part(i) * part(j);
         Nanos(catches_up) + Nanos(QUANTUM_MAX.0 * 3 / 2) + HANDOFF
     });
     waits.sum::<Nanos>() + BUDGET

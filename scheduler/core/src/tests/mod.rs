@@ -29,3 +29,4 @@ mod switching;
 mod telling;
 
 mod turns;
+mod users;

@@ -11,7 +11,7 @@ use proptest::prelude::*;
 use super::drawn;
 use super::world::{GPU, OTHER_GPU, World, gib, ms};
 use crate::config::StuckPolicy;
-use crate::{Config, Core, Effect, Event, Standing};
+use crate::{Config, Core, Effect, Event, Standing, UserId};
 
 /// One step of a schedule. Indexes choose among the sessions or processes that exist at that time.
 #[derive(Clone, Debug)]
@@ -21,6 +21,7 @@ pub(super) enum Step {
     Quota(usize, GpuId, Option<u64>),
     Stand(usize, Standing),
     Share(usize, u32, Priority),
+    Own(usize, u64, u32),
     Compute(usize, GpuId, Option<u32>),
     Join(usize),
     Attach(usize, GpuId),
@@ -49,6 +50,7 @@ pub(super) enum Step {
     ExpectedGone(u64),
     ExpectedUses(u64, GpuId, u64),
     Lead(Option<usize>, GpuId, i64),
+    UserLead(u64, Priority, GpuId, i64),
     Set(Option<GpuId>, Knob),
     Forge(Forgery),
 }
@@ -105,6 +107,12 @@ pub(super) fn priority() -> impl Strategy<Value = Priority> {
     prop_oneof![1 => Just(Priority::Low), 2 => Just(Priority::Normal), 1 => Just(Priority::High)]
 }
 
+/// A session of the first `sessions` that comes to belong to one of three users.
+pub(super) fn own(sessions: usize) -> impl Strategy<Value = Step> {
+    let weight = prop_oneof![2 => Just(100), 1 => 1_u32..10_001];
+    (0..sessions, 0_u64..3, weight).prop_map(|(who, user, weight)| Step::Own(who, user, weight))
+}
+
 fn step() -> impl Strategy<Value = Step> {
     let who = || 0_usize..8;
     prop_oneof![
@@ -115,6 +123,9 @@ fn step() -> impl Strategy<Value = Step> {
         2 => (0_usize..4, standing()).prop_map(|(who, standing)| Step::Stand(who, standing)),
         2 => (0_usize..4, prop_oneof![Just(100), 0_u32..20_000], priority())
             .prop_map(|(who, weight, priority)| Step::Share(who, weight, priority)),
+        3 => own(4),
+        1 => (0_u64..3, priority(), gpu(), -1_000_000_000..1_000_000_000_000_i64)
+            .prop_map(|(user, class, gpu, lead)| Step::UserLead(user, class, gpu, lead)),
         2 => (0_usize..4, gpu(), prop::option::of(0_u32..12_000))
             .prop_map(|(who, gpu, limit)| Step::Compute(who, gpu, limit)),
         4 => (0_usize..4).prop_map(Step::Join),
@@ -234,6 +245,10 @@ fn session_event(world: &World, step: &Step) -> Option<Event> {
         Step::CloseSession(which) => Event::SessionClosed { session: nth(which)? },
         Step::Quota(which, gpu, limit) => Event::Quota { session: nth(which)?, gpu, limit: limit.map(gib) },
         Step::Stand(which, standing) => Event::Standing { session: nth(which)?, standing },
+        Step::Own(which, user, weight) => Event::Owner { session: nth(which)?, user: UserId(user), weight },
+        Step::UserLead(user, priority, gpu, lead_ns) => {
+            Event::UserLead { user: UserId(user), priority, gpu, lead_ns }
+        }
         Step::Share(which, weight, priority) => Event::Share { session: nth(which)?, weight, priority },
         Step::Lead(Some(which), gpu, lead_ns) => Event::Lead { session: nth(which)?, gpu, lead_ns },
         Step::Compute(which, gpu, limit) => {
@@ -413,7 +428,7 @@ fn whoever_is_owed_a_turn_goes_first_once() {
     }
     steps.into_iter().for_each(|step| play(&mut world, step));
     let waits: Vec<SessionId> = world.core.view.admissible(GpuId(0).into()).collect();
-    assert_eq!(waits.first(), Some(&SessionId(1)), "it is of the highest class");
+    assert_eq!(waits.first(), Some(&SessionId(4)), "the class above has had 39 s");
     assert!(world.core.view.is_wanted(GpuId(0)));
 }
 

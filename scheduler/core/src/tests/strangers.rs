@@ -10,7 +10,22 @@ fn contexts_that_nobody_can_have_leave_the_others_their_room() {
     let (_, liar) = world.program(Bytes::ZERO);
     world.send(Event::Contexts { client: liar, gpu: GPU, live: u32::MAX });
     let card = &world.core.memory_figures(honest).unwrap()[0];
-    assert_eq!(card.free, gib(10) - gib(1) - Bytes::mib(512 * (1 + 8)));
+    assert_eq!(card.free, gib(10) - gib(1) - Bytes::mib(512 * 2));
+}
+
+#[test]
+fn contexts_beyond_the_first_are_charged_to_the_quota_of_the_claimant() {
+    let mut world = World::new(Config { context_reserve: Bytes::mib(512), ..plain() });
+    let session = world.session_with(Some(gib(4)), false);
+    let claimant = world.join_on(session, GPU);
+    let free = |world: &World| world.core.memory_figures(session).unwrap()[0].free;
+    assert_eq!(free(&world), gib(4));
+    world.send(Event::Contexts { client: claimant, gpu: GPU, live: 7 });
+    assert_eq!(free(&world), gib(1), "six are charged");
+    assert!(!world.allocate(claimant, GPU, gib(1) + Bytes(1)));
+    assert_eq!(world.card().overhead_bytes, Bytes::mib(512), "one makes the card smaller");
+    world.send(Event::Overhead { client: claimant, gpu: GPU, bytes: Some(Bytes::ZERO) });
+    assert_eq!((free(&world), world.card().overhead_bytes), (gib(4), Bytes::ZERO));
 }
 
 #[test]

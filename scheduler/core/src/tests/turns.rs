@@ -65,14 +65,14 @@ fn the_quantum_begins_when_the_memory_is_in() {
 }
 
 #[test]
-fn a_process_that_never_says_entered_has_four_expected_moves_and_a_quantum() {
+fn a_process_that_never_says_entered_has_two_long_moves_and_a_quantum() {
     let mut world = World::new(Config { bandwidth_per_second: gib(1), ..with_quantum(ms(100)) });
     let (_, a) = world.busy_program(gib(6));
     let (_, b) = world.busy_program(gib(6));
     world.habits(b).moves = Nanos::from_secs(3600);
     world.run_for(ms(102));
     assert_eq!(world.gate(b).state(), GateState::Moving);
-    world.run_for(ms(8099));
+    world.run_for(ms(4099));
     assert_eq!(world.gate(b).state(), GateState::Moving, "2 GiB too many move in 2 s");
     world.run_for(ms(1));
     assert_eq!(world.gate(b).state(), GateState::Closed);

@@ -3,10 +3,10 @@
 
 use gpushare_proto::{GpuId, Nanos, SessionId};
 
-use crate::card::Card;
 use crate::card::queue;
 use crate::events::{Effect, Notice};
 use crate::machine::Core;
+use crate::session::Session;
 use crate::session::drop::{PendingDrop, Step};
 use crate::session::lock::Lock;
 use crate::view::View;
@@ -36,8 +36,9 @@ impl View {
     }
 
     pub(crate) fn expected_drain(&self, id: SessionId) -> Nanos {
-        let cards = self.cards.among(self.cards_of(id)).map(|(_, card)| card);
-        cards.map(Card::usual_drain).max().unwrap_or_default()
+        let cards = self.cards.among(self.cards_of(id));
+        let drains = cards.map(|(gpu, card)| self.drain_on(id, gpu, card).max(card.knobs.window_target));
+        drains.max().unwrap_or_default()
     }
 }
 
@@ -69,15 +70,17 @@ impl Core {
         let vacated = drop.map_or(self.view.now, PendingDrop::since);
         session.shut();
         session.left = Some((self.view.now, drain.is_some()));
+        // A holder without a turn may still bring its memory in, which makes its drain long.
+        let typical = drain.filter(|&drain| is_turn || drain <= self.view.config.drain_target);
+        for (_, on) in session.cards.iter_mut().filter(|(_, on)| on.is_attached()) {
+            typical.into_iter().for_each(|drain| on.drained(drain));
+        }
         let (cards, gpus) = (session.uses, session.turn_cards(self.view.in_turns));
         self.recount(id);
         for gpu in cards {
             if let Some(card) = self.view.cards.get_mut(gpu) {
                 card.vacated = card.vacated.max(vacated);
-                if let Some(drain) = drain {
-                    // A holder without a turn may still bring its memory in, which makes its drain long.
-                    card.drained(drain, is_turn || drain <= self.view.config.drain_target);
-                }
+                drain.into_iter().for_each(|drain| card.drained(drain, typical.is_some()));
             }
         }
         // Turns are backfilled only where gangs wait.
@@ -118,8 +121,15 @@ impl Core {
 
     /// Handles the end of a quantum.
     fn expire_quantum(&mut self, id: SessionId) {
+        let branch = self.view.sessions.get(id).map(Session::branch).unwrap_or_default();
+        let cards = || self.view.cards.among(self.view.turn_cards(id));
+        if cards().any(|(_, card)| card.groups.are_several(branch)) {
+            // The order of users and classes counts what was charged.
+            self.charge_so_far(id);
+            self.recount(id);
+        }
         let wanted = self.view.turn_cards(id).and(self.view.wanted);
-        wanted.into_iter().for_each(|gpu| self.raise_floors(gpu));
+        wanted.into_iter().for_each(|gpu| self.raise_floors(gpu, branch));
         match self.view.after_quantum(id) {
             AfterQuantum::MakeWay(gpu) => self.make_way(id, gpu),
             AfterQuantum::Drop => self.begin_drop(id),

@@ -30,7 +30,7 @@ enum Occasion {
 impl View {
     /// Whether a session released the lock unasked, or at least a quantum ago. Only then may its return end
     /// another session's turn early.
-    fn is_rested(&self, id: SessionId) -> bool {
+    pub(crate) fn is_rested(&self, id: SessionId) -> bool {
         match self.sessions.get(id).and_then(|session| session.left) {
             Some((at, true)) => self.now >= at + self.quantum(id, Nanos::ZERO),
             Some((_, false)) | None => true,
@@ -53,7 +53,7 @@ impl View {
     /// Returns the waiting sessions that wait for no absent memory and no awaited process, in order. The
     /// others reserve no cards and take no holder's turn, since their wait has no known end.
     pub(crate) fn admissible(&self, cards: GpuSet) -> impl Iterator<Item = SessionId> {
-        self.in_line(cards).filter(|&id| self.is_admissible(id))
+        self.in_line(cards, |id| self.is_admissible(id))
     }
 
     /// Whether a waiting session waits for no absent memory and no awaited process.
@@ -113,14 +113,33 @@ impl View {
     }
 
     /// Creates the clock of a grant at the present time, with the longest quantum of the session's cards.
-    pub(crate) fn clock(&self, id: SessionId, expected_move: Nanos, limit: Option<Nanos>) -> Clock {
-        Clock::granted(self.now, self.quantum(id, expected_move), expected_move, limit)
+    pub(crate) fn clock(&self, id: SessionId, moves: bool, limit: Option<Nanos>) -> Clock {
+        let (expected, patience) = match moves {
+            true => (self.expected_move(id), self.move_patience(id)),
+            false => (Nanos::ZERO, Nanos::ZERO),
+        };
+        Clock::granted(self.now, self.quantum(id, expected), patience, limit)
     }
 
     pub(crate) fn quantum(&self, id: SessionId, expected_move: Nanos) -> Nanos {
         let cards = self.cards.among(self.cards_of(id)).map(|(_, card)| card);
         let quanta = cards.map(|card| card.quantum(expected_move, &self.config));
         quanta.max().unwrap_or(self.config.quantum_min)
+    }
+
+    /// Expected drain of a session on a card: the average of its own drains, or the card's usual drain.
+    pub(crate) fn drain_on(&self, id: SessionId, gpu: GpuId, card: &Card) -> Nanos {
+        let on = self.sessions.get(id).and_then(|session| session.cards.get(gpu));
+        on.and_then(|on| on.drain.get()).map_or_else(|| card.usual_drain(), Nanos)
+    }
+
+    /// Duration for which a newly granted session may bring its memory in before its quantum begins.
+    fn move_patience(&self, id: SessionId) -> Nanos {
+        let cards = self.cards.among(self.turn_cards(id));
+        cards
+            .map(|(gpu, card)| card.move_patience(self.need(id, gpu)))
+            .max()
+            .unwrap_or_default()
     }
 
     pub(crate) fn expected_move(&self, id: SessionId) -> Nanos {
@@ -146,8 +165,8 @@ impl View {
     /// Quantum of the next turn on a card: of the first session in its queue, else of one that moves no
     /// memory.
     pub(crate) fn next_quantum(&self, card: &Card) -> Nanos {
-        match card.index.queue.first() {
-            Some(&(_, id)) => self.quantum(id, self.expected_move(id)),
+        match card.groups.in_order(|_| true).next() {
+            Some(id) => self.quantum(id, self.expected_move(id)),
             None => card.quantum(Nanos::ZERO, &self.config),
         }
     }
@@ -191,7 +210,7 @@ impl Core {
 
     /// Gives the lock to a session until the work of the processes that claim it has ended.
     fn let_end(&mut self, id: SessionId, claimants: &[ClientId]) {
-        let clock = self.view.clock(id, Nanos::ZERO, None);
+        let clock = self.view.clock(id, false, None);
         let drop = PendingDrop::new(self.view.now, self.view.expected_drain(id), &self.view.config);
         self.last_epoch.counter += 1;
         let epoch = self.last_epoch;
@@ -263,6 +282,8 @@ impl Core {
             self.set_wanted(tied, admission.wanted);
             // Floors rise by grants, and the order of gangs with them.
             let again = tied.len() > 1 && !admission.admitted.is_empty();
+            // Cards that no waiting gang ties any more have a line of their own.
+            self.reordered |= again;
             for (id, limit) in admission.admitted {
                 self.grant(id, Occasion::Turn(limit));
             }
@@ -293,16 +314,10 @@ impl Core {
             self.forgive(id);
         }
         let clock = match occasion {
-            Occasion::Turn(limit) => self.view.clock(id, self.view.expected_move(id), limit),
-            Occasion::Parallel | Occasion::Return => self.view.clock(id, Nanos::ZERO, None),
+            Occasion::Turn(limit) => self.view.clock(id, true, limit),
+            Occasion::Parallel | Occasion::Return => self.view.clock(id, false, None),
         };
         let entry = turn.then(|| self.view.entry(id));
-        for gpu in gpus.into_iter().filter(|_| moves) {
-            let alone = !self.view.is_anything_moving(gpu);
-            if let Some(card) = self.view.cards.get_mut(gpu) {
-                card.begin_move(self.view.now, alone);
-            }
-        }
         self.stand_up(id);
         self.last_epoch.counter += 1;
         let epoch = self.last_epoch;

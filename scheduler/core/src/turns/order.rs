@@ -1,46 +1,55 @@
 //! Order of turns by virtual time: charged time ÷ effective weight.
 //!
-//! A session has a virtual time on each card: the time that it was charged for turns there ÷ its effective
-//! weight, of which its class is a factor (session/share.rs). The waiter with the least virtual time goes
-//! next.
+//! Each class, user and session has a virtual time on each card (session/share.rs). The least of the classes
+//! with a waiting session goes next, in it the least user, and of that user the least session. A session of
+//! no user stands beside the users of its class.
 //!
 //! ```text
-//!              floor: the least of those who wait or hold
+//!              floor: the least of those who wait or hold, for each group by itself
 //!                │         ┌ waits: its time stands still
 //!   ─────────────┼─────────●───────────────○────────────▶ virtual time
 //!     ▲          │                         └ holds: its time grows with the card's clock ÷ holders ÷ weight
 //!     └ slept: wakes half a quantum before the floor at best
 //! ```
 //!
-//! A session on several cards (a gang) is ordered by the greatest of its distances from the floors. So its
-//! place is the same on each card. At the end of a quantum, a holder goes on only if the first waiter's
-//! virtual time exceeds the holder's by more than half a quantum. Where the first waiter is a gang that
-//! also waits for another card, others use the time until then (turns/backfill.rs). A waiting gang keeps
-//! the floors of all its cards down, so that it becomes first at some time. Before its turn it gives up the
-//! lead that waiting for another card gave it. A new session begins at the least virtual time of the
-//! others.
+//! Two sessions are compared where they part: by their classes, else by their users, else by themselves. At
+//! the end of a quantum, a holder goes on only if the virtual time of the first waiter exceeds the holder's by
+//! more than half a quantum.
 //!
-//! After a restart, a session begins where it was: at the distance from the floor that the last daemon
-//! recorded. While processes of the last daemon are about to return to a card, its floor stays, so that the
-//! distances do not depend on the order of their return.
+//! A session on several cards (a gang) is ordered by the greatest of its distances from the floors. So its
+//! place is the same on each card. A distance is the sum over class, user and session: a gang that waits
+//! passes the other sessions of its user and class at some time, since their own distances grow. Where the
+//! first waiter is a gang that also waits for another card, others use the time until then
+//! (turns/backfill.rs). A waiting gang keeps the floors of all its cards down, so that it becomes first at
+//! some time. Before its turn it gives up the lead that waiting for another card gave it.
+//!
+//! A new session, user or class begins at the least virtual time of the others in its group. A user that comes
+//! back with another session goes on where it was.
+//!
+//! After a restart, a session or user begins where it was: at the distance from the floor that the last daemon
+//! recorded. Classes begin level. While processes of the last daemon are about to return to a card, its floors
+//! stay, so that the distances do not depend on the order of their return.
 //!
 //! **Bound.** For a fixed set of sessions that always have work, session i waits at most Σ over j≠i of
-//! [(wⱼ/wᵢ)(qᵢ+sᵢ) + (3/2)qⱼ + sⱼ], plus the switch budget. Here q is the quantum, s the cost of a switch
-//! ([`Card::switch_cost`]) and w the effective weight. The three terms: j catches up with i, ends its
-//! present quantum, and may be renewed half a quantum early. A gang also waits for the drain of backfilled
-//! turns. A session that waits for memory of stuck or absent processes (turns/grants.rs) has no bound.
+//! [(pⱼ/pᵢ)(qᵢ+sᵢ) + (3/2)qⱼ + sⱼ], plus the switch budget. Here q is the quantum, s the cost of a switch
+//! ([`Card::switch_cost`]) and p the part of the time that a session is due: the product of its parts in class,
+//! user and session. The three terms: j catches up with i, ends its present quantum, and may be renewed half a
+//! quantum early. A gang also waits for the drain of backfilled turns. A session that waits for memory of stuck
+//! or absent processes (turns/grants.rs) has no bound.
 
 use std::collections::BTreeSet;
 
+use gpushare_proto::session::Priority;
 use gpushare_proto::{GpuId, Nanos, SessionId};
+use smallvec::SmallVec;
 
 use crate::card::Card;
 use crate::machine::Core;
 use crate::memory::absent::Absent;
 use crate::session::Session;
 use crate::session::lock::{Lock, Ticket, Turn};
-use crate::session::on_card::OnCard;
-use crate::session::share::{Class, Share, Virtual, part};
+use crate::session::on_card::{OnCard, Presence};
+use crate::session::share::{Account, Branch, Class, Member, Share, UserId, Virtual, part};
 use crate::values::gpu_set::GpuSet;
 use crate::values::small_map::ByGpu;
 use crate::view::View;
@@ -48,81 +57,209 @@ use crate::view::View;
 /// Sort key in the order over several cards: not urgent, distance from the floor, class, ticket, session.
 type Order = (bool, i128, Class, Ticket, SessionId);
 
+/// Level of the hierarchy at which two sessions are compared.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Level {
+    /// Their classes.
+    Class,
+    /// The users or sessions of one class.
+    Member,
+    /// The sessions of one user.
+    Session,
+}
+
+impl Level {
+    /// Group that stands for a session of `branch` at this level; `None` if the session stands for itself.
+    fn group(self, branch: Branch) -> Option<Branch> {
+        match self {
+            Self::Class => Some(Branch::of_class(branch.class)),
+            Self::Member => branch.user.map(|_| branch),
+            Self::Session => None,
+        }
+    }
+}
+
 impl View {
-    /// Returns the waiting sessions on `cards` that may be granted a turn, in the order of turns.
-    pub(crate) fn in_line(&self, cards: GpuSet) -> impl Iterator<Item = SessionId> {
+    /// Returns the waiting sessions on `cards` that may be granted a turn and that `keeps`, in the order of
+    /// turns.
+    pub(crate) fn in_line<'a>(
+        &'a self,
+        cards: GpuSet,
+        keeps: impl Fn(SessionId) -> bool + Copy + 'a,
+    ) -> impl Iterator<Item = SessionId> + 'a {
         let mut here = cards.into_iter();
         let (first, second) = (here.next(), here.next());
         let one = first.filter(|_| second.is_none()).and_then(|gpu| self.cards.get(gpu));
-        let one = one.into_iter().flat_map(|card| card.index.queue.iter().map(|&(_, id)| id));
-        let many = second.map(|_| self.in_common_line(cards));
+        let one = one.into_iter().flat_map(move |card| card.groups.in_order(keeps));
+        let many = second.map(|_| self.in_common_line(cards, keeps));
         one.chain(many.into_iter().flatten())
     }
 
     /// Returns the queued sessions of several cards in one common order of turns.
-    fn in_common_line(&self, cards: GpuSet) -> Vec<SessionId> {
-        let waiters = self.cards.among(cards).flat_map(|(_, card)| &card.index.queue);
-        let waiters: BTreeSet<Order> = waiters.map(|&(turn, id)| self.order(turn, id)).collect();
+    fn in_common_line(&self, cards: GpuSet, keeps: impl Fn(SessionId) -> bool) -> Vec<SessionId> {
+        let waiters = self.cards.among(cards).flat_map(|(_, card)| card.groups.waiting());
+        let waiters = waiters.filter(|&(_, id)| keeps(id));
+        let waiters: BTreeSet<Order> = waiters.map(|(turn, id)| self.order(turn, id)).collect();
         let mut seen = BTreeSet::new();
         let ids = waiters.into_iter().map(|(.., id)| id);
         ids.filter(|id| seen.insert(*id)).collect()
     }
 
     fn order(&self, turn: Turn, id: SessionId) -> Order {
-        (turn.regular, self.lag(id), turn.class, turn.ticket, id)
-    }
-
-    /// Least virtual time of the holding and waiting sessions of a card, at least the last such value.
-    fn floor(&self, now: Nanos, gpu: GpuId) -> Virtual {
-        let Some(card) = self.cards.get(gpu) else {
-            return Virtual::default();
-        };
-        let pays = card.index.first_payers().filter_map(|id| {
-            let session = self.sessions.get(id)?;
-            let on = session.cards.get(gpu)?;
-            Some(on.standing().plus(owed(now, session, card, on)))
-        });
-        let least = card.index.least_waiting().into_iter().chain(pays).min();
-        least.map_or(card.floor, |least| card.floor.max(least))
+        let distance = self
+            .sessions
+            .get(id)
+            .map(|session| self.settled_distance(session))
+            .unwrap_or_default();
+        (turn.regular, distance, turn.class, turn.ticket, id)
     }
 
     /// Virtual time of a session on a card, including the charge of its present turn.
-    fn had(&self, session: &Session, card: &Card, on: &OnCard) -> Virtual {
-        on.standing().plus(owed(self.now, session, card, on))
+    fn had(&self, now: Nanos, session: &Session, card: &Card, on: &OnCard) -> Virtual {
+        let owed = on.entered.map_or(Nanos::ZERO, |entered| card.charge.owed(now, entered));
+        on.account.standing().plus(session.share.virtual_time(owed))
     }
 
-    /// Greatest distance of a session's virtual time from the floors of its cards with turns.
-    fn lag(&self, id: SessionId) -> i128 {
+    /// Virtual time of a class or a user on a card, including the charges of its sessions' present turns.
+    fn group_had(&self, now: Nanos, card: &Card, branch: Branch) -> Option<Virtual> {
+        Some(card.groups.get(branch)?.had(card.charge.clocks(now)))
+    }
+
+    fn member_had(
+        &self,
+        now: Nanos,
+        gpu: GpuId,
+        card: &Card,
+        class: Class,
+        member: Member,
+    ) -> Option<Virtual> {
+        match member {
+            Member::User(user) => self.group_had(now, card, Branch { class, user: Some(user) }),
+            Member::Session(id) => {
+                let session = self.sessions.get(id)?;
+                Some(self.had(now, session, card, session.cards.get(gpu)?))
+            }
+        }
+    }
+
+    /// Least virtual time of the paying and waiting members of a group, at least the last such value.
+    fn floor(&self, now: Nanos, gpu: GpuId, branch: Branch) -> Option<Virtual> {
+        let card = self.cards.get(gpu)?;
+        let group = card.groups.get(branch)?;
+        let pays = group.first_payers();
+        let pays = pays.filter_map(|member| self.member_had(now, gpu, card, branch.class, member));
+        let least = group.least_waiting().into_iter().chain(pays).min();
+        Some(least.map_or(group.floor, |least| group.floor.max(least)))
+    }
+
+    /// Least virtual time of the classes with paying or waiting sessions, at least the last such value.
+    fn class_floor(&self, now: Nanos, card: &Card) -> Virtual {
+        self.least_class(now, card)
+            .map_or(card.groups.floor, |least| card.groups.floor.max(least))
+    }
+
+    fn least_class(&self, now: Nanos, card: &Card) -> Option<Virtual> {
+        let clocks = card.charge.clocks(now);
+        card.groups.busy_classes().map(|class| class.had(clocks)).min()
+    }
+
+    /// Distance of a session's virtual time from the floor on one card, at one level; `None` if it has
+    /// no such level.
+    fn distance(&self, session: &Session, gpu: GpuId, level: Level) -> Option<i128> {
+        let (card, branch) = (self.cards.get(gpu)?, session.branch());
+        let had = match level.group(branch) {
+            Some(branch) => self.group_had(self.now, card, branch)?,
+            None => self.had(self.now, session, card, session.cards.get(gpu)?),
+        };
+        let floor = match (level, branch.user) {
+            // Of the classes that are there now: one alone is ahead of nobody.
+            (Level::Class, _) => self.least_class(self.now, card)?,
+            (Level::Member, _) => card.groups.get(Branch::of_class(branch.class))?.floor,
+            (Level::Session, Some(_)) => card.groups.get(branch)?.floor,
+            (Level::Session, None) => return None,
+        };
+        Some(had.lag(floor))
+    }
+
+    /// Greatest distance of a session's virtual time from the floors of its cards with turns, at one level.
+    fn lag(&self, id: SessionId, level: Level) -> i128 {
         let Some(session) = self.sessions.get(id) else {
             return 0;
         };
-        let lags = session.turn_cards(self.in_turns).into_iter().filter_map(|gpu| {
-            let (card, on) = (self.cards.get(gpu)?, session.cards.get(gpu)?);
-            Some(self.had(session, card, on).lag(card.floor))
-        });
-        lags.max().unwrap_or_default()
+        let cards = session.turn_cards(self.in_turns).into_iter();
+        cards
+            .filter_map(|gpu| self.distance(session, gpu, level))
+            .max()
+            .unwrap_or_default()
     }
 
-    /// Least virtual time of the other sessions on a card: of payers and of waiters for this card alone. If
-    /// there are none, of waiting gangs.
-    fn least_beside(&self, id: SessionId, gpu: GpuId, card: &Card) -> Option<Virtual> {
-        let line = || {
-            let others = card.index.queue.iter().filter(|&&(_, other)| other != id);
-            others.filter(|&&(_, other)| self.is_admissible(other))
-        };
-        let is_alone = |&&(_, other): &&(Turn, SessionId)| self.turn_cards(other).len() < 2;
-        let waits = line().find(is_alone).map(|(turn, _)| turn.had);
-        let pays = card.index.payers().filter(|&other| other != id).filter_map(|other| {
-            let session = self.sessions.get(other)?;
-            Some(self.had(session, card, session.cards.get(gpu)?))
+    /// Greatest distance of a waiting session from the floors of its cards with turns: the sum over class, user
+    /// and session. Present turns of classes and users are left out, so it changes by events alone.
+    fn settled_distance(&self, session: &Session) -> i128 {
+        let branch = session.branch();
+        let class = Branch::of_class(branch.class);
+        let distances = session.turn_cards(self.in_turns).into_iter().filter_map(|gpu| {
+            let (card, on) = (self.cards.get(gpu)?, session.cards.get(gpu)?);
+            let groups = &card.groups;
+            let least = groups.busy_classes().map(|class| class.account.standing()).min()?;
+            let class = groups.get(class)?;
+            let own = on.account.standing();
+            let of_class = class.account.standing().lag(least);
+            Some(of_class.saturating_add(match branch.user {
+                None => own.lag(class.floor),
+                Some(_) => {
+                    let user = groups.get(branch)?;
+                    user.account.standing().lag(class.floor).saturating_add(own.lag(user.floor))
+                }
+            }))
         });
+        distances.max().unwrap_or_default()
+    }
+
+    /// Level at which two sessions are compared.
+    fn parting(&self, one: &Session, other: &Session) -> Level {
+        match (one.branch(), other.branch()) {
+            (one, other) if one.class != other.class => Level::Class,
+            (one, other) if one == other && one.user.is_some() => Level::Session,
+            _ => Level::Member,
+        }
+    }
+
+    /// Share of what stands for a session at a level.
+    fn share_at(&self, session: &Session, level: Level) -> Share {
+        match (level, session.user) {
+            (Level::Class, _) => Share::of_class(session.share.class, self.config.trickle),
+            (Level::Member, Some((_, share))) => share,
+            _ => session.share,
+        }
+    }
+
+    /// Least virtual time of the other members of a session's group on a card: of payers and of waiters for
+    /// this card alone. If there are none, of waiting gangs.
+    fn least_beside(&self, id: SessionId, gpu: GpuId, card: &Card) -> Option<Virtual> {
+        let branch = self.sessions.get(id)?.branch();
+        let group = card.groups.get(branch)?;
+        let me = Member::Session(id);
+        let line = || {
+            let others = group.queue().filter(|&(_, other)| other != me);
+            others.filter(|&(_, other)| match other {
+                Member::Session(other) => self.is_admissible(other),
+                Member::User(_) => true,
+            })
+        };
+        let is_alone = |&(_, other): &(Turn, Member)| match other {
+            Member::Session(other) => self.turn_cards(other).len() < 2,
+            Member::User(_) => true,
+        };
+        let waits = line().find(is_alone).map(|(turn, _)| turn.had);
+        let pays = group.payers().filter(|&other| other != me);
+        let pays = pays.filter_map(|other| self.member_had(self.now, gpu, card, branch.class, other));
         let least = waits.into_iter().chain(pays).min();
         least.or_else(|| line().next().map(|(turn, _)| turn.had))
     }
 
-    /// Largest virtual time by which a session may be behind a card's floor.
-    fn credit(&self, id: SessionId) -> Virtual {
-        let share = self.sessions.get(id).map(|session| session.share).unwrap_or_default();
+    /// Largest virtual time by which a session, or its user or class, may be behind a floor.
+    fn credit(&self, id: SessionId, share: Share) -> Virtual {
         let quantum = self.quantum(id, self.expected_move(id));
         share.virtual_time(part(quantum, self.config.credit))
     }
@@ -140,8 +277,10 @@ impl View {
             return true;
         };
         // Charge that the holder will have added by the end of its drain.
-        let enough = card.expected_drain() + Nanos(self.quantum(id, Nanos::ZERO).0 / 2);
-        waiter.urgent || self.lag(first) - self.lag(id) < distance(holder.share, enough)
+        let enough = self.drain_on(id, gpu, card) + Nanos(self.quantum(id, Nanos::ZERO).0 / 2);
+        let level = self.parting(holder, waiter);
+        let ahead = self.lag(first, level) - self.lag(id, level);
+        waiter.urgent || ahead < distance(self.share_at(holder, level), enough)
     }
 
     /// Returns the first session in the order of turns that waits for a turn on a card.
@@ -151,33 +290,45 @@ impl View {
     }
 
     /// Whether a waiter goes before or level with a holder in an early switch. Class decides first, then the
-    /// distance of virtual time from the floors.
+    /// distances of virtual time from the floors.
     pub(crate) fn is_behind(&self, waiter: SessionId, holder: SessionId) -> bool {
         self.standing_in_line(waiter) <= self.standing_in_line(holder)
     }
 
-    /// Class of a session and its distance from the floors in virtual time: the sort key of early switches.
-    pub(crate) fn standing_in_line(&self, id: SessionId) -> (Option<Class>, i128) {
+    /// Class of a session and its distances from the floors in virtual time: the sort key of early switches.
+    pub(crate) fn standing_in_line(&self, id: SessionId) -> (Option<Class>, i128, i128) {
         let class = self.sessions.get(id).map(|session| session.share.class);
-        (class, self.lag(id))
+        (class, self.lag(id, Level::Member), self.lag(id, Level::Session))
     }
 }
 
 impl Core {
-    /// Raises the floor of a card and returns it. The floor stays while processes of the last daemon are
-    /// about to return.
-    pub(crate) fn raise_floor(&mut self, gpu: GpuId) -> Virtual {
-        let floor = self.view.floor(self.view.now, gpu);
-        if let Some(card) = self.view.cards.get_mut(gpu)
-            && !self.returning.contains(gpu)
-        {
-            card.floor = floor;
+    /// Raises the floors of a card: of its classes, and of the group `branch`. Returns whether any rose. The
+    /// floors stay while processes of the last daemon are about to return.
+    pub(crate) fn raise_floor(&mut self, gpu: GpuId, branch: Branch) -> bool {
+        let Some(card) = self.view.cards.get(gpu).filter(|_| !self.returning.contains(gpu)) else {
+            return false;
+        };
+        let classes = Class::ALL.map(Branch::of_class);
+        let user = Some(branch).filter(|branch| branch.user.is_some());
+        let floors = classes.into_iter().chain(user);
+        let floors: SmallVec<[_; 4]> =
+            floors.map(|at| (at, self.view.floor(self.view.now, gpu, at))).collect();
+        let floor = self.view.class_floor(self.view.now, card);
+        let Some(card) = self.view.cards.get_mut(gpu) else {
+            return false;
+        };
+        let mut rose = std::mem::replace(&mut card.groups.floor, floor) != floor;
+        for (branch, floor) in floors {
+            if let Some((group, floor)) = card.groups.get_mut(branch).zip(floor) {
+                rose |= std::mem::replace(&mut group.floor, floor) != floor;
+            }
         }
-        floor
+        rose
     }
 
-    /// Returns how far a session's virtual time is beyond the floor of each card, for the next daemon. The
-    /// unit is nanoseconds of a session of weight 100 and normal priority.
+    /// Returns how far a session's virtual time is beyond the floor of its group on each card, for the next
+    /// daemon. The unit is nanoseconds of a session of weight 100 and normal priority.
     ///
     /// A card on which the session takes no turns is left out. A session that sleeps behind the floor counts
     /// as level with it: the floor passes it again.
@@ -190,26 +341,60 @@ impl Core {
         let lead = |(gpu, card): (GpuId, &Card)| {
             let returning = self.returning.contains(gpu);
             let (had, counts) = match session.cards.get(gpu) {
-                Some(on) => (on.had?.plus(owed(now, session, card, on)), on.listed.shares()),
+                Some(on) => {
+                    let owed = on.entered.map_or(Nanos::ZERO, |entered| card.charge.owed(now, entered));
+                    (on.account.had?.plus(session.share.virtual_time(owed)), on.listed.shares())
+                }
                 None => (*session.resumes_at.get(gpu)?, returning),
             };
-            let floor = match returning {
-                true => card.floor,
-                false if session.is_limited() || self.view.in_turns.contains(gpu) => {
-                    self.view.floor(now, gpu)
-                }
-                false => return None,
-            };
-            let lead = had.lead(floor);
+            let in_turns = session.is_limited() || self.view.in_turns.contains(gpu);
+            let lead = had.lead(self.floor_for(now, gpu, card, session.branch(), in_turns)?);
             Some((gpu, if counts { lead } else { lead.max(0) }))
         };
         self.view.cards.iter().filter_map(lead).collect()
     }
 
-    /// Virtual time at which a session begins on a card: the least of the other sessions there. The card's
+    /// Returns how far a user is beyond the floor of each class and card, as [`Self::leads`] does for
+    /// sessions.
+    #[must_use]
+    pub fn user_leads(&self, now: Nanos, user: UserId) -> Vec<(Priority, GpuId, i64)> {
+        let now = now.max(self.view.now);
+        let lead = |(gpu, card): (GpuId, &Card), class: Class| {
+            let branch = Branch { class, user: Some(user) };
+            let group = card.groups.get(branch)?;
+            let had = group.account.had?.plus(group.owed(card.charge.clocks(now)));
+            let in_turns = self.view.in_turns.contains(gpu);
+            let floor = self.floor_for(now, gpu, card, Branch::of_class(class), in_turns)?;
+            let lead = had.lead(floor);
+            let counts = !group.is_idle() || self.returning.contains(gpu);
+            Some((class.into(), gpu, if counts { lead } else { lead.max(0) }))
+        };
+        let cards = self.view.cards.iter();
+        cards
+            .flat_map(|card| Class::ALL.into_iter().filter_map(move |class| lead(card, class)))
+            .collect()
+    }
+
+    /// Floor of a group from which the next daemon counts; `None` where no turns are taken.
+    fn floor_for(
+        &self,
+        now: Nanos,
+        gpu: GpuId,
+        card: &Card,
+        branch: Branch,
+        in_turns: bool,
+    ) -> Option<Virtual> {
+        match self.returning.contains(gpu) {
+            true => card.groups.get(branch).map(|group| group.floor),
+            false if in_turns => self.view.floor(now, gpu, branch),
+            false => None,
+        }
+    }
+
+    /// Virtual time at which a session begins in its group on a card: the least of the others there. The
     /// floor would be too low where a gang, or a waiter for memory that does not come back, keeps it down.
-    fn level(&mut self, id: SessionId, gpu: GpuId) -> Virtual {
-        let floor = self.raise_floor(gpu);
+    fn level(&self, id: SessionId, gpu: GpuId, branch: Branch) -> Virtual {
+        let floor = self.view.floor(self.view.now, gpu, branch).unwrap_or_default();
         let held_down = |card: &&Card| card.index.has_gangs() || self.view.absent(gpu) != Absent::NONE;
         let card = self.view.cards.get(gpu).filter(held_down);
         let beside = card.and_then(|card| self.view.least_beside(id, gpu, card));
@@ -226,88 +411,184 @@ impl Core {
         let leads = self.view.cards.among(cards).filter_map(|(gpu, card)| {
             let session = self.view.sessions.get(id)?;
             let least = self.view.least_beside(id, gpu, card)?;
-            Some((gpu, session.cards.get(gpu)?.standing().lag(least)))
+            Some((gpu, session.cards.get(gpu)?.account.standing().lag(least)))
         });
         let leads: ByGpu<i128> = leads.collect();
         let most = leads.values().copied().max();
         for (gpu, lead) in leads.iter() {
             if Some(*lead) < most {
-                self.lift(id, gpu);
+                self.lift(id, gpu, false);
             }
         }
     }
 
-    /// Raises the virtual time of a session that joins the waiters and holders of a card. Its lead over the
-    /// others is at most its credit; a new session starts level.
-    pub(crate) fn lift(&mut self, id: SessionId, gpu: GpuId) {
-        let had = self.view.sessions.get(id).and_then(|session| Some(session.cards.get(gpu)?.had));
-        let returning = self.view.cards.get(gpu).filter(|_| self.returning.contains(gpu));
-        let level = match returning.filter(|_| had != Some(None)) {
-            Some(card) => card.floor,
-            None => self.level(id, gpu),
+    /// Raises the virtual times of a session that joins the waiters and holders of a card, and of its user and
+    /// class if they were idle there. The lead over the others is at most a credit; a new one starts level. A
+    /// session that was just asked for its lock did not sleep, and `keeps` its lead.
+    pub(crate) fn lift(&mut self, id: SessionId, gpu: GpuId, keeps: bool) {
+        let Some(session) = self.view.sessions.get(id) else {
+            return;
         };
-        let lifted = match had {
-            Some(Some(had)) if had < level => had.max(level.minus(self.view.credit(id))),
-            Some(None) => level,
-            _ => return,
+        let (branch, share, user) = (session.branch(), session.share, session.user);
+        let had = session.cards.get(gpu).map(|on| on.account.had);
+        if self.raise_floor(gpu, branch) {
+            self.agenda.look_at(gpu);
+            self.reordered = true;
+        }
+        let class = Share::of_class(branch.class, self.view.config.trickle);
+        self.lift_group(id, gpu, (Branch::of_class(branch.class), class), keeps);
+        if let Some((_, user)) = user {
+            self.lift_group(id, gpu, (branch, user), keeps);
+        }
+        let level = match self.floor_to_return_to(gpu, branch).filter(|_| had != Some(None)) {
+            Some(floor) => floor,
+            None => self.level(id, gpu, branch),
         };
+        let credit = if keeps { Virtual::MAX } else { self.view.credit(id, share) };
         if let Some(on) = self.view.sessions.get_mut(id).and_then(|session| session.cards.get_mut(gpu)) {
-            on.had = Some(lifted);
+            on.account.lift(level, credit);
         }
     }
 
-    /// Sets the virtual time of all sessions on a card to the card's floor, when turns begin there. While
-    /// processes of the last daemon are about to return, turns go on instead, and all keep their distances.
+    /// Raises the virtual time of a class or a user that was idle on a card, for a session that wakes there.
+    fn lift_group(&mut self, id: SessionId, gpu: GpuId, (branch, share): (Branch, Share), keeps: bool) {
+        let Some(card) = self.view.cards.get(gpu) else { return };
+        let group = card.groups.get(branch);
+        if group.is_some_and(|group| !group.is_idle()) {
+            return;
+        }
+        let known = group.is_some_and(|group| group.account.had.is_some());
+        let class = Branch::of_class(branch.class);
+        let level = match branch.user {
+            None => self.view.class_floor(self.view.now, card),
+            Some(_) => match self.floor_to_return_to(gpu, class).filter(|_| known) {
+                Some(floor) => floor,
+                None => self.view.floor(self.view.now, gpu, class).unwrap_or_default(),
+            },
+        };
+        let credit = if keeps { Virtual::MAX } else { self.view.credit(id, share) };
+        if let Some(card) = self.view.cards.get_mut(gpu) {
+            card.groups.of_user(branch, share).account.lift(level, credit);
+        }
+    }
+
+    /// Floor of a group while processes of the last daemon are about to return to a card.
+    fn floor_to_return_to(&self, gpu: GpuId, branch: Branch) -> Option<Virtual> {
+        let card = self.view.cards.get(gpu).filter(|_| self.returning.contains(gpu));
+        card.and_then(|card| Some(card.groups.get(branch)?.floor))
+    }
+
+    /// Sets the virtual times of all classes, users and sessions on a card to their floors, when turns begin
+    /// there. While processes of the last daemon are about to return, turns go on instead, and all keep their
+    /// distances.
     pub(crate) fn start_level(&mut self, gpu: GpuId) {
         let Some(card) = self.view.cards.get(gpu) else { return };
-        let (floor, members) = (card.floor, card.index.members.clone());
-        for id in members {
-            self.charge_so_far(id);
-            if let Some(on) = self.view.sessions.get_mut(id).and_then(|session| session.cards.get_mut(gpu))
-                && !self.returning.contains(gpu)
-            {
-                (on.had, on.behind) = (Some(floor), None);
+        let members = card.index.members.clone();
+        members.iter().for_each(|&id| self.charge_so_far(id));
+        if !self.returning.contains(gpu)
+            && let Some(card) = self.view.cards.get_mut(gpu)
+        {
+            card.groups.start_level();
+            for &id in &members {
+                let session = self.view.sessions.get_mut(id);
+                let floor =
+                    session.and_then(|session| Some((card.groups.get(session.branch())?.floor, session)));
+                if let Some((floor, session)) = floor
+                    && let Some(on) = session.cards.get_mut(gpu)
+                {
+                    on.account = Account { had: Some(floor), behind: None };
+                }
             }
-            self.recount(id);
         }
+        members.into_iter().for_each(|id| self.recount(id));
     }
 
-    /// Charges a session for its present turns so far, at its present weight.
+    /// Charges a session, its user and its class for its present turns so far, at their present weights.
     pub(crate) fn charge_so_far(&mut self, id: SessionId) {
         let Some(session) = self.view.sessions.get_mut(id) else {
             return;
         };
-        let share = session.share;
+        let (share, branch) = (session.share, session.branch());
         for (gpu, on) in session.cards.iter_mut() {
-            if let (Some(entered), Some(card)) = (on.entered, self.view.cards.get_mut(gpu)) {
-                let (charged, entered) = card.charge.pay_so_far(self.view.now, entered);
+            if let (Some(before), Some(card)) = (on.entered, self.view.cards.get_mut(gpu)) {
+                let (charged, entered) = card.charge.pay_so_far(self.view.now, before);
                 on.pay(charged, share);
                 on.entered = Some(entered);
+                let stuck = on.listed.presence == Presence::Stuck;
+                card.groups.pay(branch, stuck, charged);
+                card.groups.read(branch, stuck, Some(before), false);
+                card.groups.read(branch, stuck, Some(entered), true);
+                card.groups.refresh(branch);
+                if !charged.is_zero() && card.groups.are_several(branch) {
+                    card.index.order_changed();
+                    self.agenda.look_at(gpu);
+                    self.reordered = true;
+                }
             }
         }
     }
 
     /// Asks a holder for its lock on behalf of the first waiter on a card. Until its next turn the holder is
-    /// queued behind that waiter.
+    /// queued behind that waiter, with all of its user or class if the waiter is of another one. An urgent waiter
+    /// goes before all others in any case.
     pub(crate) fn make_way(&mut self, id: SessionId, gpu: GpuId) {
-        let first = self.view.first_on(gpu).and_then(|first| self.view.sessions.get(first));
-        let standing = first.and_then(|first| Some(first.cards.get(gpu)?.standing()));
-        let holder = self.view.sessions.get_mut(id).and_then(|holder| holder.cards.get_mut(gpu));
-        if let (Some(standing), Some(on)) = (standing, holder) {
-            on.behind = Some(standing);
+        if let Some(first) = self.view.first_on(gpu) {
+            self.queue_behind(id, first, gpu);
         }
         self.begin_drop(id);
     }
 
-    /// Clears the queue positions behind other waiters that a session got when it last released the lock.
+    fn queue_behind(&mut self, id: SessionId, first: SessionId, gpu: GpuId) -> Option<()> {
+        let (holder, waiter) = (self.view.sessions.get(id)?, self.view.sessions.get(first)?);
+        if waiter.urgent {
+            return None;
+        }
+        let level = self.view.parting(holder, waiter);
+        let (own, theirs) = (level.group(holder.branch()), level.group(waiter.branch()));
+        // The others of the holder's user or class may no longer come first.
+        self.reordered |= own.is_some();
+        let card = self.view.cards.get_mut(gpu)?;
+        let standing = match theirs {
+            Some(branch) => card.groups.get(branch)?.account.standing(),
+            None => waiter.cards.get(gpu)?.account.standing(),
+        };
+        match own {
+            Some(branch) => {
+                card.groups.get_mut(branch)?.account.behind = Some(standing);
+                card.groups.refresh(branch);
+                card.index.order_changed();
+                self.agenda.look_at(gpu);
+            }
+            None => {
+                let on = self.view.sessions.get_mut(id)?.cards.get_mut(gpu)?;
+                on.account.behind = Some(standing);
+            }
+        }
+        Some(())
+    }
+
+    /// Clears the queue positions behind other waiters that a session, its user and its class got when they
+    /// last released the lock.
     pub(crate) fn stand_up(&mut self, id: SessionId) {
-        let cards = self.view.sessions.get_mut(id).map(|session| session.cards.values_mut());
-        cards.into_iter().flatten().for_each(|on| on.behind = None);
+        let Some(session) = self.view.sessions.get_mut(id) else {
+            return;
+        };
+        let branch = session.branch();
+        for (gpu, on) in session.cards.iter_mut() {
+            on.account.behind = None;
+            if let Some(card) = self.view.cards.get_mut(gpu)
+                && card.groups.stand_up(branch)
+            {
+                card.index.order_changed();
+                self.agenda.look_at(gpu);
+                self.reordered = true;
+            }
+        }
     }
 
     /// Starts another quantum for a holder, which ends by the `limit` of a backfilled turn.
     pub(crate) fn renew(&mut self, id: SessionId, limit: Option<Nanos>) {
-        let clock = self.view.clock(id, Nanos::ZERO, limit);
+        let clock = self.view.clock(id, false, limit);
         if let Some(session) = self.view.sessions.get_mut(id)
             && let Lock::Holding(grant) = &mut session.lock
         {
@@ -321,12 +602,6 @@ impl Core {
             }
         }
     }
-}
-
-/// Virtual time that a session gains by the charge of its present turn on a card.
-fn owed(now: Nanos, session: &Session, card: &Card, on: &OnCard) -> Virtual {
-    let owed = on.entered.map_or(Nanos::ZERO, |entered| card.charge.owed(now, entered));
-    session.share.virtual_time(owed)
 }
 
 /// Virtual time that a session of this share gains in `real` time, as a signed number.

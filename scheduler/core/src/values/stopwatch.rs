@@ -2,35 +2,37 @@
 
 use gpushare_proto::Nanos;
 
-/// Sum of the durations for which the stopwatch ran.
+/// Sum of the durations for which the stopwatch ran, each times the number of things that it ran for.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Stopwatch {
     total: Nanos,
-    since: Option<Nanos>,
+    /// Point in time since which the stopwatch runs, and for how many things.
+    since: Option<(Nanos, u32)>,
 }
 
 impl Stopwatch {
     /// Starts or stops the stopwatch at the time `now`.
     pub(crate) fn run(&mut self, running: bool, now: Nanos) {
-        match (self.since, running) {
-            (None, true) => self.since = Some(now),
-            (Some(_), false) => {
-                self.total = self.read(now);
-                self.since = None;
-            }
-            _ => {}
+        self.run_for(u32::from(running), now);
+    }
+
+    /// Lets the stopwatch run for a number of things from the time `now` on, or stops it for none.
+    pub(crate) fn run_for(&mut self, number: u32, now: Nanos) {
+        if self.since.map_or(0, |(_, number)| number) != number {
+            self.total = self.read(now);
+            self.since = (number > 0).then_some((now, number));
         }
     }
 
     /// Point in time since which the stopwatch runs; `None` while it is stopped.
-    pub(crate) const fn since(&self) -> Option<Nanos> {
-        self.since
+    pub(crate) fn since(&self) -> Option<Nanos> {
+        self.since.map(|(since, _)| since)
     }
 
     /// Sum of all durations up to the time `now`.
     pub(crate) fn read(&self, now: Nanos) -> Nanos {
         match self.since {
-            Some(since) => self.total + (now - since),
+            Some((since, number)) => self.total + Nanos((now - since).0.saturating_mul(u64::from(number))),
             None => self.total,
         }
     }
@@ -50,5 +52,8 @@ mod tests {
         watch.run(false, Nanos(20));
         watch.run(true, Nanos(100));
         assert_eq!(watch.read(Nanos(101)), Nanos(11));
+        watch.run_for(3, Nanos(101));
+        watch.run(false, Nanos(111));
+        assert_eq!(watch.read(Nanos(200)), Nanos(41));
     }
 }

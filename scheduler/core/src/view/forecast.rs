@@ -3,6 +3,8 @@
 //! The forecast tells a copy of the decision machine that the program starts, and discards the copy after the
 //! answer. So the forecast follows the same rules as the decisions, and changes nothing.
 
+use std::collections::BTreeMap;
+
 use gpushare_proto::admin::Mode;
 use gpushare_proto::session::Priority;
 use gpushare_proto::{Bytes, ClientId, GpuId, Nanos, Percent, SessionId};
@@ -10,7 +12,9 @@ use gpushare_proto::{Bytes, ClientId, GpuId, Nanos, Percent, SessionId};
 use crate::card::Card;
 use crate::events::Event;
 use crate::machine::Core;
+use crate::session::Session;
 use crate::session::gate::FIRST_WORD;
+use crate::session::share::{Branch, Class, Member, UserId};
 use crate::view::View;
 
 /// Number that stands for the forecast's process; no real process has it.
@@ -29,6 +33,8 @@ pub struct DryRunSession {
     pub weight: u32,
     /// Priority class of the session: high, normal or low.
     pub priority: Priority,
+    /// User of the session and the user's weight; `None` if the session counts by itself.
+    pub user: Option<(UserId, u32)>,
     /// Whether the session may use more memory than the card's capacity.
     pub oversubscribe: bool,
 }
@@ -63,26 +69,60 @@ pub struct Forecast {
 impl View {
     /// Longest wait according to the bound in turns/order.rs, for the sessions that take turns on a card now.
     fn bound(&self, gpu: GpuId, card: &Card, id: SessionId) -> Nanos {
-        let share = |id: SessionId| self.sessions.get(id).map(|session| session.share).unwrap_or_default();
         let turn = |id: SessionId| {
             let brought = self.expected_move(id);
             let switch = card.switch_cost(brought, &self.config);
             (self.quantum(id, brought), switch)
         };
-        let (own, (quantum, switch)) = (share(id), turn(id));
+        let (quantum, switch) = turn(id);
         let members = card.index.members.iter().copied();
-        let others: Vec<SessionId> = members
-            .filter(|&other| other != id && self.turn_cards(other).contains(gpu))
-            .collect();
-        let each = others.iter().map(|&other| {
-            let (theirs, (turn, change)) = (share(other), turn(other));
-            own.catching_up(theirs, quantum + switch) + turn + Nanos(turn.0 / 2) + change
+        let members = members.filter(|&member| self.turn_cards(member).contains(gpu));
+        let parts = self.parts(&members.collect::<Vec<_>>());
+        let own = parts
+            .iter()
+            .find(|(member, _)| *member == id)
+            .map_or(1, |&(_, part)| part.max(1));
+        let others = parts.iter().filter(|(other, _)| *other != id);
+        let each = others.map(|&(other, part)| {
+            let (turn, change) = turn(other);
+            let catches_up = u128::from((quantum + switch).0).saturating_mul(part) / own;
+            let catches_up = Nanos(u64::try_from(catches_up).unwrap_or(u64::MAX));
+            catches_up + turn + Nanos(turn.0 / 2) + change
         });
         let budget = match card.has_fixed_quantum() {
             true => Nanos::ZERO,
             false => self.config.budget_max,
         };
         each.sum::<Nanos>() + budget
+    }
+}
+
+impl View {
+    /// Parts of the time that some sessions are due beside each other if they always have work, in one unit.
+    fn parts(&self, ids: &[SessionId]) -> Vec<(SessionId, u128)> {
+        // Weights of the members of each class, and of the sessions of each user.
+        let mut classes: BTreeMap<Class, BTreeMap<Member, u128>> = BTreeMap::new();
+        let mut users: BTreeMap<Branch, u128> = BTreeMap::new();
+        let known = ids.iter().filter_map(|&id| Some((id, self.sessions.get(id)?)));
+        let place = |id, session: &Session| match session.user {
+            Some((user, share)) => (Member::User(user), u128::from(share.weight())),
+            None => (Member::Session(id), u128::from(session.share.weight())),
+        };
+        for (id, session) in known.clone() {
+            let (member, weight) = place(id, session);
+            classes.entry(session.share.class).or_default().insert(member, weight);
+            *users.entry(session.branch()).or_default() += u128::from(session.share.weight());
+        }
+        let part = |(id, session): (SessionId, &Session)| {
+            let (_, weight) = place(id, session);
+            let all = classes.get(&session.share.class).map_or(1, |members| members.values().sum());
+            let (own, siblings) = match session.user {
+                Some(_) => (u128::from(session.share.weight()), users.get(&session.branch()).copied()),
+                None => (1, None),
+            };
+            (id, session.share.factor() * weight * own / (all * siblings.unwrap_or(1)))
+        };
+        known.map(part).collect()
     }
 }
 
@@ -122,7 +162,7 @@ impl Core {
             then: card.mode.mode(),
             ahead: ahead.collect(),
             quantum: then.view.quantum(id, then.view.expected_move(id)),
-            switch: card.switch_cost(then.view.expected_move(id), &then.view.config),
+            switch: then.view.switch_cost(id),
             bound: match in_turns {
                 _ if endless => None,
                 true => Some(then.view.bound(gpu, card, id)),
@@ -133,12 +173,13 @@ impl Core {
 
     /// Tells the decision machine that a program starts, uses its whole quota and has work.
     fn begin_prospect(&mut self, now: Nanos, gpu: GpuId, prospect: DryRunSession) {
-        let DryRunSession { session, limit, compute, weight, priority, oversubscribe } = prospect;
+        let DryRunSession { session, limit, compute, weight, priority, user, oversubscribe } = prospect;
         let client = NEWCOMER;
         let had = self.view.sessions.get(session).map(|known| known.sums(gpu).used.get());
         let opened = Event::SessionOpened { session, limit, oversubscribe };
         let share = Event::Share { session, weight, priority };
-        let new = had.is_none().then_some([opened, share]);
+        let owner = user.map(|(user, weight)| Event::Owner { session, user, weight });
+        let new = had.is_none().then_some([Some(opened), owner, Some(share)]);
         let used = limit.unwrap_or_default() - had.unwrap_or_default();
         let uses = [
             Event::Compute { session, gpu, limit: compute },
@@ -147,7 +188,7 @@ impl Core {
             Event::Contexts { client, gpu, live: 1 },
             Event::Wait { client, word: FIRST_WORD },
         ];
-        for event in new.into_iter().flatten().chain(uses) {
+        for event in new.into_iter().flatten().flatten().chain(uses) {
             self.handle(now, event);
             while let Some(effect) = self.poll_effect() {
                 // There are no pages here, so nothing comes back.

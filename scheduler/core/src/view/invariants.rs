@@ -19,7 +19,7 @@ use crate::memory::sums::Sums;
 use crate::session::Session;
 use crate::session::gate::Passage;
 use crate::session::lock::Lock;
-use crate::session::on_card::Listing;
+use crate::session::on_card::{Listing, Presence};
 use crate::values::gpu_set::GpuSet;
 use crate::view::updates::FEW;
 
@@ -160,11 +160,12 @@ fn hold(rule: &'static str, holds: bool, found: impl FnOnce() -> String) -> Resu
 fn counts_agree(core: &Core) -> Result<(), Broken> {
     let rule = "what is counted as it changes is what there is";
     for (gpu, card) in core.view.cards.iter() {
-        let mut index = CardIndex::default();
+        let (mut index, mut groups) = (CardIndex::default(), card.groups.emptied());
         for (id, session) in core.view.sessions.iter() {
             let mut sums = Sums::default();
-            for (_, book) in session.books(gpu) {
+            for (client, book) in session.books(gpu) {
                 sums += Sums::of(book, core.view.assumed(gpu));
+                index.lend(client, Bytes::ZERO, book.free);
             }
             for orphan in core.view.orphans.values().filter(|orphan| orphan.session == id) {
                 let here = orphan.sums(|gpu| core.view.assumed(gpu)).filter(|(on, _)| *on == gpu);
@@ -176,7 +177,10 @@ fn counts_agree(core: &Core) -> Result<(), Broken> {
             index.sums += sums;
             if let Some(on) = session.cards.get(gpu) {
                 let turns = core.view.turn_cards(id).contains(gpu);
-                index.list(id, &Listing::default(), &session.stance().listing(on, turns));
+                let listing = session.stance().listing(on, turns);
+                index.list(id, &Listing::default(), &listing);
+                groups.read(listing.branch, listing.presence == Presence::Stuck, on.entered, true);
+                groups.list(id, &Listing::default(), &listing);
             }
         }
         let owed = core
@@ -192,6 +196,9 @@ fn counts_agree(core: &Core) -> Result<(), Broken> {
         })?;
         hold(rule, card.index.is_like(&index), || {
             format!("on {gpu} are {index:?}, counted are {:?}", card.index)
+        })?;
+        hold(rule, card.groups == groups, || {
+            format!("on {gpu} are {groups:?}, counted are {:?}", card.groups)
         })?;
     }
     Ok(())

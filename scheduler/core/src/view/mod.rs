@@ -21,6 +21,7 @@ use crate::config::Config;
 use crate::memory::orphans::Orphan;
 use crate::recovery::Recovery;
 use crate::session::registry::Sessions;
+use crate::session::users::Users;
 use crate::values::gpu_set::GpuSet;
 use crate::values::small_map::ByGpu;
 
@@ -39,6 +40,7 @@ pub(crate) struct View {
     /// Cards on which a waiting session needs holders to make room.
     pub(crate) wanted: GpuSet,
     pub(crate) sessions: Sessions,
+    pub(crate) users: Users,
     /// Memory on cards that dead processes left and the driver has not freed yet.
     pub(crate) orphans: BTreeMap<ClientId, Orphan>,
     pub(crate) recovery: Recovery,

@@ -40,7 +40,7 @@ impl View {
     pub(crate) fn places(&self) -> BTreeMap<SessionId, Place> {
         let mut places = BTreeMap::new();
         for (_, card) in self.cards.iter() {
-            for (ahead, &(_, id)) in card.index.queue.iter().enumerate() {
+            for (ahead, id) in card.groups.in_order(|_| true).enumerate() {
                 // A gang is in several queues, and its place is computed by itself.
                 if self.turn_cards(id).len() == 1
                     && let Some(reason) = self.waits_for(id)
@@ -58,10 +58,10 @@ impl View {
         let mut cards = self.cards.among(self.turn_cards(id)).map(|(_, card)| card);
         let ahead = match (cards.next(), cards.next()) {
             (None, _) => 0,
-            (Some(card), None) => card.index.ahead_of(id).count(),
+            (Some(card), None) => card.groups.ahead_of(id).count(),
             (Some(first), Some(second)) => {
                 let all = [first, second].into_iter().chain(cards);
-                let all: BTreeSet<SessionId> = all.flat_map(|card| card.index.ahead_of(id)).collect();
+                let all: BTreeSet<SessionId> = all.flat_map(|card| card.groups.ahead_of(id)).collect();
                 all.len()
             }
         };

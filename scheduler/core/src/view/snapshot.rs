@@ -84,7 +84,8 @@ pub struct SessionSnapshot {
     pub waited_ns: Nanos,
     /// Duration, on the wall clock, for which the session has had turns so far.
     pub held_ns: Nanos,
-    /// Duration for which the session could submit work: it held the lock and was not known to be idle.
+    /// Duration for which the session could submit work, times the number of its cards: it held the lock and
+    /// was not known to be idle.
     pub gpu_time_ns: Nanos,
     /// Number of bytes that the session's processes brought in on grants.
     pub moved_bytes: Bytes,
@@ -117,12 +118,12 @@ impl View {
             reason: card.mode.reason().to_owned(),
             mode_changes: card.mode.changes(),
             holders: card.index.holders.iter().copied().collect(),
-            queue: card.index.queue.iter().map(|&(_, id)| id).collect(),
+            queue: card.groups.in_order(|_| true).collect(),
             quantum_ns: self.next_quantum(card),
             handoffs: card.handoffs,
             aborted_drops: card.aborted_drops,
             drains_ns: card.drains(),
-            expected_drain_ns: card.expected_drain(),
+            expected_drain_ns: card.usual_drain(),
             moved_bytes: card.moved,
         }
     }

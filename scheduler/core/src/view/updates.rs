@@ -3,8 +3,8 @@
 //!
 //! In a long queue every grant changes all places, and would need a thousand messages. So a process in a long
 //! queue is told its place at most once a second, and only few processes at a time. On a card with many
-//! sessions one allocation may change the figures of all others. Those figures are sent together, at most a
-//! hundred times a second.
+//! sessions one allocation may change the figures of all others. Those sessions are told in rounds: at most
+//! [`TOLD_AT_ONCE`] of them every [`STEP`].
 
 use gpushare_proto::page::{FLAG_CONTENDED, FLAG_LIMITED, FLAG_WANTED};
 use gpushare_proto::{Bytes, ClientId, GpuId, Nanos, SessionId};
@@ -28,6 +28,8 @@ const PAUSE: Nanos = Nanos::from_secs(1);
 /// Number of sessions in a long queue that are sent their places in one step.
 const AT_ONCE: usize = 8;
 const STEP: Nanos = Nanos::from_millis(10);
+/// Number of sessions on a card that are told their memory figures in one step.
+const TOLD_AT_ONCE: usize = 64;
 
 /// Memory figures that changed since the process was told, by card.
 type Changed = SmallVec<[(GpuId, Figures); 1]>;
@@ -92,7 +94,7 @@ impl View {
     fn is_in_a_crowd(&self, session: &Session) -> bool {
         let queues = session.cards.iter().filter(|(_, on)| on.listed.queued.is_some());
         let mut cards = queues.filter_map(|(gpu, _)| self.cards.get(gpu));
-        cards.any(|card| card.index.queue.len() > FEW)
+        cards.any(|card| card.index.waiting() > FEW)
     }
 
     fn flags(&self, process: &Client, session: &Session, wanted: bool) -> u32 {
@@ -141,14 +143,37 @@ impl Core {
             let few = card.index.members.len() <= FEW;
             if told.users != before.users || (told.ceilings != before.ceilings && few) {
                 self.touch_members(gpu);
-            } else if told.ceilings != before.ceilings && card.alarms.figures.is_none() {
-                let at = Some(self.view.now + STEP);
-                self.agenda.set_timer(Timer::Figures(gpu), &mut card.alarms.figures, at);
+            } else if told.ceilings != before.ceilings {
+                card.figures.changed = true;
+                if card.alarms.figures.is_none() {
+                    let at = Some(self.view.now + STEP);
+                    self.agenda.set_timer(Timer::Figures(gpu), &mut card.alarms.figures, at);
+                }
             }
             if told.line != before.line {
                 self.line_changed(gpu);
             }
         }
+    }
+
+    /// Tells the next sessions on a card their memory figures. A change during a round starts another one
+    /// afterwards.
+    pub(crate) fn tell_figures(&mut self, gpu: GpuId) {
+        let Some(card) = self.view.cards.get_mut(gpu) else {
+            return;
+        };
+        let from = card.figures.next.take().unwrap_or_else(|| {
+            card.figures.changed = false;
+            SessionId(0)
+        });
+        let mut rest = card.index.members.range(from..).copied();
+        let told: Vec<SessionId> = rest.by_ref().take(TOLD_AT_ONCE).collect();
+        card.figures.next = rest.next();
+        if card.figures.next.is_some() || card.figures.changed {
+            let at = Some(self.view.now + STEP);
+            self.agenda.set_timer(Timer::Figures(gpu), &mut card.alarms.figures, at);
+        }
+        told.into_iter().for_each(|id| self.touch_wholly(id));
     }
 
     /// Tells waiting processes how many processes of the last daemon are missing; many sessions are told in
@@ -168,9 +193,9 @@ impl Core {
         let Some(card) = self.view.cards.get_mut(gpu) else {
             return;
         };
-        if card.index.queue.len() <= FEW {
+        if card.index.waiting() <= FEW {
             card.moved_up = self.view.now;
-            for (_, id) in card.index.queue.clone() {
+            for id in card.groups.in_order(|_| true).collect::<Vec<_>>() {
                 // A gang may stand in a long queue on another card, which did not change.
                 if let Some(session) = self.view.sessions.get_mut(id) {
                     session.hears_place = true;
@@ -197,11 +222,10 @@ impl Core {
     /// Tells the next few sessions in a long queue their places.
     pub(crate) fn tell_places_again(&mut self, gpu: GpuId) {
         let Some(card) = self.view.cards.get(gpu) else { return };
-        let index = &card.index;
         // During recovery sessions also wait on cards without turns, which have no queue.
         let waiting: Vec<SessionId> = match self.view.recovery.is_over() {
-            true => index.queue.iter().map(|&(_, id)| id).collect(),
-            false => index.members.iter().copied().collect(),
+            true => card.groups.in_order(|_| true).collect(),
+            false => card.index.members.iter().copied().collect(),
         };
         let due = |id| Some((self.view.place_is_old(id, card.moved_up)?, id));
         let mut old: Vec<(Nanos, SessionId)> = waiting.into_iter().filter_map(due).collect();

@@ -53,8 +53,8 @@ impl Core {
             Lock::Dropping(..) => Some((holder, Nanos::ZERO)),
             Lock::Idle | Lock::Waiting(_) => None,
         };
-        let line = self.view.in_line(cards).take_while(|&other| other != id);
-        let line = line.filter(|&other| self.view.is_admissible(other));
+        let counts = |other| other == id || self.view.is_admissible(other);
+        let line = self.view.in_line(cards, counts).take_while(|&other| other != id);
         let turn = |other| (other, self.view.quantum(other, self.view.expected_move(other)));
         Some(Waiting {
             reason,

@@ -1,0 +1,511 @@
+//! Groups of sessions on one card: the classes, and in each class the users. A group has a virtual time, and
+//! the order in which its members get turns.
+//!
+//! ```text
+//!   OnCard::listed ─▶ queue and payers of the session's group ─▶ entry of the user in its class
+//!   charged time   ─▶ virtual time of the session, of its user and of its class
+//! ```
+//!
+//! The first session is the first one of the first user of the first class: each by the least virtual time.
+//! Behind it, sessions are ordered by the sum of the distances from the first one on each level. So the turns
+//! of users alternate as far as their virtual times do.
+//!
+//! A group's virtual time contains a turn once it is charged: at its end, and at the end of each quantum. So
+//! the order changes by events alone.
+
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BTreeSet, BinaryHeap, btree_set};
+use std::iter::Peekable;
+use std::ops::Bound;
+
+use gpushare_proto::{Nanos, Percent, SessionId};
+
+use crate::card::charge::Reading;
+use crate::session::lock::{Ticket, Turn};
+use crate::session::on_card::Listing;
+use crate::session::share::{Account, Branch, Class, Member, Share, UserId, Virtual};
+
+/// Sort key of members that pay for the card's time: share, number of payers by each clock, and charged time
+/// minus the clocks' readings. Members with equal share and numbers keep their order while the clocks run.
+type Payer = (Share, [u32; 2], i128, Member);
+
+/// Sessions that pay for the card's time on behalf of a group.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Paying {
+    /// Number of sessions that pay by the resident clock and by the moving clock.
+    numbers: [u32; 2],
+    /// Sum of the clocks' readings at which they began to pay.
+    readings: [u128; 2],
+}
+
+impl Paying {
+    fn add(&mut self, reading: Reading) {
+        self.numbers[usize::from(reading.moves)] += 1;
+        self.readings[usize::from(reading.moves)] += reading.clock;
+    }
+
+    fn subtract(&mut self, reading: Reading) {
+        self.numbers[usize::from(reading.moves)] -= 1;
+        self.readings[usize::from(reading.moves)] -= reading.clock;
+    }
+
+    pub(crate) const fn is_none(&self) -> bool {
+        self.numbers[0] + self.numbers[1] == 0
+    }
+
+    /// Time that these sessions owe together if the clocks are at `clocks` now.
+    pub(crate) fn owed(&self, clocks: [u128; 2]) -> Nanos {
+        let owed = |at: usize| u128::from(self.numbers[at]) * clocks[at] - self.readings[at];
+        Nanos(u64::try_from(owed(0) + owed(1)).unwrap_or(u64::MAX))
+    }
+}
+
+/// One group of sessions on a card.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Group {
+    pub(crate) share: Share,
+    pub(crate) account: Account,
+    /// Least virtual time of the waiting and paying members; it never goes down.
+    pub(crate) floor: Virtual,
+    /// Members with a session that may be granted a turn, in the order of their turns.
+    queue: BTreeSet<(Turn, Member)>,
+    /// Members with a session that pays for the card's time.
+    payers: BTreeSet<Payer>,
+    paying: Paying,
+    /// Entries of this user's group in the group of its class.
+    listed: (Option<Turn>, Option<Payer>),
+}
+
+impl Group {
+    fn new(share: Share) -> Self {
+        Self { share, ..Self::default() }
+    }
+
+    /// Whether no member waits for a turn or has one.
+    pub(crate) fn is_idle(&self) -> bool {
+        self.queue.is_empty() && self.payers.is_empty()
+    }
+
+    pub(crate) fn queue(&self) -> impl Iterator<Item = (Turn, Member)> {
+        self.queue.iter().copied()
+    }
+
+    pub(crate) fn payers(&self) -> impl Iterator<Item = Member> {
+        self.payers.iter().map(|&(.., member)| member)
+    }
+
+    /// Returns the paying members among which is the one with the least virtual time: the first of those with
+    /// equal share and numbers of payers.
+    pub(crate) fn first_payers(&self) -> impl Iterator<Item = Member> {
+        let after = |&(share, numbers, ..): &Payer| {
+            let last = (share, numbers, i128::MAX, Member::User(UserId(u64::MAX)));
+            self.payers.range((Bound::Excluded(last), Bound::Unbounded)).next()
+        };
+        let payers = std::iter::successors(self.payers.first(), move |payer| after(payer));
+        payers.map(|&(.., member)| member)
+    }
+
+    /// Least virtual time of the members that wait.
+    pub(crate) fn least_waiting(&self) -> Option<Virtual> {
+        // The urgent ones are few, since the switch budget paid for each.
+        let urgent = self.queue.iter().take_while(|(turn, _)| !turn.regular);
+        let regular = self.queue.iter().find(|(turn, _)| turn.regular);
+        urgent.chain(regular).map(|(turn, _)| turn.had).min()
+    }
+
+    /// Virtual time of the group, with the charge of its sessions' present turns.
+    pub(crate) fn had(&self, clocks: [u128; 2]) -> Virtual {
+        self.account.standing().plus(self.owed(clocks))
+    }
+
+    /// Virtual time that the group gains by the charge of its sessions' present turns.
+    pub(crate) fn owed(&self, clocks: [u128; 2]) -> Virtual {
+        self.share.virtual_time(self.paying.owed(clocks))
+    }
+
+    /// Replaces a member's entries.
+    fn list(
+        &mut self,
+        member: Member,
+        old: (Option<Turn>, Option<Payer>),
+        new: (Option<Turn>, Option<Payer>),
+    ) {
+        if old.0 != new.0 {
+            old.0.map(|turn| self.queue.remove(&(turn, member)));
+            self.queue.extend(new.0.map(|turn| (turn, member)));
+        }
+        if old.1 != new.1 {
+            old.1.map(|payer| self.payers.remove(&payer));
+            self.payers.extend(new.1);
+        }
+    }
+
+    /// Entries of a user's group in the group of its class.
+    fn entries(&self, user: UserId) -> (Option<Turn>, Option<Payer>) {
+        let (had, member) = (self.account.standing(), Member::User(user));
+        let turn = self.queue.first().map(|&(first, _)| Turn { had, ..first });
+        let readings = self.paying.readings.iter().sum::<u128>();
+        let start = self
+            .share
+            .real_time(had)
+            .saturating_sub(i128::try_from(readings).unwrap_or(i128::MAX));
+        let payer = (!self.paying.is_none()).then_some((self.share, self.paying.numbers, start, member));
+        (turn, payer)
+    }
+}
+
+/// Groups of the sessions on one card.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Groups {
+    all: BTreeMap<Branch, Group>,
+    /// Least virtual time of the classes with waiting or paying sessions; it never goes down.
+    pub(crate) floor: Virtual,
+}
+
+impl Groups {
+    /// Creates the groups of a card without sessions.
+    pub(crate) fn new(trickle: Percent) -> Self {
+        let group = |class| (Branch::of_class(class), Group::new(Share::of_class(class, trickle)));
+        Self { all: Class::ALL.map(group).into(), floor: Virtual::default() }
+    }
+
+    pub(crate) fn get(&self, branch: Branch) -> Option<&Group> {
+        self.all.get(&branch)
+    }
+
+    pub(crate) fn get_mut(&mut self, branch: Branch) -> Option<&mut Group> {
+        self.all.get_mut(&branch)
+    }
+
+    /// Returns the group of a user's sessions of one class.
+    pub(crate) fn of_user(&mut self, branch: Branch, share: Share) -> &mut Group {
+        self.all.entry(branch).or_insert_with(|| Group::new(share))
+    }
+
+    /// Classes with waiting or paying sessions.
+    pub(crate) fn busy_classes(&self) -> impl Iterator<Item = &Group> {
+        let classes = Class::ALL.into_iter().filter_map(|class| self.get(Branch::of_class(class)));
+        classes.filter(|group| !group.is_idle())
+    }
+
+    /// Sets the virtual times of all classes and users to their floors.
+    pub(crate) fn start_level(&mut self) {
+        let floors = Class::ALL.map(|class| self.get(Branch::of_class(class)).map(|group| group.floor));
+        for (branch, group) in &mut self.all {
+            let floor = match branch.user {
+                Some(_) => floors[branch.class as usize].unwrap_or_default(),
+                None => self.floor,
+            };
+            group.account = Account { had: Some(floor), behind: None };
+        }
+    }
+
+    /// Clears the queue positions of a session's groups behind other waiters, and returns whether there were
+    /// any.
+    pub(crate) fn stand_up(&mut self, branch: Branch) -> bool {
+        let mut any = false;
+        for branch in [branch, Branch::of_class(branch.class)] {
+            let group = self.all.get_mut(&branch);
+            any |= group.and_then(|group| group.account.behind.take()).is_some();
+        }
+        self.refresh(branch);
+        any
+    }
+
+    /// Changes the factors of the classes.
+    pub(crate) fn set_trickle(&mut self, trickle: Percent) {
+        self.all
+            .values_mut()
+            .for_each(|group| group.share = group.share.with_trickle(trickle));
+    }
+
+    /// Whether other users or classes than that of a session wait or pay.
+    pub(crate) fn are_several(&self, branch: Branch) -> bool {
+        branch.user.is_some() || self.busy_classes().nth(1).is_some()
+    }
+
+    /// Whether a user is ahead of others on the card by time that it was charged.
+    pub(crate) fn is_ahead(&self, user: UserId) -> bool {
+        Class::ALL.into_iter().any(|class| {
+            let group = self.get(Branch { class, user: Some(user) });
+            let floor = self.get(Branch::of_class(class)).map(|class| class.floor);
+            group.and_then(|group| group.account.had) > floor
+        })
+    }
+
+    /// Removes the groups of a user without sessions.
+    pub(crate) fn forget(&mut self, user: UserId) {
+        for class in Class::ALL {
+            self.all.remove(&Branch { class, user: Some(user) });
+        }
+    }
+
+    /// Groups that are charged for a session: the user's and the class's. A stuck session is charged to its user
+    /// alone, since the others of its class wait for it like all.
+    fn payers_of(branch: Branch, stuck: bool) -> impl Iterator<Item = Branch> {
+        let class = (!stuck).then_some(Branch::of_class(branch.class));
+        branch.user.map(|_| branch).into_iter().chain(class)
+    }
+
+    /// Charges the groups of a session.
+    pub(crate) fn pay(&mut self, branch: Branch, stuck: bool, charged: Nanos) {
+        for branch in Self::payers_of(branch, stuck) {
+            if let Some(group) = self.all.get_mut(&branch) {
+                group.account.pay(charged, group.share);
+            }
+        }
+    }
+
+    /// Adds or removes a session's reading of the charge clock in its groups.
+    pub(crate) fn read(&mut self, branch: Branch, stuck: bool, reading: Option<Reading>, adds: bool) {
+        let Some(reading) = reading else { return };
+        for branch in Self::payers_of(branch, stuck) {
+            if let Some(group) = self.all.get_mut(&branch) {
+                match adds {
+                    true => group.paying.add(reading),
+                    false => group.paying.subtract(reading),
+                }
+            }
+        }
+    }
+
+    /// Replaces a session's entry `old` by `new`.
+    pub(crate) fn list(&mut self, id: SessionId, old: &Listing, new: &Listing) {
+        let member = Member::Session(id);
+        let entries = |listing: &Listing| (listing.queued, listing.payer(member));
+        let mut replace = |branch, old, new| {
+            if let Some(group) = self.all.get_mut(&branch) {
+                group.list(member, old, new);
+            }
+        };
+        match old.branch == new.branch {
+            true => replace(new.branch, entries(old), entries(new)),
+            false => {
+                replace(old.branch, entries(old), (None, None));
+                replace(new.branch, (None, None), entries(new));
+                self.refresh(old.branch);
+            }
+        }
+        self.refresh(new.branch);
+    }
+
+    /// Updates the entries of a user's group in the group of its class.
+    pub(crate) fn refresh(&mut self, branch: Branch) {
+        let Some(user) = branch.user else { return };
+        let Some(group) = self.all.get_mut(&branch) else {
+            return;
+        };
+        let new = group.entries(user);
+        let old = std::mem::replace(&mut group.listed, new);
+        if old != new
+            && let Some(class) = self.all.get_mut(&Branch::of_class(branch.class))
+        {
+            class.list(Member::User(user), old, new);
+        }
+    }
+
+    /// Returns the same groups without their sessions' entries.
+    pub(crate) fn emptied(&self) -> Self {
+        let empty =
+            |group: &Group| Group { account: group.account, floor: group.floor, ..Group::new(group.share) };
+        Self {
+            all: self.all.iter().map(|(&branch, group)| (branch, empty(group))).collect(),
+            floor: self.floor,
+        }
+    }
+
+    /// Waiting sessions that may be granted a turn, in no order.
+    pub(crate) fn waiting(&self) -> impl Iterator<Item = (Turn, SessionId)> {
+        let entries = self.all.values().flat_map(|group| &group.queue);
+        entries.filter_map(|&(turn, member)| match member {
+            Member::Session(id) => Some((turn, id)),
+            Member::User(_) => None,
+        })
+    }
+
+    /// Waiting sessions that may be granted a turn, in the order of turns. Those for which `keeps` is false are
+    /// left out, and hold nobody of their class or user back.
+    pub(crate) fn in_order<'a>(
+        &'a self,
+        keeps: impl Fn(SessionId) -> bool + Copy + 'a,
+    ) -> impl Iterator<Item = SessionId> + 'a {
+        let mut classes: Vec<(Key, _)> = Vec::new();
+        for class in Class::ALL {
+            let group = self.get(Branch::of_class(class)).filter(|group| !group.queue.is_empty());
+            let first = group
+                .and_then(|group| group.queue.iter().find(|(_, member)| self.has(class, *member, keeps)));
+            if let Some((group, &(first, _))) = group.zip(first) {
+                let key =
+                    Key { distance: group.account.standing().lag(Virtual::default()), ..Key::of(first) };
+                classes.push((key, self.in_class(class, group, (key.distance, first.had), keeps)));
+            }
+        }
+        classes.sort_unstable_by_key(|&(key, _)| key);
+        Merge::new(classes.into_iter()).map(|(_, id)| id)
+    }
+
+    /// Waiting sessions that come before a session in the order of turns.
+    pub(crate) fn ahead_of(&self, id: SessionId) -> impl Iterator<Item = SessionId> {
+        self.in_order(|_| true).take_while(move |waits| *waits != id)
+    }
+
+    /// Whether a waiting session of a member is kept.
+    fn has(&self, class: Class, member: Member, keeps: impl Fn(SessionId) -> bool) -> bool {
+        match member {
+            Member::Session(id) => keeps(id),
+            Member::User(user) => {
+                let group = self.get(Branch { class, user: Some(user) });
+                let mut members = group.into_iter().flat_map(|group| &group.queue);
+                members.any(|&(_, member)| matches!(member, Member::Session(id) if keeps(id)))
+            }
+        }
+    }
+
+    /// Waiting sessions of a class in the order of turns. `first` is the distance of the first one, and the
+    /// virtual time of the member to which it belongs.
+    fn in_class<'a, F: Fn(SessionId) -> bool + Copy + 'a>(
+        &'a self,
+        class: Class,
+        group: &'a Group,
+        first: (i128, Virtual),
+        keeps: F,
+    ) -> impl Iterator<Item = Place> + 'a {
+        let lists = group.queue.iter().map(move |&(turn, member)| {
+            let key = Key::of(turn).at(first.0, turn.had.lag(first.1));
+            let list = match member {
+                Member::Session(id) => List::One(keeps(id).then_some((key, id))),
+                Member::User(user) => {
+                    let group = self.get(Branch { class, user: Some(user) });
+                    let sessions = group.map(|group| group.queue.iter());
+                    List::User { sessions, from: key.distance, least: None, keeps }
+                }
+            };
+            (key, list)
+        });
+        Merge::new(lists)
+    }
+}
+
+impl Listing {
+    /// Sort key of the session if it pays for the card's time.
+    fn payer(&self, member: Member) -> Option<Payer> {
+        let numbers = [u32::from(!self.moves), u32::from(self.moves)];
+        Some((self.share, numbers, self.pays?, member))
+    }
+}
+
+/// Waiting session with its sort key.
+type Place = (Key, SessionId);
+
+/// Sort key of a waiting session among all those of a card.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Key {
+    /// Whether the session has no early turn for which the switch budget paid.
+    regular: bool,
+    distance: i128,
+    class: Class,
+    ticket: Ticket,
+}
+
+impl Key {
+    fn of(turn: Turn) -> Self {
+        Self { regular: turn.regular, distance: 0, class: turn.class, ticket: turn.ticket }
+    }
+
+    fn at(self, from: i128, distance: i128) -> Self {
+        Self { distance: from.saturating_add(distance.max(0)), ..self }
+    }
+}
+
+/// Waiting sessions of one member of a class.
+enum List<'a, F> {
+    One(Option<Place>),
+    User {
+        sessions: Option<btree_set::Iter<'a, (Turn, Member)>>,
+        /// Distance of the first session that is kept.
+        from: i128,
+        /// Virtual time of that session.
+        least: Option<Virtual>,
+        keeps: F,
+    },
+}
+
+impl<F: Fn(SessionId) -> bool> Iterator for List<'_, F> {
+    type Item = Place;
+
+    fn next(&mut self) -> Option<Place> {
+        match self {
+            Self::One(place) => place.take(),
+            Self::User { sessions, from, least, keeps } => {
+                let mut sessions = sessions.as_mut()?.filter_map(|&(turn, member)| match member {
+                    Member::Session(id) => Some((turn, id)),
+                    Member::User(_) => None,
+                });
+                let (turn, id) = sessions.find(|&(_, id)| keeps(id))?;
+                let least = *least.get_or_insert(turn.had);
+                Some((Key::of(turn).at(*from, turn.had.lag(least)), id))
+            }
+        }
+    }
+}
+
+/// Merges sorted lists, which come in the order of lower bounds of their first keys.
+struct Merge<O: Iterator, L> {
+    unopened: Peekable<O>,
+    open: BinaryHeap<Reverse<Open<L>>>,
+}
+
+/// List whose first place was taken out.
+struct Open<L> {
+    first: Place,
+    rest: L,
+}
+
+impl<L> PartialEq for Open<L> {
+    fn eq(&self, other: &Self) -> bool {
+        self.first == other.first
+    }
+}
+
+impl<L> Eq for Open<L> {}
+
+impl<L> PartialOrd for Open<L> {
+    fn partial_cmp(&self, other: &Self) -> Option<std::cmp::Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl<L> Ord for Open<L> {
+    fn cmp(&self, other: &Self) -> std::cmp::Ordering {
+        self.first.cmp(&other.first)
+    }
+}
+
+impl<O: Iterator<Item = (Key, L)>, L: Iterator<Item = Place>> Merge<O, L> {
+    fn new(lists: O) -> Self {
+        Self { unopened: lists.peekable(), open: BinaryHeap::new() }
+    }
+
+    fn open(&mut self, mut list: L) {
+        if let Some(first) = list.next() {
+            self.open.push(Reverse(Open { first, rest: list }));
+        }
+    }
+}
+
+impl<O: Iterator<Item = (Key, L)>, L: Iterator<Item = Place>> Iterator for Merge<O, L> {
+    type Item = Place;
+
+    fn next(&mut self) -> Option<Place> {
+        loop {
+            let least = self.open.peek().map(|Reverse(open)| open.first.0);
+            match self.unopened.next_if(|(first, _)| least.is_none_or(|least| *first < least)) {
+                Some((_, list)) => self.open(list),
+                None => break,
+            }
+        }
+        let Reverse(Open { first, rest }) = self.open.pop()?;
+        self.open(rest);
+        Some(first)
+    }
+}
