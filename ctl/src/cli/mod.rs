@@ -461,7 +461,7 @@ mod tests {
             }
             commands.extend(command.get_subcommands().cloned());
         }
-        assert_eq!(examples, 56);
+        assert_eq!(examples, 57);
     }
 
     #[test]

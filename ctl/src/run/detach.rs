@@ -54,10 +54,10 @@ pub(crate) fn detach() -> Result<(), DetachError> {
     // For what the program says before its log starts, such as a wrong flag.
     let log = OpenOptions::new().append(true).create(true).mode(0o600).open(&path)?;
     Command::new(program)
-        .args(["--user", "--idle-exit", IDLE_EXIT, "--ready-fd"])
-        .arg(ready.as_raw_fd().to_string())
-        .arg("--log-file")
+        .args(["--user", "--idle-exit", IDLE_EXIT, "--log-file"])
         .arg(path)
+        .arg("--ready-fd")
+        .arg(ready.as_raw_fd().to_string())
         .env_remove("LD_PRELOAD")
         .env_remove(TOKEN_FILE)
         .current_dir("/")

@@ -90,7 +90,7 @@ fn the_daemon_is_detached_from_whoever_started_it() {
     stage.moved();
     assert_eq!(children.split_whitespace().count(), 1, "only cat itself");
     let log = stage.log();
-    assert!(log.starts_with("started --user --idle-exit 10min --ready-fd "), "{log}");
+    assert!(log.starts_with("started --user --idle-exit 10min --log-file "), "{log}");
     assert!(log.contains("; folder /; preload ; fds"), "{log}");
     // As the kernel writes it: 0 where the leader is outside our PID namespace, which rustix takes for a bug.
     let stat = fs::read_to_string("/proc/self/stat").unwrap();
