@@ -12,7 +12,7 @@ use crate::output;
 use crate::places::Places;
 use crate::table::harmless;
 
-/// Card or session whose setting, term or phase a command changed.
+/// Card, session or user whose setting, term or phase a command changed.
 #[derive(Clone, Copy, Debug, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum Whose<'a> {
@@ -21,12 +21,14 @@ pub(crate) enum Whose<'a> {
     Card(Option<GpuId>),
     /// A session, by name or number, one of whose terms changed.
     Session(&'a str),
+    /// A user, by name or number, whose weight changed.
+    User(&'a str),
     /// A session, by name or number, whose phase or lifetime changed.
     #[serde(rename = "session")]
     State(&'a str),
 }
 
-/// JSON document of a changed value, with the key `gpu` (null for all cards) or `session`.
+/// JSON document of a changed value, with the key `gpu` (null for all cards), `session` or `user`.
 #[derive(Debug, Serialize)]
 struct Changed<'a> {
     key: &'a str,
@@ -51,6 +53,7 @@ pub(crate) fn request(
         Whose::Card(None) => format!("{key} of all cards"),
         Whose::Card(Some(gpu)) => format!("{key} of {gpu}"),
         Whose::Session(which) => format!("{key} of session {}", harmless(which)),
+        Whose::User(which) => format!("{key} of user {}", harmless(which)),
         Whose::State(which) => format!("session {}", harmless(which)),
     };
     let line = || format!("{}: {} → {}\n", subject(), harmless(old), harmless(new));

@@ -1,12 +1,14 @@
 //! Command `set`: changes one setting of the running daemon and prints the old and the new value.
 
+use std::process::Command;
+
 use gpushare_proto::GpuId;
 use gpushare_proto::admin::{AdminRequest, Change as Term, GpuView, Knob, SessionRequest, Setting};
 use gpushare_proto::session::Quota;
 use gpushare_proto::tenant::GpuChoice;
 
 use crate::changed::{self, Whose};
-use crate::cli::{Change, ChangeSession, NoneOr, SetArgs, SetCommand};
+use crate::cli::{Change, ChangeSession, ChangeWeight, NoneOr, SetArgs, SetCommand};
 use crate::client::{Admin, Client};
 use crate::exit::CtlError;
 use crate::places::Places;
@@ -17,12 +19,14 @@ use crate::table::list;
 enum Target<'a> {
     Card(&'a Option<GpuChoice>, Knob),
     Session(&'a str, Term),
+    /// Weight of a user.
+    User(&'a str, u32),
 }
 
 /// Changes a setting and prints the old and the new value, like `quantum of gpu0: 3s (computed) → 100ms`.
 pub(crate) fn set(args: &SetArgs, places: &Places) -> Result<(), CtlError> {
     use SetCommand as Set;
-    use Target::{Card, Session};
+    use Target::{Card, Session, User};
     let (key, target) = match &args.command {
         Set::Quantum(Change { value, gpu }) => {
             ("quantum", Card(gpu, Knob::Quantum(value.0.map(|time| time.0))))
@@ -32,7 +36,7 @@ pub(crate) fn set(args: &SetArgs, places: &Places) -> Result<(), CtlError> {
             ("capacity", Card(gpu, Knob::Capacity(value.0.map(|size| size.0))))
         }
         Set::ManagedLimit(Change { value, gpu }) => ("managed-limit", Card(gpu, Knob::ManagedLimit(value.0))),
-        Set::WindowTarget(Change { value, gpu }) => ("window-target", Card(gpu, Knob::WindowTarget(*value))),
+        Set::WindowTarget(Change { value, gpu }) => ("window-target", Card(gpu, Knob::WindowTarget(value.0))),
         Set::ContextReserve(Change { value, gpu }) => {
             ("context-reserve", Card(gpu, Knob::ContextReserve(value.0)))
         }
@@ -43,7 +47,10 @@ pub(crate) fn set(args: &SetArgs, places: &Places) -> Result<(), CtlError> {
         Set::Compute(ChangeSession { value, session }) => {
             ("compute", Session(session, Term::Compute(or_none(value, |limit| limit.0))))
         }
-        Set::Weight(ChangeSession { value, session }) => ("weight", Session(session, Term::Weight(*value))),
+        Set::Weight(ChangeWeight { value, user: Some(user), .. }) => ("weight", User(user, *value)),
+        Set::Weight(ChangeWeight { value, session, .. }) => {
+            ("weight", Session(session.as_deref().unwrap_or_default(), Term::Weight(*value)))
+        }
         Set::Priority(ChangeSession { value, session }) => {
             ("priority", Session(session, Term::Priority(*value)))
         }
@@ -58,8 +65,28 @@ pub(crate) fn set(args: &SetArgs, places: &Places) -> Result<(), CtlError> {
             let request = SessionRequest::Change { which: which.to_owned(), change };
             (AdminRequest::Session(request), Whose::Session(which))
         }
+        User(which, weight) => {
+            let user = user_number(which)?;
+            (AdminRequest::UserWeight { user, weight }, Whose::User(which))
+        }
     };
     changed::request(&mut client, (key, whose), &request, args.json)
+}
+
+/// Returns the number of a user that is given by name. A number or a control group stays as it is.
+fn user_number(which: &str) -> Result<String, CtlError> {
+    if which.starts_with('/') || which.chars().all(|digit| digit.is_ascii_digit()) {
+        return Ok(which.to_owned());
+    }
+    // Users may be in a directory service, which `id` knows how to ask.
+    let asked = Command::new("id").args(["-u", "--", which]).output();
+    let number = asked.ok().filter(|asked| asked.status.success());
+    let number = number.map(|asked| String::from_utf8_lossy(&asked.stdout).trim().to_owned());
+    number.ok_or_else(|| CtlError::NotFound {
+        kind: "user",
+        name: which.to_owned(),
+        known: format!("`id -u {which}` knows none; give the number"),
+    })
 }
 
 fn or_none<L: Clone>(NoneOr(limit): &NoneOr<L>, quota: impl Fn(L) -> Quota) -> Quota {

@@ -10,6 +10,7 @@ pub mod ids;
 pub mod page;
 mod gpu_choice;
 pub mod session;
+pub mod ranges;
 mod settings;
 mod views;
 pub mod explain;

@@ -73,7 +73,5 @@ pub struct ConfigChange {
     pub live: bool,
 }
 
-/// Smallest allowed duration of a turn. A shorter turn would be spent on handoffs alone.
-pub const MIN_QUANTUM: Nanos = Nanos::from_millis(1);
-/// Smallest allowed capacity of a card and memory limit of a session. A smaller one would hold no allocation.
-pub const MIN_MEMORY: Bytes = Bytes::mib(1);
+/// Smallest allowed memory limit of a session. A smaller one would hold no allocation.
+pub const MIN_MEMORY: Bytes = crate::ranges::CAPACITY.least();

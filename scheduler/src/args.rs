@@ -1,16 +1,16 @@
 //! Command line of the daemon.
 
+use std::fmt::Display;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::str::FromStr;
 
 use clap::{ArgGroup, Parser, ValueEnum};
-use gpushare_proto::admin::{Knob, Mode};
+use gpushare_proto::admin::Mode;
+use gpushare_proto::ranges::{self, Range};
 use gpushare_proto::units::UnitError;
 use gpushare_proto::{Bytes, GpuUuid, Nanos};
 use serde::Deserialize;
-
-use crate::knob::check;
 
 /// Shares this machine's NVIDIA GPUs among many processes.
 ///
@@ -49,16 +49,16 @@ pub(crate) struct Args {
     pub(crate) managed_limit: Vec<ForCards>,
     /// Bytes that a CUDA context is assumed to take until they are measured, at most an eighth of the card
     /// [default: 700MiB]
-    #[arg(long, value_name = "BYTES", value_parser = reserve)]
+    #[arg(long, value_name = "BYTES", value_parser = |text: &str| within(ranges::CONTEXT_RESERVE, text))]
     pub(crate) context_reserve: Option<Bytes>,
     /// Fixed time quantum instead of the computed one, like 2s
-    #[arg(long, value_name = "TIME")]
+    #[arg(long, value_name = "TIME", value_parser = |text: &str| within(ranges::QUANTUM, text))]
     pub(crate) quantum: Option<Nanos>,
     /// Run all sessions in parallel, or in turns, or decide by their memory
     #[arg(long, value_name = "MODE")]
     pub(crate) mode: Option<ModeChoice>,
     /// End after this time without sessions, like 10min
-    #[arg(long, value_name = "TIME")]
+    #[arg(long, value_name = "TIME", value_parser = |text: &str| within(ranges::IDLE_EXIT, text))]
     pub(crate) idle_exit: Option<Nanos>,
     /// Address for Prometheus metrics, or `off` [default: 127.0.0.1:9402 with --system, else off]
     #[arg(long, value_name = "ADDRESS")]
@@ -73,7 +73,7 @@ pub(crate) struct Args {
     #[arg(long, value_name = "FILE")]
     pub(crate) record: Option<PathBuf>,
     /// End the recording at this size [default: 1GiB]
-    #[arg(long, value_name = "SIZE")]
+    #[arg(long, value_name = "SIZE", value_parser = |text: &str| within(ranges::RECORD_LIMIT, text))]
     pub(crate) record_limit: Option<Bytes>,
     /// Format of log lines [default: text]
     #[arg(long, value_name = "FORMAT")]
@@ -176,7 +176,7 @@ impl FromStr for ForCard {
     fn from_str(text: &str) -> Result<Self, String> {
         let parts = text.split_once('=');
         let (card, bytes) = parts.ok_or_else(|| format!("`{text}` names no GPU; write it like 0=8GiB"))?;
-        Ok(Self { card: card.parse()?, bytes: positive(bytes)? })
+        Ok(Self { card: card.parse()?, bytes: within(ranges::CAPACITY, bytes)? })
     }
 }
 
@@ -194,22 +194,18 @@ impl FromStr for ForCards {
         if text.contains('=') {
             text.parse().map(Self::One)
         } else {
-            positive(text).map(Self::Every)
+            within(ranges::MANAGED_LIMIT, text).map(Self::Every)
         }
     }
 }
 
-fn reserve(text: &str) -> Result<Bytes, String> {
-    let bytes: Bytes = text.parse().map_err(|error: UnitError| error.to_string())?;
-    check(Knob::ContextReserve(bytes)).map(|()| bytes)
-}
-
-fn positive(text: &str) -> Result<Bytes, String> {
-    let bytes: Bytes = text.parse().map_err(|error: UnitError| error.to_string())?;
-    if bytes.is_zero() {
-        return Err(format!("`{text}` leaves no memory for any session; give at least 1MiB"));
-    }
-    Ok(bytes)
+/// Parses a value and checks its range.
+fn within<T>(range: Range<T>, text: &str) -> Result<T, String>
+where
+    T: FromStr<Err = UnitError> + Copy + PartialOrd + Display,
+{
+    let value = text.parse().map_err(|error: UnitError| error.to_string())?;
+    range.check(value).map_err(|error| error.to_string())
 }
 
 #[cfg(test)]
@@ -237,7 +233,9 @@ mod tests {
             (["--capacity", "4GiB"], "like 0=8GiB"),
             (["--capacity", "x=4GiB"], "nvidia-smi -L"),
             (["--capacity", "0=lots"], "like 8GiB"),
-            (["--capacity", "0=0"], "at least 1MiB"),
+            (["--capacity", "0=0"], "capacity is 1MiB to"),
+            (["--quantum", "10us"], "quantum is 1ms to 60s, not 10µs"),
+            (["--record-limit", "10"], "record_limit is 1MiB to"),
             (["--quantum", "2"], "like 250ms"),
             (["--metrics", "9402"], "like 127.0.0.1:9402"),
             (["--user", "--system"], "cannot be used with"),

@@ -1,36 +1,19 @@
 //! Describes the settings of a card as text, and checks their values.
 
 use gpushare_core::Knobs;
-use gpushare_proto::admin::{Knob, MIN_MEMORY, MIN_QUANTUM, Mode};
-use gpushare_proto::{Bytes, Nanos};
-
-/// Smallest window target (target duration of work in flight): the duration of a launch or two.
-const MIN_TARGET: Nanos = Nanos(100_000);
-/// Largest window target. Longer work in flight would delay interactive sessions too much.
-const MAX_TARGET: Nanos = Nanos::from_secs(10);
-
-/// Largest assumed size of a context.
-const MAX_RESERVE: Bytes = Bytes::gib(16);
+use gpushare_proto::admin::{Knob, Mode};
+use gpushare_proto::ranges::{self, OutOfRange};
 
 /// Refuses a value that a setting of a card cannot have.
-pub(crate) fn check(knob: Knob) -> Result<(), String> {
+pub(crate) fn check(knob: Knob) -> Result<(), OutOfRange> {
     match knob {
-        Knob::Quantum(Some(quantum)) if quantum < MIN_QUANTUM => {
-            Err(format!("a quantum of {quantum} is too short for any work; use {MIN_QUANTUM} or more"))
-        }
-        Knob::Capacity(Some(bytes)) | Knob::ManagedLimit(bytes) if bytes < MIN_MEMORY => {
-            Err(format!("{bytes} leaves nothing to share; use {MIN_MEMORY} or more"))
-        }
-        Knob::WindowTarget(target) if target < MIN_TARGET || target > MAX_TARGET => Err(format!(
-            "a window target of {target} is no time for work in flight; use {MIN_TARGET} to {MAX_TARGET}"
-        )),
-        Knob::Epsilon(share) if share.0 == 0 || share.0 >= 10_000 => {
-            Err(format!("epsilon is a share of time to lose: more than 0% and less than 100%, not {share}"))
-        }
-        Knob::ContextReserve(bytes) if bytes > MAX_RESERVE => {
-            Err(format!("a context takes at most {MAX_RESERVE}, not {bytes}"))
-        }
-        _ => Ok(()),
+        Knob::Quantum(Some(quantum)) => ranges::QUANTUM.check(quantum).map(drop),
+        Knob::Capacity(Some(bytes)) => ranges::CAPACITY.check(bytes).map(drop),
+        Knob::ManagedLimit(bytes) => ranges::MANAGED_LIMIT.check(bytes).map(drop),
+        Knob::Epsilon(share) => ranges::EPSILON.check(share).map(drop),
+        Knob::WindowTarget(target) => ranges::DRAIN_TARGET.check(target).map(drop),
+        Knob::ContextReserve(bytes) => ranges::CONTEXT_RESERVE.check(bytes).map(drop),
+        Knob::Quantum(None) | Knob::Capacity(None) | Knob::Mode(_) => Ok(()),
     }
 }
 

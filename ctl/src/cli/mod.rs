@@ -20,7 +20,7 @@ use gpushare_proto::{Backend, Nanos};
 pub(crate) use self::sessions::{CreateArgs, SessionCommand, TokenArgs, Which};
 pub(crate) use self::terms::{ComputeLimit, EnvironmentError, MemoryLimit, TermsArgs};
 pub(crate) use self::usage::parse;
-pub(crate) use self::values::{Auto, Memory, NoneOr, Quantum, Share, Since};
+pub(crate) use self::values::{Auto, Capacity, ManagedLimit, NoneOr, Quantum, Reserve, Share, Since, Target};
 
 /// Shares NVIDIA GPUs between processes: each sees the memory of the whole card, and processes take turns
 /// only when their memory together does not fit.
@@ -371,6 +371,7 @@ Examples:
   gpushare-ctl set window-target 5ms --gpu 0
   gpushare-ctl set memory 4GiB --session train
   gpushare-ctl set weight 200 --session train
+  gpushare-ctl set weight 300 --user ana
   gpushare-ctl set priority low --session train --json"
 )]
 pub(crate) struct SetArgs {
@@ -389,21 +390,21 @@ pub(crate) enum SetCommand {
     /// Mode of sharing: `parallel`, `time-sliced`, `serialized`, or `auto` (by memory, weights and limits)
     Mode(Change<Auto<Mode>>),
     /// Bytes that may be resident on the card at the same time, like 4GiB, or `auto` (its memory less the reserve)
-    Capacity(Change<Auto<Memory>>),
+    Capacity(Change<Auto<Capacity>>),
     /// Limit on the managed memory of all sessions together, like 10GiB
-    ManagedLimit(Change<Memory>),
+    ManagedLimit(Change<ManagedLimit>),
     /// Target time of a process's work in flight on a shared card, like 10ms; a handoff waits for that work
-    WindowTarget(Change<Nanos>),
+    WindowTarget(Change<Target>),
     /// Bytes that a CUDA context is assumed to take until they are measured, like 300MiB; at most an eighth of the card
-    ContextReserve(Change<Memory>),
+    ContextReserve(Change<Reserve>),
     /// Share of time that handoffs may cost, like 5%
     Epsilon(Change<Share>),
     /// Memory limit of a session: 4GiB, 50%, by card like 0=8GiB,1=50%, or `none`
     Memory(ChangeSession<NoneOr<MemoryLimit>>),
     /// Limit of a card's time for a session, like 25%, or `none`
     Compute(ChangeSession<NoneOr<ComputeLimit>>),
-    /// Weight of a session: its share of the time, relative to 100
-    Weight(ChangeSession<u32>),
+    /// Weight of a session or a user: its share of the time, relative to 100
+    Weight(ChangeWeight),
     /// Priority of a session: low, normal or high
     Priority(ChangeSession<Priority>),
 }
@@ -420,6 +421,19 @@ where
     /// Number (3 or s3) or name of the session
     #[arg(long, value_name = "NAME-OR-ID")]
     pub(crate) session: String,
+}
+
+/// New weight of one session or of one user.
+#[derive(Debug, Args)]
+pub(crate) struct ChangeWeight {
+    /// New value
+    pub(crate) value: u32,
+    /// Number (3 or s3) or name of the session: its share of the time of its user
+    #[arg(long, value_name = "NAME-OR-ID", required_unless_present = "user")]
+    pub(crate) session: Option<String>,
+    /// Name or number of the user, or the control group of a container: the share of all its sessions together
+    #[arg(long, value_name = "USER", conflicts_with = "session")]
+    pub(crate) user: Option<String>,
 }
 
 /// New value for one card or for all.
@@ -461,7 +475,7 @@ mod tests {
             }
             commands.extend(command.get_subcommands().cloned());
         }
-        assert_eq!(examples, 57);
+        assert_eq!(examples, 58);
     }
 
     #[test]

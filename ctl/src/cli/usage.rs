@@ -96,12 +96,12 @@ mod tests {
     #[test]
     fn a_value_out_of_range_is_a_usage_error_that_names_the_range() {
         for (line, least) in [
-            ("gpushare-ctl set quantum 0ms", "write 1ms or more"),
-            ("gpushare-ctl set quantum 999us", "write 1ms or more"),
-            ("gpushare-ctl set capacity 1B", "write 1MiB or more"),
-            ("gpushare-ctl set managed-limit 0", "write 1MiB or more"),
-            ("gpushare-ctl set epsilon 0%", "write more than 0%"),
-            ("gpushare-ctl set epsilon 100%", "less than 100%"),
+            ("gpushare-ctl set quantum 0ms", "quantum is 1ms to 60s, not 0ns"),
+            ("gpushare-ctl set quantum 999us", "quantum is 1ms to 60s"),
+            ("gpushare-ctl set capacity 1B", "capacity is 1MiB to"),
+            ("gpushare-ctl set managed-limit 0", "managed_limit is 1MiB to"),
+            ("gpushare-ctl set epsilon 0%", "epsilon is 0.01% to 99.99%, not 0%"),
+            ("gpushare-ctl set epsilon 100%", "99.99%, not 100%"),
         ] {
             let mistake = usage(line);
             assert_eq!(mistake.code(), 2, "{line}");

@@ -2,8 +2,8 @@
 
 use std::str::FromStr;
 
-use gpushare_proto::admin::{MIN_MEMORY, MIN_QUANTUM};
 use gpushare_proto::audit::Timestamp;
+use gpushare_proto::ranges::{self, OutOfRange};
 use gpushare_proto::tenant::{GpuChoice, UnknownCard};
 use gpushare_proto::units::UnitError;
 use gpushare_proto::{Bytes, Nanos, Percent};
@@ -46,12 +46,8 @@ value_or_word! {
 pub(crate) enum ValueError {
     #[error(transparent)]
     Unit(#[from] UnitError),
-    #[error("{0} is too short for a turn; write {MIN_QUANTUM} or more")]
-    ShortQuantum(Nanos),
-    #[error("{0} is less than the minimum; write {MIN_MEMORY} or more")]
-    LittleMemory(Bytes),
-    #[error("{0} is not a usable share of time; write more than 0% and less than 100%")]
-    NoShare(Percent),
+    #[error(transparent)]
+    Range(#[from] OutOfRange),
     #[error("usage is kept for thirty days; write 30d or less")]
     LongAgo,
 }
@@ -66,7 +62,7 @@ pub(super) fn past(text: &str) -> Result<Nanos, ValueError> {
 }
 
 macro_rules! bounded {
-    ($(#[$doc:meta])* $name:ident($value:ty), $error:ident: $is_wrong:expr) => {
+    ($(#[$doc:meta])* $name:ident($value:ty), $range:ident) => {
         $(#[$doc])*
         #[derive(Clone, Copy, Debug, PartialEq, Eq)]
         pub(crate) struct $name(pub(crate) $value);
@@ -75,9 +71,7 @@ macro_rules! bounded {
             type Err = ValueError;
 
             fn from_str(text: &str) -> Result<Self, ValueError> {
-                let is_wrong: fn(&$value) -> bool = $is_wrong;
-                let value = text.parse()?;
-                if is_wrong(&value) { Err(ValueError::$error(value)) } else { Ok(Self(value)) }
+                Ok(Self(ranges::$range.check(text.parse()?)?))
             }
         }
     };
@@ -85,15 +79,27 @@ macro_rules! bounded {
 
 bounded! {
     /// Duration of a turn, in the allowed range.
-    Quantum(Nanos), ShortQuantum: |time| *time < MIN_QUANTUM
+    Quantum(Nanos), QUANTUM
 }
 bounded! {
-    /// Capacity of a card or limit on a card's memory, in the allowed range.
-    Memory(Bytes), LittleMemory: |bytes| *bytes < MIN_MEMORY
+    /// Capacity of a card, in the allowed range.
+    Capacity(Bytes), CAPACITY
 }
 bounded! {
-    /// Share of a card's time that handoffs may cost: more than 0% and less than 100%.
-    Share(Percent), NoShare: |share| matches!(share.0, 0 | 10_000..)
+    /// Assumed size of a context, in the allowed range.
+    Reserve(Bytes), CONTEXT_RESERVE
+}
+bounded! {
+    /// Limit on the managed memory of a card, in the allowed range.
+    ManagedLimit(Bytes), MANAGED_LIMIT
+}
+bounded! {
+    /// Share of a card's time that handoffs may cost, in the allowed range.
+    Share(Percent), EPSILON
+}
+bounded! {
+    /// Target duration of work in flight, in the allowed range.
+    Target(Nanos), DRAIN_TARGET
 }
 
 #[derive(Debug, thiserror::Error)]

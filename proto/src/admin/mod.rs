@@ -10,7 +10,7 @@ use crate::session::{Binding, Priority, Quota};
 use crate::tenant::{Failure, Hello, NewSession};
 use crate::units::Nanos;
 
-pub use crate::settings::{ConfigChange, Knob, MIN_MEMORY, MIN_QUANTUM, Mode, Setting};
+pub use crate::settings::{ConfigChange, Knob, MIN_MEMORY, Mode, Setting};
 pub use crate::views::{
     CapacityView, ClientView, DaemonView, GpuView, LockView, SessionGpuView, SessionState, SessionView,
     Status, UsageView,
@@ -54,6 +54,14 @@ pub enum AdminRequest {
     },
     /// Asks what the capacity of each card consists of. Answered by [`AdminReply::Capacities`].
     Capacities,
+    /// Sets the weight of a user, which divides the time of a class with other users. Answered by
+    /// [`AdminReply::Changed`].
+    UserWeight {
+        /// User id in digits, or the path of a container's control group.
+        user: String,
+        /// New weight, from 1 to 10,000.
+        weight: u32,
+    },
 }
 
 /// Creation or change of a session.

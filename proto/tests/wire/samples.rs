@@ -230,6 +230,7 @@ pub(crate) fn admin_requests() -> Vec<Named<AdminRequest>> {
         ("Reload", AdminRequest::Reload),
         ("Orphaned", AdminRequest::Orphaned { which: which() }),
         ("Capacities", AdminRequest::Capacities),
+        ("UserWeight", AdminRequest::UserWeight { user: "1001".to_owned(), weight: 300 }),
     ]
 }
 

@@ -8,10 +8,10 @@ use rustix::fs::Mode;
 use tempfile::TempDir;
 
 use super::*;
-use crate::config::MIN_AUDIT_SIZE;
+use gpushare_proto::ranges::AUDIT_SIZE;
 
 fn settings(path: Option<PathBuf>) -> AuditSettings {
-    AuditSettings { path, size: MIN_AUDIT_SIZE, files: 2, allocations: 0 }
+    AuditSettings { path, size: AUDIT_SIZE.least(), files: 2, allocations: 0 }
 }
 
 fn opened(folder: &Path) -> io::Result<OwnedFd> {
@@ -64,7 +64,7 @@ async fn full_files_are_rotated_and_only_so_many_are_kept() {
     assert_eq!(kept.last(), Some(&299));
     assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 3);
     let sizes = files.map(|path| fs::metadata(path).unwrap().len());
-    assert!(sizes.iter().all(|&size| (1..=MIN_AUDIT_SIZE.0).contains(&size)), "{sizes:?}");
+    assert!(sizes.iter().all(|&size| (1..=AUDIT_SIZE.least().0).contains(&size)), "{sizes:?}");
 }
 
 #[tokio::test]

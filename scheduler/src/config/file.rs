@@ -9,18 +9,16 @@ use std::{fs, io};
 
 use gpushare_core::Config;
 use gpushare_core::config::StuckPolicy;
-use gpushare_proto::admin::{Knob, Mode};
+use gpushare_proto::admin::Mode;
+use gpushare_proto::ranges;
 use gpushare_proto::{Bytes, Nanos, Percent, names};
 use serde::de::Error;
 use serde::{Deserialize, Deserializer};
 use toml::Spanned;
 
-use super::{
-    AuditSettings, CardLimits, ConfigError, MIN_AUDIT_SIZE, MOST_AUDIT_FILES, Owner, SelfService, replace,
-};
+use super::{AuditSettings, CardLimits, ConfigError, Owner, SelfService, replace};
 use crate::args::{CardName, LogFormat, MetricsAt};
 use crate::errors::FileError;
-use crate::knob::check;
 
 /// Value written as text, like `"8GiB"`, `"250ms"` or `"5%"`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -45,14 +43,15 @@ fn optional<'de, D: Deserializer<'de>, T: FromStr<Err: Display>>(from: D) -> Res
 #[serde(default, deny_unknown_fields)]
 pub(super) struct File {
     pub(super) implicit_sessions: Option<bool>,
+    #[serde(deserialize_with = "connections_per_user")]
     pub(super) connections_per_user: Option<usize>,
     pub(super) state_dir: Option<PathBuf>,
-    #[serde(deserialize_with = "optional")]
+    #[serde(deserialize_with = "idle_exit")]
     pub(super) idle_exit: Option<Nanos>,
     #[serde(deserialize_with = "managed_limit")]
     pub(super) managed_limit: Option<Bytes>,
     pub(super) record: Option<PathBuf>,
-    #[serde(deserialize_with = "optional")]
+    #[serde(deserialize_with = "record_limit")]
     pub(super) record_limit: Option<Bytes>,
     #[serde(deserialize_with = "optional")]
     pub(super) metrics: Option<MetricsAt>,
@@ -94,31 +93,38 @@ macro_rules! scheduling {
 
 scheduling! {
     epsilon: Percent = "epsilon";
-    bandwidth_per_second: Bytes = "optional";
-    switch_cost: Nanos = "optional";
+    bandwidth_per_second: Bytes = "bandwidth";
+    switch_cost: Nanos = "switch_cost";
     drain_target: Nanos = "target";
-    late_factor: u32 = "Option::deserialize";
-    retry_max: Nanos = "optional";
-    stuck_tries: u32 = "Option::deserialize";
-    stuck_after: Nanos = "optional";
+    late_factor: u32 = "late_factor";
+    retry_max: Nanos = "retry_max";
+    stuck_tries: u32 = "stuck_tries";
+    stuck_after: Nanos = "stuck_after";
     stuck_policy: StuckPolicy = "Option::deserialize";
-    parallel_below: Percent = "optional";
-    parallel_after: Nanos = "optional";
-    credit: Percent = "optional";
+    parallel_below: Percent = "parallel_below";
+    parallel_after: Nanos = "parallel_after";
+    credit: Percent = "credit";
     trickle: Percent = "trickle";
-    budget_max: Nanos = "optional";
-    limit_window: Nanos = "optional";
-    limit_carry_over: Percent = "optional";
-    lease_chunk: Bytes = "optional";
-    context_reserve: Bytes = "reserve";
+    budget_max: Nanos = "budget_max";
+    limit_window: Nanos = "limit_window";
+    limit_carry_over: Percent = "limit_carry_over";
+    lease_chunk: Bytes = "lease_chunk";
+    context_reserve: Bytes = "context_reserve";
 }
 
 impl Scheduling {
-    /// Checks that the shortest quantum is not longer than the longest.
+    /// Checks the shortest and the longest quantum, which must not be shorter.
     fn check(&self) -> Result<(), (Range<usize>, String)> {
         let usual = Config::default();
         let time =
             |time: &Option<Spanned<Text<Nanos>>>, usual| time.as_ref().map_or(usual, |time| time.get_ref().0);
+        let both = [(ranges::QUANTUM_MIN, &self.quantum_min), (ranges::QUANTUM_MAX, &self.quantum_max)];
+        for (range, written) in both {
+            if let Some(written) = written {
+                let checked = range.check(written.get_ref().0);
+                checked.map_err(|error| (written.span(), error.to_string()))?;
+            }
+        }
         let min = time(&self.quantum_min, usual.quantum_min);
         let max = time(&self.quantum_max, usual.quantum_max);
         let Some(written) = self.quantum_min.as_ref().or(self.quantum_max.as_ref()).filter(|_| min > max)
@@ -173,45 +179,71 @@ impl File {
     }
 }
 
+/// Value of a setting as the file has it: a text with a unit, or a number.
+trait Written: Sized {
+    fn read<'de, D: Deserializer<'de>>(from: D) -> Result<Self, D::Error>;
+}
+
+macro_rules! written {
+    ($($type:ty: $read:expr;)*) => {
+        $(
+            impl Written for $type {
+                fn read<'de, D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+                    $read(from)
+                }
+            }
+        )*
+    };
+}
+
+written! {
+    Nanos: text;
+    Bytes: text;
+    Percent: text;
+    u32: Self::deserialize;
+    usize: Self::deserialize;
+}
+
 /// Defines functions that deserialize a value and check its range.
 macro_rules! checked {
-    ($($name:ident: $type:ty = $check:expr;)*) => {
+    ($($name:ident: $type:ty = $range:ident;)*) => {
         $(
             pub(super) fn $name<'de, D: Deserializer<'de>, T: From<$type>>(from: D) -> Result<T, D::Error> {
-                let value = text(from)?;
-                let check: fn($type) -> Result<(), String> = $check;
-                check(value).map_err(Error::custom)?;
-                Ok(value.into())
+                let value = <$type as Written>::read(from)?;
+                Ok(ranges::$range.check(value).map_err(Error::custom)?.into())
             }
         )*
     };
 }
 
 checked! {
-    quantum: Nanos = |quantum| check(Knob::Quantum(Some(quantum)));
-    epsilon: Percent = |share| check(Knob::Epsilon(share));
-    trickle: Percent = |share| match (1..=5_000).contains(&share.0) {
-        true => Ok(()),
-        false => Err(format!("trickle is a share of time from 0.01% to 50%, not {share}")),
-    };
-    target: Nanos = |target| check(Knob::WindowTarget(target));
-    capacity: Bytes = |bytes| check(Knob::Capacity(Some(bytes)));
-    reserve: Bytes = |bytes| check(Knob::ContextReserve(bytes));
-    managed_limit: Bytes = |bytes| check(Knob::ManagedLimit(bytes));
-    audit_size: Bytes = |size| match size < MIN_AUDIT_SIZE {
-        true => Err(format!("an audit file of {size} is too small; give it at least {MIN_AUDIT_SIZE}")),
-        false => Ok(()),
-    };
-}
-
-pub(super) fn audit_files<'de, D: Deserializer<'de>>(from: D) -> Result<u32, D::Error> {
-    let files = u32::deserialize(from)?;
-    match (1..=MOST_AUDIT_FILES).contains(&files) {
-        true => Ok(files),
-        false => {
-            Err(Error::custom(format!("[audit] keeps {files} full files; keep 1 to {MOST_AUDIT_FILES}")))
-        }
-    }
+    quantum: Nanos = QUANTUM;
+    epsilon: Percent = EPSILON;
+    bandwidth: Bytes = BANDWIDTH;
+    switch_cost: Nanos = SWITCH_COST;
+    target: Nanos = DRAIN_TARGET;
+    late_factor: u32 = LATE_FACTOR;
+    retry_max: Nanos = RETRY_MAX;
+    stuck_tries: u32 = STUCK_TRIES;
+    stuck_after: Nanos = STUCK_AFTER;
+    parallel_below: Percent = PARALLEL_BELOW;
+    parallel_after: Nanos = PARALLEL_AFTER;
+    credit: Percent = CREDIT;
+    trickle: Percent = TRICKLE;
+    budget_max: Nanos = BUDGET_MAX;
+    limit_window: Nanos = LIMIT_WINDOW;
+    limit_carry_over: Percent = LIMIT_CARRY_OVER;
+    lease_chunk: Bytes = LEASE_CHUNK;
+    context_reserve: Bytes = CONTEXT_RESERVE;
+    capacity: Bytes = CAPACITY;
+    managed_limit: Bytes = MANAGED_LIMIT;
+    max_memory: Bytes = MAX_MEMORY;
+    max_sessions: usize = MAX_SESSIONS;
+    connections_per_user: usize = CONNECTIONS_PER_USER;
+    idle_exit: Nanos = IDLE_EXIT;
+    record_limit: Bytes = RECORD_LIMIT;
+    audit_size: Bytes = AUDIT_SIZE;
+    audit_files: u32 = AUDIT_FILES;
 }
 
 /// Reads the sampling of reservations in the audit log: `off`, `full`, or a fraction like `1/100`.

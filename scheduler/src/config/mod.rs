@@ -27,10 +27,6 @@ use crate::record::RecordTo;
 /// Default size of one audit file.
 const AUDIT_SIZE: Bytes = Bytes::mib(16);
 const AUDIT_FILES: u32 = 8;
-/// Smallest allowed value of the setting for the size of one audit file.
-pub(crate) const MIN_AUDIT_SIZE: Bytes = Bytes(4096);
-/// Largest allowed number of full audit files. Each rotation renames all of them.
-const MOST_AUDIT_FILES: u32 = 1000;
 /// Default number of connections allowed to one user other than the daemon's own.
 const CONNECTIONS_PER_USER: usize = 256;
 /// Returns the default number of sessions that one user may register with the system's daemon.
@@ -40,8 +36,6 @@ fn sessions_per_user() -> usize {
 
 /// Default size at which a recording ends.
 const RECORD_LIMIT: Bytes = Bytes::gib(1);
-/// Smallest allowed value of the size limit of a recording.
-const MIN_RECORD: Bytes = Bytes::mib(1);
 
 /// Default address at which the system's daemon serves metrics.
 const SYSTEM_METRICS: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 9402);
@@ -53,8 +47,6 @@ pub(crate) enum ConfigError {
     /// The file has an unknown key, a wrong value or bad syntax.
     #[error("the configuration file {} is wrong in line {line}: {message}", path.display())]
     Wrong { path: PathBuf, line: usize, message: String },
-    #[error("a recording limited to {0} is too small; set record_limit to at least {MIN_RECORD}")]
-    Record(Bytes),
 }
 
 /// Group of processes that the daemon serves: one user's or all users'.
@@ -69,10 +61,10 @@ pub(crate) enum Owner {
 #[serde(deny_unknown_fields)]
 pub(crate) struct SelfService {
     /// Largest memory quota that a self-registered session may have.
-    #[serde(deserialize_with = "file::text")]
+    #[serde(deserialize_with = "file::max_memory")]
     pub(crate) max_memory: Bytes,
     /// Largest number of self-registered sessions of one user.
-    #[serde(default = "sessions_per_user")]
+    #[serde(default = "sessions_per_user", deserialize_with = "file::max_sessions")]
     pub(crate) max_sessions: usize,
     /// Whether the quota of a self-registered session may exceed a card's capacity.
     #[serde(default)]
@@ -99,7 +91,7 @@ pub(crate) struct CardLimits {
     #[serde(rename = "drain_target", deserialize_with = "file::target")]
     pub(crate) window_target: Option<Nanos>,
     /// Bytes that a context is assumed to take until they are measured.
-    #[serde(deserialize_with = "file::reserve")]
+    #[serde(deserialize_with = "file::context_reserve")]
     pub(crate) context_reserve: Option<Bytes>,
 }
 
@@ -219,9 +211,6 @@ impl Settings {
         replace(&mut core.context_reserve, args.context_reserve);
 
         let limit = args.record_limit.or(file.record_limit).unwrap_or(RECORD_LIMIT);
-        if limit < MIN_RECORD {
-            return Err(ConfigError::Record(limit));
-        }
         let record = args.record.clone().or(file.record);
 
         let mut managed_limit = file.managed_limit;
@@ -418,16 +407,21 @@ mod tests {
             ("log_format = 'xml'", "unknown variant `xml`"),
             ("[audit]\nallocations = 'some'", "like `1/100`"),
             ("[audit]\nallocations = '1/0'", "like `1/100`"),
-            (
-                "[scheduling]\nepsilon = '100%'",
-                "line 2: epsilon is a share of time to lose: more than 0% and less than 100%, not 100%",
-            ),
-            ("[gpus.0]\nquantum = '10us'", "line 2: a quantum of 10µs is too short for any work"),
-            ("[gpus.0]\n\ncapacity = '1KiB'", "line 3: capacity: 1KiB leaves nothing to share"),
+            ("[scheduling]\nepsilon = '100%'", "line 2: epsilon is 0.01% to 99.99%, not 100%"),
+            ("[gpus.0]\nquantum = '10us'", "line 2: quantum is 1ms to 60s, not 10µs"),
+            ("[gpus.0]\n\ncapacity = '1KiB'", "line 3: capacity is 1MiB to 1024TiB, not 1KiB"),
+            ("scheduling.quantum_max = '2min'", "line 1: scheduling.quantum_max: quantum_max is 1ms to 60s"),
+            ("scheduling.stuck_after = '0s'", "stuck_after is 10ms to 3600s, not 0ns"),
+            ("scheduling.late_factor = 0", "late_factor is 1 to 100, not 0"),
+            ("scheduling.limit_window = '0s'", "limit_window is 10ms to 60s, not 0ns"),
+            ("scheduling.bandwidth_per_second = '0B'", "bandwidth_per_second is 1MiB to 10TiB, not 0B"),
+            ("scheduling.parallel_below = '0%'", "parallel_below is 1% to 100%, not 0%"),
+            ("connections_per_user = 0", "connections_per_user is 1 to 100000, not 0"),
+            ("self_service.max_memory = '1KiB'", "max_memory is 1MiB to"),
             ("[scheduling]\ntrickle = '101%'", "line 2: trickle: `101%` is not a share"),
-            ("[scheduling]\ntrickle = '0%'", "line 2: trickle is a share of time from 0.01% to 50%, not 0%"),
-            ("[scheduling]\ntrickle = '50.01%'", "from 0.01% to 50%, not 50.01%"),
-            ("[scheduling]\ntrickle = '100%'", "from 0.01% to 50%, not 100%"),
+            ("[scheduling]\ntrickle = '0%'", "line 2: trickle is 0.01% to 50%, not 0%"),
+            ("[scheduling]\ntrickle = '50.01%'", "trickle is 0.01% to 50%, not 50.01%"),
+            ("[scheduling]\ntrickle = '100%'", "trickle is 0.01% to 50%, not 100%"),
             (
                 "\nscheduling.quantum_min = '1min'",
                 "line 2: scheduling.quantum_min: quantum_min (60s) is longer than quantum_max (30s)",
@@ -464,9 +458,9 @@ mod tests {
         assert_eq!(usual.log_format, LogFormat::Text, "a flag comes first");
         assert_eq!((usual.audit.path, usual.audit.size, usual.audit.allocations), (None, AUDIT_SIZE, 0));
         let error = settings("audit.size = '100B'").unwrap_err().to_string();
-        assert!(error.contains("at least 4KiB"), "{error}");
+        assert!(error.contains("audit.size is 4KiB to"), "{error}");
         let error = settings("audit.files = 0").unwrap_err().to_string();
-        assert!(error.contains("keep 1 to 1000"), "{error}");
+        assert!(error.contains("audit.files is 1 to 1000, not 0"), "{error}");
     }
 
     #[test]
@@ -481,8 +475,8 @@ mod tests {
         assert_eq!(settings(&[], "").unwrap().record, None);
         let record = settings(&["--record=a"], "record = 'b'").unwrap().record.unwrap();
         assert_eq!((record.path, record.limit), ("a".into(), RECORD_LIMIT));
-        let error = settings(&["--record=a", "--record-limit=10"], "").unwrap_err();
-        assert!(error.to_string().contains("at least 1MiB"), "{error}");
+        let error = settings(&[], "record_limit = '10B'").unwrap_err();
+        assert!(error.to_string().contains("record_limit is 1MiB to"), "{error}");
     }
 
     #[test]

@@ -52,6 +52,7 @@ use crate::report::audit::AuditTrail;
 use crate::report::sketch::Sketch;
 use crate::report::watch::{Scene, Watchers};
 use crate::sessions::terms::{memory_on, quota_events, terms_events};
+use crate::sessions::users::Users;
 use crate::sessions::{Session, Sessions};
 
 pub(crate) use machine::Machine;
@@ -75,6 +76,7 @@ pub(crate) struct Engine {
     pub(crate) machine: Machine,
     pub(crate) cards: Cards,
     pub(crate) sessions: Sessions,
+    pub(crate) users: Users,
     pub(crate) joined: JoinedProcesses,
     pub(crate) clients: Clients,
     pub(crate) awaited: Awaited,
@@ -122,6 +124,7 @@ impl Engine {
             machine,
             cards: Cards::new(&settings),
             sessions: Sessions::new(ids.0),
+            users: Users::default(),
             joined: JoinedProcesses::default(),
             clients: Clients::new(ids.1),
             awaited: Awaited::default(),
@@ -245,7 +248,8 @@ impl Engine {
         if let Some(session) = self.sessions.get(id) {
             // Nothing may come between: until its quota of each card is known, a share is no limit to the
             // core.
-            let events = terms_events(id, session, &self.cards);
+            let user = session.user().map(|user| self.users.of(&user));
+            let events = terms_events(id, session, user, &self.cards);
             self.feed_all(events);
         }
     }

@@ -56,13 +56,23 @@ fn named(group: &str) -> Option<&str> {
         }
         if part.starts_with(PODS) {
             // A group inside a pod is a container. A path that ends above the pods counts as a whole.
-            let is_pod = |(part, _): &(&str, usize)| part.starts_with("pod") || part.contains("-pod");
             let pod = Some((part, end)).filter(is_pod).or_else(|| parts.find(is_pod));
             let inside = parts.next().or(pod);
             return up_to(inside.map_or(group.len(), |(_, end)| end));
         }
     }
     None
+}
+
+/// Returns the pod to which a container's control group belongs, or that group if it is in no pod.
+pub(super) fn pod(container: &str) -> &str {
+    let mut parts = parts(container).skip_while(|(part, _)| !part.starts_with(PODS));
+    parts.find(is_pod).map_or(container, |(_, end)| &container[..end])
+}
+
+/// Whether a part of a path is the name of a pod.
+fn is_pod(&(part, _): &(&str, usize)) -> bool {
+    part.starts_with("pod") || part.contains("-pod")
 }
 
 /// Returns the service that made a container's control group, or that group if its path names no service.

@@ -18,7 +18,7 @@ use serde::{Deserialize, Serialize};
 
 use container::container;
 pub(crate) use lineage::{Genealogist, KnownLineage};
-pub(crate) use principal::Principal;
+pub(crate) use principal::{Principal, User};
 pub(crate) use watch::{Watch, death};
 
 /// Pid and start time of a process. A pid alone may be reused; both together identify one process.
@@ -120,6 +120,17 @@ pub(crate) struct ImplicitKey {
 pub(crate) enum Scope {
     Container(String),
     PosixSession(u32),
+}
+
+impl ImplicitKey {
+    /// Returns the user of the session.
+    pub(crate) fn user(&self) -> User {
+        let container = match &self.scope {
+            Scope::Container(group) => Some(group.as_str()),
+            Scope::PosixSession(_) => None,
+        };
+        User::of_scope(self.uid, container)
+    }
 }
 
 impl fmt::Display for ImplicitKey {

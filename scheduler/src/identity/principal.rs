@@ -11,7 +11,7 @@ use std::fmt;
 use gpushare_sys::process;
 use serde::{Deserialize, Serialize};
 
-use super::container::{container, maker};
+use super::container::{container, maker, pod};
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -53,6 +53,15 @@ impl Principal {
         Self { uid, at }
     }
 
+    /// Returns the user that the processes of the principal belong to.
+    pub(crate) fn user(&self) -> User {
+        match &self.at {
+            Location::Outside => User::Uid(self.uid),
+            Location::Container(group) => User::Container(pod(group).to_owned()),
+            Location::Unknown => User::Unlocated(self.uid),
+        }
+    }
+
     /// Returns whether the kernel reported the container of the process.
     pub(crate) fn is_located(&self) -> bool {
         self.at != Location::Unknown
@@ -71,6 +80,46 @@ impl Principal {
 pub(super) fn groups(pid: u32, is_alive: impl FnOnce() -> bool) -> Vec<String> {
     let groups = process::cgroups(pid);
     if is_alive() { groups } else { Vec::new() }
+}
+
+/// User among whom time and self-service are divided: a uid outside containers, or a pod or container with
+/// everyone in it.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum User {
+    Uid(u32),
+    /// Path of the control group of a pod, or of a container outside of pods.
+    Container(String),
+    /// User id of processes whose container the kernel did not report.
+    Unlocated(u32),
+}
+
+impl User {
+    /// Returns the user whose sessions have an implicit key.
+    pub(crate) fn of_scope(uid: u32, container: Option<&str>) -> Self {
+        match container {
+            Some(group) => Self::Container(pod(maker(group)).to_owned()),
+            None => Self::Uid(uid),
+        }
+    }
+
+    /// Returns the user that an administrator names: by user id, or by the control group of a container.
+    pub(crate) fn named(name: &str) -> Option<Self> {
+        match name.strip_prefix('/') {
+            Some(_) => Some(Self::Container(pod(name.trim_end_matches('/')).to_owned())),
+            None => Some(Self::Uid(name.parse().ok()?)),
+        }
+    }
+}
+
+impl fmt::Display for User {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Uid(uid) => write!(f, "user {uid}"),
+            Self::Container(group) => write!(f, "container {group}"),
+            Self::Unlocated(uid) => write!(f, "user {uid} in an unknown container"),
+        }
+    }
 }
 
 impl fmt::Display for Principal {
@@ -109,6 +158,22 @@ mod tests {
         let service = "/machine.slice/systemd-nspawn@box.service";
         let inside = Principal::in_groups(0, Some(service));
         assert_eq!(inside.to_string(), format!("user 0 in container {service}"));
+    }
+
+    #[test]
+    fn a_user_is_a_uid_outside_containers_and_a_pod_or_container_inside() {
+        let user = |uid, group: &str| Principal::in_groups(uid, Some(group)).user();
+        assert_eq!(user(1000, "/user.slice/user-1000.slice/session-3.scope"), User::Uid(1000));
+        let docker = "/system.slice/docker-1f2e.scope";
+        assert_eq!(user(0, docker), User::Container(docker.to_owned()));
+        assert_eq!(user(1000, docker), user(0, docker), "whatever the user id inside");
+        let pod = "/kubepods/burstable/pod1";
+        assert_eq!(user(0, &format!("{pod}/2")), User::Container(pod.to_owned()));
+        assert_eq!(user(0, &format!("{pod}/2")), user(0, &format!("{pod}/3")));
+        assert_eq!(User::named("1000"), Some(User::Uid(1000)));
+        assert_eq!(User::named(&format!("{pod}/")), Some(User::Container(pod.to_owned())));
+        assert_eq!(User::named("ana"), None);
+        assert_eq!(Principal::in_groups(7, None).user(), User::Unlocated(7));
     }
 
     #[test]

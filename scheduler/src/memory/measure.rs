@@ -1,17 +1,20 @@
 //! Measures the driver's own memory for each process, and the memory that dead processes still have.
 //!
-//! NVML may not list a process, or list it without bytes (in containers, on WSL). Such a process is booked
-//! with the assumed size of its contexts. So are all processes when the driver stops answering. If the list
-//! of one card fails once, nothing changes for its processes.
+//! NVML may list a process without bytes (on WSL), or list no process of this PID namespace (in containers).
+//! Such processes are booked with the assumed size of a context. So are all processes when the driver stops
+//! answering. Where NVML lists another client, a client that it omits has no context, whatever it claims. If
+//! the list of one card fails once, nothing changes for its processes.
+
+use std::collections::BTreeSet;
 
 use gpushare_core::Event;
-use gpushare_proto::Nanos;
+use gpushare_proto::{Bytes, Nanos};
 use tracing::{debug, warn};
 
 use super::metering::{FixedBytes, Step};
 use crate::clients::{leave, returning};
 use crate::engine::Engine;
-use crate::nvml::Usages;
+use crate::nvml::{OnCard, Usages};
 
 /// Sends a question to NVML if one is due. Discards old figures if NVML does not answer.
 pub(crate) fn measure_if_due(engine: &mut Engine, now: Nanos) {
@@ -54,6 +57,9 @@ pub(crate) fn measured(engine: &mut Engine, usages: &Usages) {
 fn book_overheads(engine: &mut Engine, before: FixedBytes, usages: &Usages) {
     let after = fixed_now(engine);
     let mut events = Vec::new();
+    let pids: BTreeSet<u32> = engine.clients.iter().map(|(_, client)| client.peer.pid).collect();
+    let listed = usages.values().flatten().flat_map(|on_card| on_card.keys());
+    let lists_clients = listed.copied().any(|pid| pids.contains(&pid));
     for ((id, gpu), before) in before {
         let (Some(client), Some(card)) = (engine.clients.get_mut(id), engine.cards.get(gpu)) else {
             continue;
@@ -63,7 +69,7 @@ fn book_overheads(engine: &mut Engine, before: FixedBytes, usages: &Usages) {
             continue;
         }
         let on_card = on_card.and_then(Option::as_ref);
-        let used = on_card.and_then(|used| *used.get(&client.peer.pid)?);
+        let used = on_card.and_then(|on_card| figure(on_card, client.peer.pid, lists_clients));
         let fixed = after.get(&(id, gpu)).copied().unwrap_or_default().max(before);
         let overhead = client.overheads.entry(gpu).or_default();
         overhead.listed |= on_card.is_some_and(|listed| listed.contains_key(&client.peer.pid));
@@ -73,9 +79,30 @@ fn book_overheads(engine: &mut Engine, before: FixedBytes, usages: &Usages) {
     engine.feed_all(events);
 }
 
+/// Returns NVML's figure of a process on a card. `lists_clients` says that NVML lists clients at all.
+fn figure(on_card: &OnCard, pid: u32, lists_clients: bool) -> Option<Bytes> {
+    match on_card.get(&pid) {
+        Some(bytes) => *bytes,
+        None => lists_clients.then_some(Bytes::ZERO),
+    }
+}
+
 fn fixed_now(engine: &Engine) -> FixedBytes {
     let clients = engine.clients.iter();
     let on = clients.flat_map(|(id, client)| client.page.gpus().map(move |gpu| (id, gpu)));
     on.filter_map(|(id, gpu)| Some(((id, gpu), engine.machine.fixed_bytes(id, gpu)?)))
         .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_process_that_nvml_omits_has_no_context_where_nvml_lists_others() {
+        let on_card: OnCard = [(7, Some(Bytes::mib(518))), (8, None)].into();
+        let figures = |lists_clients| [7, 8, 9].map(|pid| figure(&on_card, pid, lists_clients));
+        assert_eq!(figures(true), [Some(Bytes::mib(518)), None, Some(Bytes::ZERO)]);
+        assert_eq!(figures(false), [Some(Bytes::mib(518)), None, None], "NVML may not see this namespace");
+    }
 }

@@ -92,7 +92,7 @@ impl Persistence {
     }
 
     /// Makes the next write happen although no session and no client changed.
-    pub(super) fn write_in_any_case(&mut self) {
+    pub(crate) fn write_in_any_case(&mut self) {
         self.other = true;
     }
 

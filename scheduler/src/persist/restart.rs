@@ -18,7 +18,7 @@ use crate::input::{Input, Watched};
 use crate::lock::LockError;
 use crate::nvml;
 use crate::record::Reel;
-use crate::registry::{Book, CardLead, ClientEntry, Origin, SessionEntry};
+use crate::registry::{Book, CardLead, ClientEntry, Origin, SessionEntry, UserLead};
 use crate::sessions::Clocks;
 
 impl Engine {
@@ -64,6 +64,7 @@ impl Engine {
         known.iter().for_each(|&session| engine.persistence.session_changed(session));
         clients.into_iter().for_each(|client| engine.persistence.client_changed(client));
         take_cards(&mut engine)?;
+        engine.users.restore(book.users);
         for entry in book.sessions {
             restore_session(&mut engine, entry);
         }
@@ -141,7 +142,7 @@ fn await_client(engine: &mut Engine, entry: ClientEntry, pidfd: OwnedFd) {
     }
 }
 
-/// Reports each session's virtual time on the cards that are known by now to the decision machine.
+/// Reports each user's and each session's virtual time on the cards that are known by now to the decision machine.
 fn restore_leads(engine: &mut Engine) {
     let leads = engine.sessions.iter().flat_map(|(session, state)| {
         let cards = &engine.cards;
@@ -150,6 +151,10 @@ fn restore_leads(engine: &mut Engine) {
         };
         state.leads.iter().filter_map(known)
     });
-    let leads: Vec<Event> = leads.collect();
+    let users = engine.users.leads().filter_map(|(user, lead)| {
+        let UserLead { card, class: priority, lead_ns } = *lead;
+        Some(Event::UserLead { user, priority, gpu: engine.cards.by_uuid(card)?, lead_ns })
+    });
+    let leads: Vec<Event> = users.chain(leads).collect();
     engine.feed_all(leads);
 }

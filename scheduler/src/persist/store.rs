@@ -75,6 +75,7 @@ fn changes(engine: &mut Engine, all: bool) -> Changes {
         ended: false,
         next_session: engine.sessions.next,
         next_client: engine.clients.next,
+        users: engine.users.entries(),
         sessions: sessions.into_iter().map(session).collect(),
         clients: clients.into_iter().map(client).collect(),
     }

@@ -6,14 +6,15 @@ use std::collections::BTreeMap;
 
 use gpushare_core::snapshot::SessionSnapshot;
 use gpushare_proto::admin::{AdminReply, SessionGpuView, UsageView};
+use gpushare_proto::session::Priority;
 use gpushare_proto::tenant::FailureCode;
-use gpushare_proto::{Bytes, Nanos, SessionId};
+use gpushare_proto::{Bytes, GpuId, Nanos, SessionId};
 use gpushare_sys::clock;
 
 use crate::connections::ConnectionId;
 use crate::engine::Engine;
 use crate::operation::failure;
-use crate::registry::{CardLead, Figures, Hour, Spent, view};
+use crate::registry::{CardLead, Figures, Hour, Spent, UserLead, view};
 use crate::sessions::Session;
 
 /// Number of sessions that are counted between two inputs.
@@ -23,6 +24,9 @@ const SLICE: usize = 32;
 pub(crate) fn count_slice(engine: &mut Engine) {
     let Some(first) = engine.counting else { return };
     let (now, hour) = (clock::monotonic(), Hour::now());
+    if first == SessionId(0) {
+        count_users(engine, now);
+    }
     let ids: Vec<SessionId> = engine.sessions.ids_from(first).take(SLICE).collect();
     ids.iter().for_each(|&id| count(engine, now, hour, id));
     let last = ids.last().filter(|_| ids.len() == SLICE);
@@ -31,6 +35,7 @@ pub(crate) fn count_slice(engine: &mut Engine) {
 
 pub(crate) fn count_all(engine: &mut Engine, now: Nanos) {
     let hour = Hour::now();
+    count_users(engine, now);
     let ids: Vec<SessionId> = engine.sessions.ids_from(SessionId(0)).collect();
     ids.into_iter().for_each(|id| count(engine, now, hour, id));
     engine.counting = None;
@@ -53,6 +58,16 @@ fn count(engine: &mut Engine, now: Nanos, hour: Hour, id: SessionId) {
         .clients
         .ids_of(id)
         .for_each(|client| engine.persistence.client_changed(client));
+}
+
+/// Notes the leads of all users.
+fn count_users(engine: &mut Engine, now: Nanos) {
+    let Engine { users, sessions, machine, cards, .. } = engine;
+    let lead = |(class, gpu, lead_ns): (Priority, GpuId, i64)| {
+        Some(UserLead { card: cards.get(gpu)?.info.uuid, class, lead_ns })
+    };
+    let leads = |user| machine.user_leads(now, user).into_iter().filter_map(lead).collect();
+    users.count(leads, |user| sessions.of_user(user).next().is_some());
 }
 
 /// Counts the last usage of a session that was removed from the table, with the decision machine's figures.

@@ -19,13 +19,13 @@ mod writer;
 use std::collections::BTreeMap;
 use std::fs;
 
-use gpushare_proto::session::{Binding, Terms};
+use gpushare_proto::session::{Binding, Priority, Terms};
 use gpushare_proto::tenant::GpuInfo;
 use gpushare_proto::{Bytes, ClientId, GpuUuid, SessionId};
 use serde::{Deserialize, Serialize};
 
 use crate::clients::joined::JoinedProcess;
-use crate::identity::{ImplicitKey, ProcessId};
+use crate::identity::{ImplicitKey, ProcessId, User};
 use crate::secret::TokenHash;
 
 pub(crate) use store::{Store, view};
@@ -45,6 +45,7 @@ pub(crate) struct Book {
     pub(crate) next_session: u64,
     pub(crate) next_client: u64,
     pub(crate) sessions: Vec<SessionEntry>,
+    pub(crate) users: Vec<UserEntry>,
     pub(crate) clients: Vec<ClientEntry>,
 }
 
@@ -78,11 +79,34 @@ pub(crate) struct CardLead {
     pub(crate) lead_ns: i64,
 }
 
+/// Weight of a user, and the distances of its virtual time from the floors of cards and classes.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct UserEntry {
+    pub(crate) user: User,
+    pub(crate) weight: u32,
+    pub(crate) leads: Vec<UserLead>,
+}
+
+/// Distance of a user's virtual time from a class's floor, by [`gpushare_core::Core::user_leads`].
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct UserLead {
+    pub(crate) card: GpuUuid,
+    pub(crate) class: Priority,
+    pub(crate) lead_ns: i64,
+}
+
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Origin {
     /// Session registered by a process, which holds the token.
-    Registered { token: TokenHash, uid: u32, by: ProcessId },
+    Registered {
+        token: TokenHash,
+        uid: u32,
+        by: ProcessId,
+        /// User of that process; none if an older daemon wrote the entry.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        user: Option<User>,
+    },
     /// Session made by an administrator; it lasts until it is deleted.
     Created { token: Option<TokenHash>, binding: Binding, uid: u32 },
     /// Session made by the daemon for processes without a token.
@@ -112,6 +136,7 @@ pub(crate) struct Changes {
     pub(crate) ended: bool,
     pub(crate) next_session: u64,
     pub(crate) next_client: u64,
+    pub(crate) users: Vec<UserEntry>,
     pub(crate) sessions: BTreeMap<SessionId, Option<SessionEntry>>,
     pub(crate) clients: BTreeMap<ClientId, Option<ClientEntry>>,
 }
@@ -119,8 +144,9 @@ pub(crate) struct Changes {
 impl Changes {
     /// Adds later changes, which replace earlier ones.
     fn add(&mut self, later: Self) {
-        let Self { ended, next_session, next_client, sessions, clients } = later;
+        let Self { ended, next_session, next_client, users, sessions, clients } = later;
         (self.ended, self.next_session, self.next_client) = (ended, next_session, next_client);
+        self.users = users;
         self.sessions.extend(sessions);
         self.clients.extend(clients);
     }
@@ -128,8 +154,9 @@ impl Changes {
 
 impl Book {
     fn apply(&mut self, changes: Changes) {
-        let Changes { ended, next_session, next_client, sessions, clients } = changes;
+        let Changes { ended, next_session, next_client, users, sessions, clients } = changes;
         (self.ended, self.next_session, self.next_client) = (ended, next_session, next_client);
+        self.users = users;
         replace_entries(&mut self.sessions, sessions, |entry| entry.session);
         replace_entries(&mut self.clients, clients, |entry| entry.client);
     }
@@ -168,7 +195,9 @@ impl Book {
             entry.joined.clear();
             entry.leads.clear();
         }
-        Self { sessions, ..Self::new(next_session, next_client) }
+        let mut users = self.users;
+        users.iter_mut().for_each(|entry| entry.leads.clear());
+        Self { sessions, users, ..Self::new(next_session, next_client) }
     }
 }
 

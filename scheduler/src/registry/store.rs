@@ -1,7 +1,7 @@
 //! Reads and writes the rows of the registry file. A write changes only the rows that differ.
 //!
 //! ```text
-//!   meta      format, boot, ended, next session, next client
+//!   meta      format, boot, ended, next session, next client, users as JSON
 //!   sessions  number ──▶ entry as JSON          clients  number ──▶ entry as JSON
 //!   usage     hour, session ──▶ name, GPU time, waited, held, moved, peak
 //! ```
@@ -338,6 +338,13 @@ fn read(database: &Database) -> Result<Book, StoreError> {
         next_session: number("next_session")?,
         next_client: number("next_client")?,
         sessions: rows(&sessions, |entry: &SessionEntry| entry.session.0)?,
+        // A registry of an older release has no such row either.
+        users: match meta.get("users")? {
+            Some(users) => {
+                serde_json::from_str(users.value()).map_err(|cause| StoreError::corrupt(&cause))?
+            }
+            None => Vec::new(),
+        },
         clients: rows(&clients, |entry: &ClientEntry| entry.client.0)?,
     })
 }
@@ -368,6 +375,10 @@ fn write_book(write: &WriteTransaction, before: &Book, book: &Book) -> Result<()
     meta.insert("ended", if book.ended { "yes" } else { "no" })?;
     meta.insert("next_session", &*book.next_session.to_string())?;
     meta.insert("next_client", &*book.next_client.to_string())?;
+    if before.users != book.users {
+        let users = serde_json::to_string(&book.users).map_err(|cause| StoreError::System(cause.into()))?;
+        meta.insert("users", &*users)?;
+    }
     let number = |entry: &SessionEntry| entry.session.0;
     difference(&mut write.open_table(SESSIONS)?, &before.sessions, &book.sessions, number)?;
     let number = |entry: &ClientEntry| entry.client.0;

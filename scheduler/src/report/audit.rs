@@ -73,6 +73,21 @@ impl AuditTrail {
         self.write_act(record(peer, intent, answer.as_ref().map(changed)));
     }
 
+    /// Returns the audit line about a change of a user's weight.
+    pub(crate) fn user_weight(
+        &self,
+        peer: &PeerProcess,
+        user: &str,
+        answer: &Result<AdminReply, Failure>,
+    ) -> Action {
+        let words = |weight: Option<String>| weight.map(|weight| format!("{} {weight}", plain(user)));
+        let done = answer.as_ref().map(|reply| {
+            let Done { session, old, new } = changed(reply);
+            Done { session, old: words(old), new: words(new) }
+        });
+        record(peer, Intent { operation: "user.set_weight", ..Intent::default() }, done)
+    }
+
     pub(crate) fn reloaded(&self, peer: Option<&PeerProcess>, changes: &[ConfigChange]) {
         for ConfigChange { key, old, new, live } in changes {
             let at = if *live { "" } else { " (at the next start)" };

@@ -5,13 +5,15 @@ use gpushare_proto::admin::{AdminReply, AdminRequest, Setting};
 use gpushare_proto::tenant::{Failure, FailureCode};
 use gpushare_sys::clock;
 
+use super::checks::check_weight;
 use super::explain::explain;
 use super::sessions::{named, session_request};
 use crate::clients::leave::refuse;
 use crate::connections::ConnectionId;
 use crate::engine::Engine;
+use crate::identity::User;
 use crate::knob;
-use crate::operation::{bad_request, failure};
+use crate::operation::{bad_request, failure, plain};
 use crate::peers::PeerRole;
 use crate::persist::usage::ask_usage;
 use crate::report::audit::{acted, intent};
@@ -42,6 +44,11 @@ pub(crate) fn handle(engine: &mut Engine, connection: ConnectionId, request: &Ad
             engine.audit.set(&peer, setting, &answer);
             answer
         }
+        AdminRequest::UserWeight { ref user, weight } => {
+            let answer = set_user_weight(engine, user, weight);
+            let line = engine.audit.user_weight(&peer, user, &answer);
+            return engine.reply_to_act(connection, answer, Some(line));
+        }
         AdminRequest::Reload => return engine.read_settings(Some((connection, peer))),
         AdminRequest::Watch => return engine.start_watch(connection),
         AdminRequest::Usage { since } => return ask_usage(engine, connection, since),
@@ -54,12 +61,24 @@ pub(crate) fn handle(engine: &mut Engine, connection: ConnectionId, request: &Ad
     engine.peers.reply(connection, &reply);
 }
 
+/// Changes the weight of a user, with or without sessions.
+fn set_user_weight(engine: &mut Engine, name: &str, weight: u32) -> Result<AdminReply, Failure> {
+    check_weight(weight)?;
+    let unknown = || bad_request(format!("{} is no user; give a user id or a control group", plain(name)));
+    let user = User::named(name).ok_or_else(unknown)?;
+    let old = engine.users.set_weight(&user, weight);
+    engine.persistence.write_in_any_case();
+    let session = engine.sessions.of_user(&user).next();
+    session.into_iter().for_each(|session| engine.send_terms(session));
+    Ok(AdminReply::Changed { old: old.to_string(), new: weight.to_string() })
+}
+
 fn set(engine: &mut Engine, setting: Setting) -> Result<AdminReply, Failure> {
     if let Some(gpu) = setting.gpu.filter(|gpu| engine.cards.get(*gpu).is_none()) {
         let message = format!("there is no {gpu}; `gpushare-ctl status` lists the cards");
         return Err(failure(FailureCode::NotFound, message));
     }
-    knob::check(setting.knob).map_err(bad_request)?;
+    knob::check(setting.knob).map_err(|error| bad_request(error.to_string()))?;
     let (old, new) = engine.cards.set(setting);
     engine.set_drain_targets();
     engine.feed(Event::Set(setting));

@@ -2,6 +2,7 @@
 
 use gpushare_proto::admin::{Change, MIN_MEMORY};
 use gpushare_proto::lookup::check_name;
+use gpushare_proto::ranges;
 use gpushare_proto::session::{Amount, Binding, Quota, Terms};
 use gpushare_proto::tenant::{Failure, FailureCode, GpuChoice, NewSession};
 use gpushare_proto::text::is_printable;
@@ -17,8 +18,6 @@ use crate::sessions::terms::names_card;
 const MOST_LABELS: usize = 16;
 /// Largest length of a label's key or value, in bytes.
 const LONGEST_LABEL: usize = 256;
-/// Largest weight that a session may have.
-const HEAVIEST: u32 = 10_000;
 /// Whole compute time of a card: 100%.
 const ALL: Percent = Percent(10_000);
 
@@ -129,9 +128,11 @@ pub(super) fn check_compute(quota: &Quota) -> Result<(), Failure> {
     check_quota(quota)
 }
 
-fn check_weight(weight: u32) -> Result<(), Failure> {
-    let message = || format!("a weight is 1 to {HEAVIEST}; most sessions have 100");
-    ensure((1..=HEAVIEST).contains(&weight), message)
+pub(super) fn check_weight(weight: u32) -> Result<(), Failure> {
+    ranges::WEIGHT
+        .check(weight)
+        .map(drop)
+        .map_err(|error| bad_request(error.to_string()))
 }
 
 fn ensure(is_valid: bool, message: impl FnOnce() -> String) -> Result<(), Failure> {

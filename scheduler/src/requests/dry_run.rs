@@ -15,7 +15,7 @@ use super::checks::{check_new, place};
 use super::register::permitted;
 use crate::config::Owner;
 use crate::engine::{DRY_RUNS, Engine};
-use crate::identity::PeerProcess;
+use crate::identity::{PeerProcess, User};
 use crate::operation::failure;
 use crate::sessions::terms::{compute_on, memory_on};
 
@@ -74,7 +74,8 @@ fn answer(engine: &mut Engine, peer: &PeerProcess, prospect: DryRunSession) -> R
     };
     let cards = engine.cards.iter();
     let allowed = cards.filter(|(_, card)| placed.is_none_or(|placed| placed == card.info.uuid));
-    let forecasts = allowed.filter_map(|(gpu, _)| forecast_on(engine, gpu, session, &terms, oversubscribe));
+    let new = (&peer.principal.user(), oversubscribe);
+    let forecasts = allowed.filter_map(|(gpu, _)| forecast_on(engine, gpu, session, &terms, new));
     Ok(Forecast { session, name, placed, cards: forecasts.collect() })
 }
 
@@ -83,7 +84,7 @@ fn forecast_on(
     gpu: GpuId,
     session: Option<SessionId>,
     terms: &Terms,
-    oversubscribe: bool,
+    (user, oversubscribe): (&User, bool),
 ) -> Option<CardForecast> {
     let info = &engine.cards.get(gpu)?.info;
     let limit = memory_on(&terms.memory, &engine.cards, gpu);
@@ -93,7 +94,7 @@ fn forecast_on(
         compute: compute_on(&terms.compute, &engine.cards, gpu),
         weight: terms.weight,
         priority: terms.priority,
-        user: None,
+        user: engine.users.get(user),
         oversubscribe,
     };
     let CoreForecast { capacity, promised, used, fits, mode, then, ahead, quantum, switch, bound } =

@@ -1,5 +1,6 @@
 //! Sessions that processes register for themselves, within the limits for self-registered sessions.
 
+use gpushare_proto::admin::MIN_MEMORY;
 use gpushare_proto::session::{Amount, DEFAULT_WEIGHT, Priority};
 use gpushare_proto::tenant::{Failure, FailureCode, NewSession, TenantReply};
 
@@ -35,7 +36,8 @@ pub(super) fn register(
         |id| wish.name.unwrap_or_else(|| format!("session-{}", id.0)),
         |name| {
             let expires = wish.terms.ttl.map(|ttl| Clocks::now().end_after(ttl));
-            let origin = Origin::Registered { token: TokenHash::of(&token), uid: peer.user, by };
+            let user = Some(peer.principal.user());
+            let origin = Origin::Registered { token: TokenHash::of(&token), uid: peer.user, by, user };
             let session = Session::new(name, wish.terms, origin, wish.oversubscribe, card);
             Session { bound: true, expires, ..session }
         },
@@ -68,19 +70,27 @@ pub(super) fn permitted(
     };
     let most = service.max_memory;
     let largest = largest_card(&engine.cards);
-    if wish.terms.memory.amounts().any(|amount| amount.of(largest) > most) {
-        return denied(format!("sessions get at most {most} here; ask for --memory {most}"));
+    let user = peer.principal.user();
+    let promised = |session: &Session| session.terms.memory.amounts().map(|amount| amount.of(largest)).max();
+    let own = || engine.sessions.registered_by(&user);
+    if own().count() >= service.max_sessions {
+        return denied(format!("{user} has {} sessions here already; end one first", service.max_sessions));
+    }
+    let left = most - own().map(|session| promised(session).unwrap_or(most)).sum();
+    let asked = wish.terms.memory.amounts().map(|amount| amount.of(largest)).max();
+    if asked.unwrap_or(MIN_MEMORY) > left {
+        return denied(match own().count() {
+            0 => format!("sessions get at most {most} here; ask for --memory {most}"),
+            number => format!(
+                "the sessions of {user} get at most {most} together here, and {number} of them have all but \
+                 {left}; ask for less with --memory, or end one first"
+            ),
+        });
     }
     if wish.oversubscribe && !service.oversubscribe {
         return denied("sessions may not be larger than a card here; run without --oversubscribe".to_owned());
     }
-    if engine.sessions.registered_by(peer.user) >= service.max_sessions {
-        return denied(format!(
-            "user {} has {} sessions here already; end one first",
-            peer.user, service.max_sessions
-        ));
-    }
-    wish.terms.memory.every = wish.terms.memory.every.or(Some(Amount::Bytes(most)));
+    wish.terms.memory.every = wish.terms.memory.every.or(Some(Amount::Bytes(left)));
     // More than the usual weight and priority is only an administrator's to give.
     wish.terms.weight = wish.terms.weight.min(DEFAULT_WEIGHT);
     wish.terms.priority = wish.terms.priority.min(Priority::Normal);

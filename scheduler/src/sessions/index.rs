@@ -10,7 +10,7 @@ use gpushare_proto::session::Binding;
 use gpushare_proto::{GpuUuid, Nanos, SessionId};
 
 use super::Session;
-use crate::identity::{ImplicitKey, ProcessId};
+use crate::identity::{ImplicitKey, ProcessId, User};
 use crate::registry::Origin;
 use crate::secret::TokenHash;
 
@@ -19,8 +19,8 @@ pub(super) struct Index {
     tokens: BTreeMap<TokenHash, SessionId>,
     keys: BTreeMap<ImplicitKey, SessionId>,
     registrars: BTreeMap<ProcessId, BTreeSet<SessionId>>,
-    /// Numbers of sessions that users registered and that are present.
-    registered: BTreeMap<u32, usize>,
+    /// Sessions of the users among whom time is divided.
+    owned: BTreeMap<User, BTreeSet<SessionId>>,
     users: BTreeMap<u32, SessionId>,
     groups: BTreeMap<String, SessionId>,
     names: BTreeMap<String, BTreeSet<SessionId>>,
@@ -37,15 +37,15 @@ impl Index {
         }
         match &session.origin {
             Origin::Implicit(key) => _ = self.keys.entry(key.clone()).or_insert(id),
-            Origin::Registered { uid, by, .. } => {
-                self.registrars.entry(*by).or_default().insert(id);
-                count_up(&mut self.registered, *uid);
-            }
+            Origin::Registered { by, .. } => _ = self.registrars.entry(*by).or_default().insert(id),
             Origin::Created { binding: Binding::Uid(uid), .. } => _ = self.users.entry(*uid).or_insert(id),
             Origin::Created { binding: Binding::Cgroup(path), .. } => {
                 self.groups.entry(path.trim_end_matches('/').to_owned()).or_insert(id);
             }
             Origin::Created { binding: Binding::Token, .. } => {}
+        }
+        if let Some(user) = session.user() {
+            self.owned.entry(user).or_default().insert(id);
         }
         self.names.entry(session.name.clone()).or_default().insert(id);
         session.card.into_iter().for_each(|card| count_up(&mut self.placed, card));
@@ -58,15 +58,15 @@ impl Index {
         }
         match &session.origin {
             Origin::Implicit(key) => take(&mut self.keys, key, id),
-            Origin::Registered { uid, by, .. } => {
-                take_from(&mut self.registrars, by, id);
-                count_down(&mut self.registered, *uid);
-            }
+            Origin::Registered { by, .. } => take_from(&mut self.registrars, by, id),
             Origin::Created { binding: Binding::Uid(uid), .. } => take(&mut self.users, uid, id),
             Origin::Created { binding: Binding::Cgroup(path), .. } => {
                 take(&mut self.groups, path.trim_end_matches('/'), id);
             }
             Origin::Created { binding: Binding::Token, .. } => {}
+        }
+        if let Some(user) = session.user() {
+            take_from(&mut self.owned, &user, id);
         }
         take_from(&mut self.names, &session.name, id);
         session.card.into_iter().for_each(|card| count_down(&mut self.placed, card));
@@ -100,8 +100,8 @@ impl Index {
         self.registrars.get(&process)?.first().copied()
     }
 
-    pub(super) fn registered_by(&self, user: u32) -> usize {
-        self.registered.get(&user).copied().unwrap_or(0)
+    pub(super) fn of_user(&self, user: &User) -> impl Iterator<Item = SessionId> {
+        self.owned.get(user).into_iter().flatten().copied()
     }
 
     pub(super) fn placed_on(&self, card: GpuUuid) -> usize {

@@ -7,6 +7,7 @@
 mod index;
 mod session;
 pub(crate) mod terms;
+pub(crate) mod users;
 #[cfg(test)]
 mod tests;
 
@@ -21,8 +22,8 @@ use gpushare_sys::clock;
 
 use self::index::Index;
 pub(crate) use self::session::{End, Session};
-use crate::identity::{ImplicitKey, PeerProcess, ProcessId};
-use crate::registry::SessionEntry;
+use crate::identity::{ImplicitKey, PeerProcess, ProcessId, User};
+use crate::registry::{Origin, SessionEntry};
 use crate::secret::TokenHash;
 
 /// Time since boot and wall clock time of one instant.
@@ -211,9 +212,15 @@ impl Sessions {
         self.index.by_registrar(process)
     }
 
-    /// Returns the number of present sessions that a user registered.
-    pub(crate) fn registered_by(&self, user: u32) -> usize {
-        self.index.registered_by(user)
+    /// Returns the present sessions that a user registered.
+    pub(crate) fn registered_by(&self, user: &User) -> impl Iterator<Item = &Session> {
+        let own = self.of_user(user).filter_map(|id| self.get(id));
+        own.filter(|session| matches!(session.origin, Origin::Registered { .. }))
+    }
+
+    /// Returns the present sessions that belong to a user.
+    pub(crate) fn of_user(&self, user: &User) -> impl Iterator<Item = SessionId> {
+        self.index.of_user(user)
     }
 
     /// Returns the number of sessions that are assigned to a card.

@@ -5,6 +5,7 @@ use gpushare_proto::admin::SessionState;
 use gpushare_proto::session::{Binding, SessionPhase, Terms};
 use gpushare_proto::{Bytes, GpuUuid, Nanos};
 
+use crate::identity::User;
 use crate::registry::{CardLead, Figures, Hour, Origin};
 use crate::secret::TokenHash;
 
@@ -95,6 +96,15 @@ impl Session {
         match &self.origin {
             Origin::Registered { uid, .. } | Origin::Created { uid, .. } => *uid,
             Origin::Implicit(key) => key.uid,
+        }
+    }
+
+    /// Returns the user whose time the session shares; none for a session that an administrator made.
+    pub(crate) fn user(&self) -> Option<User> {
+        match &self.origin {
+            Origin::Registered { user, uid, .. } => Some(user.clone().unwrap_or(User::Uid(*uid))),
+            Origin::Implicit(key) => Some(key.user()),
+            Origin::Created { .. } => None,
         }
     }
 

@@ -1,6 +1,6 @@
 //! Converts the terms of a session (share, memory and compute limits) to events of the decision machine.
 
-use gpushare_core::Event;
+use gpushare_core::{Event, UserId};
 use gpushare_proto::session::{Amount, Quota};
 use gpushare_proto::tenant::GpuChoice;
 use gpushare_proto::{Bytes, GpuId, GpuUuid, Percent, SessionId};
@@ -17,17 +17,23 @@ pub(crate) fn names_card(choice: &GpuChoice, gpu: GpuId, uuid: GpuUuid) -> bool 
     }
 }
 
-pub(crate) fn terms_events(id: SessionId, session: &Session, cards: &Cards) -> Vec<Event> {
+/// Returns the events that report a session's terms to the decision machine, with its user and the user's
+/// weight.
+pub(crate) fn terms_events(
+    id: SessionId,
+    session: &Session,
+    user: Option<(UserId, u32)>,
+    cards: &Cards,
+) -> Vec<Event> {
     let limit = match session.terms.memory.every {
         Some(Amount::Bytes(bytes)) => Some(bytes),
         // A share depends on the card, so it is sent as a quota of each card.
         Some(Amount::Share(_)) | None => None,
     };
     let terms = &session.terms;
-    let mut events = vec![
-        Event::SessionOpened { session: id, limit, oversubscribe: session.oversubscribe },
-        Event::Share { session: id, weight: terms.weight, priority: terms.priority },
-    ];
+    let mut events = vec![Event::SessionOpened { session: id, limit, oversubscribe: session.oversubscribe }];
+    events.extend(user.map(|(user, weight)| Event::Owner { session: id, user, weight }));
+    events.push(Event::Share { session: id, weight: terms.weight, priority: terms.priority });
     let quotas = cards.iter().flat_map(|(gpu, _)| quota_events(id, session, cards, gpu));
     events.extend(quotas);
     events

@@ -2,6 +2,7 @@ use gpushare_proto::GpuUuid;
 use gpushare_proto::session::{SessionPhase, Terms};
 
 use super::*;
+use crate::identity::User;
 use crate::registry::{CardLead, Origin};
 
 const TOKEN: Token = Token([9; 32]);
@@ -65,7 +66,7 @@ fn a_session_is_found_by_its_number_or_unique_name() {
 }
 
 fn by_program(sessions: &mut Sessions, name: &str) -> SessionId {
-    let origin = Origin::Registered { token: TokenHash::of(&TOKEN), uid: 7, by: REGISTRAR };
+    let origin = Origin::Registered { token: TokenHash::of(&TOKEN), uid: 7, by: REGISTRAR, user: None };
     sessions.add(|_| name.to_owned(), |name| created(&name, origin))
 }
 
@@ -142,13 +143,14 @@ fn what_is_searched_for_is_found_after_changes_too() {
     let id = by_program(&mut sessions, "b");
     let other = Token([8; 32]);
     sessions.change(id, |session| {
-        session.origin = Origin::Registered { token: TokenHash::of(&other), uid: 8, by: REGISTRAR };
+        session.origin =
+            Origin::Registered { token: TokenHash::of(&other), uid: 8, by: REGISTRAR, user: None };
     });
     assert_eq!((sessions.by_token(&TOKEN, true), sessions.by_token(&other, true)), (None, Some(id)));
-    assert_eq!((sessions.registered_by(7), sessions.registered_by(8)), (0, 1));
+    assert_eq!([7, 8].map(|uid| sessions.registered_by(&User::Uid(uid)).count()), [0, 1]);
     sessions.remove(id);
     assert_eq!((sessions.by_token(&other, true), sessions.by_registrar(REGISTRAR)), (None, None));
-    assert_eq!(sessions.registered_by(8), 0);
+    assert_eq!(sessions.registered_by(&User::Uid(8)).count(), 0);
 }
 
 fn with_one() -> (Sessions, SessionId) {
@@ -157,7 +159,10 @@ fn with_one() -> (Sessions, SessionId) {
         |id| format!("session-{}", id.0),
         |name| Session {
             bound: true,
-            ..created(&name, Origin::Registered { token: TokenHash::of(&TOKEN), uid: 7, by: REGISTRAR })
+            ..created(
+                &name,
+                Origin::Registered { token: TokenHash::of(&TOKEN), uid: 7, by: REGISTRAR, user: None },
+            )
         },
     );
     (sessions, session)
@@ -171,7 +176,7 @@ fn a_registered_session_is_found_by_token_and_registrar() {
     assert_eq!(sessions.by_token(&TOKEN, false), Some(session));
     assert_eq!(sessions.by_token(&Token([8; 32]), false), None);
     assert_eq!(sessions.by_registrar(REGISTRAR), Some(session));
-    assert_eq!((sessions.registered_by(7), sessions.registered_by(8)), (1, 0));
+    assert_eq!([7, 8].map(|uid| sessions.registered_by(&User::Uid(uid)).count()), [1, 0]);
 }
 
 #[test]

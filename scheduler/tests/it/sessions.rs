@@ -238,6 +238,20 @@ fn the_system_daemon_serves_by_its_configuration() {
     assert!(
         matches!(tool.hear(), TenantReply::Error(failure) if failure.message.contains("1 sessions here already"))
     );
+    daemon.terminate();
+
+    let daemon = start("[self_service]\nmax_memory = '4GiB'"); // 1 GiB is that of the session before
+    let mut tool = daemon.tool();
+    let mut ask = |memory| {
+        tool.say(&wish(Some(memory), GpuChoice::Auto));
+        tool.hear()
+    };
+    assert!(matches!(ask(Bytes::gib(2)), TenantReply::Session { .. }));
+    let TenantReply::Error(failure) = ask(Bytes::gib(2)) else {
+        panic!("a user gets more memory by a second session");
+    };
+    assert!(failure.message.contains("have all but 1GiB"), "{}", failure.message);
+    assert!(matches!(ask(Bytes::gib(1)), TenantReply::Session { .. }));
 }
 
 #[test]
