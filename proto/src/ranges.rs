@@ -69,7 +69,7 @@ const ALL: Percent = Percent(10_000);
 
 ranges! {
     // A shorter turn would be spent on handoffs alone.
-    QUANTUM: Nanos = "quantum", Nanos::from_millis(1), MINUTE;
+    QUANTUM: Nanos = "quantum", Nanos::from_millis(1), HOUR;
     QUANTUM_MIN: Nanos = "quantum_min", Nanos::from_millis(1), MINUTE;
     QUANTUM_MAX: Nanos = "quantum_max", Nanos::from_millis(1), MINUTE;
     EPSILON: Percent = "epsilon", Percent(1), Percent(9_999);
@@ -112,7 +112,7 @@ mod tests {
     fn a_value_outside_is_refused_by_one_sentence_with_the_range() {
         assert_eq!(TRICKLE.check(Percent(5_000)), Ok(Percent(5_000)));
         let error = QUANTUM.check(Nanos(10_000)).unwrap_err();
-        assert_eq!(error.to_string(), "quantum is 1ms to 60s, not 10µs");
+        assert_eq!(error.to_string(), "quantum is 1ms to 3600s, not 10µs");
     }
 
     #[test]

@@ -234,7 +234,7 @@ mod tests {
             (["--capacity", "x=4GiB"], "nvidia-smi -L"),
             (["--capacity", "0=lots"], "like 8GiB"),
             (["--capacity", "0=0"], "capacity is 1MiB to"),
-            (["--quantum", "10us"], "quantum is 1ms to 60s, not 10µs"),
+            (["--quantum", "10us"], "quantum is 1ms to 3600s, not 10µs"),
             (["--record-limit", "10"], "record_limit is 1MiB to"),
             (["--quantum", "2"], "like 250ms"),
             (["--metrics", "9402"], "like 127.0.0.1:9402"),

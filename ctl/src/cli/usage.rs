@@ -96,8 +96,8 @@ mod tests {
     #[test]
     fn a_value_out_of_range_is_a_usage_error_that_names_the_range() {
         for (line, least) in [
-            ("gpushare-ctl set quantum 0ms", "quantum is 1ms to 60s, not 0ns"),
-            ("gpushare-ctl set quantum 999us", "quantum is 1ms to 60s"),
+            ("gpushare-ctl set quantum 0ms", "quantum is 1ms to 3600s, not 0ns"),
+            ("gpushare-ctl set quantum 999us", "quantum is 1ms to 3600s"),
             ("gpushare-ctl set capacity 1B", "capacity is 1MiB to"),
             ("gpushare-ctl set managed-limit 0", "managed_limit is 1MiB to"),
             ("gpushare-ctl set epsilon 0%", "epsilon is 0.01% to 99.99%, not 0%"),

@@ -408,7 +408,7 @@ mod tests {
             ("[audit]\nallocations = 'some'", "like `1/100`"),
             ("[audit]\nallocations = '1/0'", "like `1/100`"),
             ("[scheduling]\nepsilon = '100%'", "line 2: epsilon is 0.01% to 99.99%, not 100%"),
-            ("[gpus.0]\nquantum = '10us'", "line 2: quantum is 1ms to 60s, not 10µs"),
+            ("[gpus.0]\nquantum = '10us'", "line 2: quantum is 1ms to 3600s, not 10µs"),
             ("[gpus.0]\n\ncapacity = '1KiB'", "line 3: capacity is 1MiB to 1024TiB, not 1KiB"),
             ("scheduling.quantum_max = '2min'", "line 1: scheduling.quantum_max: quantum_max is 1ms to 60s"),
             ("scheduling.stuck_after = '0s'", "stuck_after is 10ms to 3600s, not 0ns"),

@@ -72,7 +72,7 @@ fn a_setting_takes_effect_and_says_what_it_was() {
     for (senseless, least) in [
         (Knob::Capacity(Some(Bytes(1))), "capacity is 1MiB to"),
         (Knob::ManagedLimit(Bytes::ZERO), "managed_limit is 1MiB to"),
-        (Knob::Quantum(Some(Nanos(1))), "quantum is 1ms to 60s"),
+        (Knob::Quantum(Some(Nanos(1))), "quantum is 1ms to 3600s"),
     ] {
         let AdminReply::Error(failure) = set(None, senseless) else {
             panic!("{senseless:?} was taken");
