@@ -76,6 +76,14 @@ impl Core {
             session.cards.values_mut().for_each(|on| on.account = Account::default());
         }
         self.recount(id);
+        // The places of other sessions may change too, those of a user's other sessions among them.
+        for gpu in self.view.cards_of(id) {
+            if let Some(card) = self.view.cards.get_mut(gpu) {
+                card.index.order_changed();
+                self.agenda.look_at(gpu);
+            }
+        }
+        self.reordered = true;
     }
 
     /// Removes the users that have no sessions and are ahead of nobody.

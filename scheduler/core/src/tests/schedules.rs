@@ -432,6 +432,27 @@ fn whoever_is_owed_a_turn_goes_first_once() {
     assert!(world.core.view.is_wanted(GpuId(0)));
 }
 
+/// A session that becomes a user's gets another place, and so do those behind it.
+#[test]
+fn whoever_moves_up_because_another_session_changed_hands_is_told() {
+    let config = Config {
+        lease_chunk: Bytes::ZERO,
+        context_reserve: Bytes::ZERO,
+        quantum: Some(ms(100)),
+        ..Config::default()
+    };
+    let mut world = World::new(config);
+    world.second_card();
+    for (gibs, busy) in [(3, true), (3, false), (8, false), (1, false)] {
+        let (_, client) = world.program(gib(gibs));
+        world.habits(client).busy = busy;
+        world.arrives(client);
+    }
+    for step in [Step::GoIdle(5), Step::Run(143), Step::Busy(5), Step::Own(1, 0, 100)] {
+        play(&mut world, step);
+    }
+}
+
 /// A gang is due once it is owed its turn on each of its cards, whoever is first on another one of them.
 #[test]
 fn a_gang_that_becomes_due_by_time_alone_is_not_overlooked() {
