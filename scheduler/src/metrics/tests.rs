@@ -77,8 +77,8 @@ oldest one that has sent no request is closed, or else the oldest of all.
 
 `gpu` is the daemon's number of a card, and `uuid` its identity. `session` is the number of a session,
 which is never reused, and `name` is its name, if names are shown. At most {most} sessions are shown by
-themselves, the oldest first. All others are summed up as `session=\"other\"`. The last figures of an ended session stay for {grace}
-minutes, for at most {ended} sessions, so that a scraper sees what a short job used.
+themselves, the oldest first. All others are summed up as `session=\"other\"`. The last figures of an ended
+session stay for {grace} minutes, for at most {ended} sessions, so that a scraper sees what a short job used.
 
 Figures are at most a quarter of a second old, those of NVML at most a second.
 
