@@ -58,9 +58,9 @@ impl Book {
     }
 
     /// Driver memory beyond the free allowance, such as deep stacks. It counts against the quota. Until it is
-    /// measured, `assumed` for each context that the process claims beyond the first.
+    /// measured, it is `assumed` for each context that the process claims.
     pub(crate) fn charged(&self, assumed: Bytes) -> Bytes {
-        let claimed = || Bytes(assumed.0.saturating_mul(u64::from(self.contexts))) - assumed;
-        self.overhead.map_or_else(claimed, |measured| measured - ALLOWANCE)
+        let claimed = || Bytes(assumed.0.saturating_mul(u64::from(self.contexts)));
+        self.overhead.unwrap_or_else(claimed) - ALLOWANCE
     }
 }

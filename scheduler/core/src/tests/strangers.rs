@@ -14,14 +14,14 @@ fn contexts_that_nobody_can_have_leave_the_others_their_room() {
 }
 
 #[test]
-fn contexts_beyond_the_first_are_charged_to_the_quota_of_the_claimant() {
+fn claimed_contexts_beyond_the_allowance_are_charged_to_the_quota_of_the_claimant() {
     let mut world = World::new(Config { context_reserve: Bytes::mib(512), ..plain() });
     let session = world.session_with(Some(gib(4)), false);
     let claimant = world.join_on(session, GPU);
     let free = |world: &World| world.core.memory_figures(session).unwrap()[0].free;
     assert_eq!(free(&world), gib(4));
-    world.send(Event::Contexts { client: claimant, gpu: GPU, live: 7 });
-    assert_eq!(free(&world), gib(1), "six are charged");
+    world.send(Event::Contexts { client: claimant, gpu: GPU, live: 8 });
+    assert_eq!(free(&world), gib(1), "all but 1 GiB of 4 GiB is charged");
     assert!(!world.allocate(claimant, GPU, gib(1) + Bytes(1)));
     assert_eq!(world.card().overhead_bytes, Bytes::mib(512), "one makes the card smaller");
     world.send(Event::Overhead { client: claimant, gpu: GPU, bytes: Some(Bytes::ZERO) });
