@@ -180,6 +180,10 @@ impl Drainer {
         let mut marks = None;
         let captures = &self.gate.captures;
         poll(page, word, POLL_MAX, || {
+            // Until somebody looks, an invalidated capture counts as a running one, which marks nothing.
+            if self.is_capturing() {
+                return false;
+            }
             marks = marks.take().or_else(|| InFlight::mark(driver, contexts, captures));
             marks.as_mut().is_some_and(|marks| marks.is_done(driver, contexts, captures))
         })
