@@ -6,22 +6,16 @@
 //!   charged time   ─▶ virtual time of the session, of its user and of its class
 //! ```
 //!
-//! The first session is the first one of the first user of the first class: each by the least virtual time.
-//! Behind it, sessions are ordered by the sum of the distances from the first one on each level. So the turns
-//! of users alternate as far as their virtual times do.
-//!
 //! A group's virtual time contains a turn once it is charged: at its end, and at the end of each quantum. So
 //! the order changes by events alone.
 
-use std::cmp::Reverse;
-use std::collections::{BTreeMap, BTreeSet, BinaryHeap, btree_set};
-use std::iter::Peekable;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound;
 
 use gpushare_proto::{Nanos, Percent, SessionId};
 
 use crate::card::charge::Reading;
-use crate::session::lock::{Ticket, Turn};
+use crate::session::lock::Turn;
 use crate::session::on_card::Listing;
 use crate::session::share::{Account, Branch, Class, Member, Share, UserId, Virtual};
 
@@ -68,7 +62,7 @@ pub(crate) struct Group {
     /// Least virtual time of the waiting and paying members; it never goes down.
     pub(crate) floor: Virtual,
     /// Members with a session that may be granted a turn, in the order of their turns.
-    queue: BTreeSet<(Turn, Member)>,
+    pub(super) queue: BTreeSet<(Turn, Member)>,
     /// Members with a session that pays for the card's time.
     payers: BTreeSet<Payer>,
     paying: Paying,
@@ -157,7 +151,10 @@ impl Group {
 /// Groups of the sessions on one card.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Groups {
-    all: BTreeMap<Branch, Group>,
+    /// Groups of the classes, highest first.
+    classes: [Group; 3],
+    /// Groups of users' sessions of one class.
+    users: BTreeMap<Branch, Group>,
     /// Least virtual time of the classes with waiting or paying sessions; it never goes down.
     pub(crate) floor: Virtual,
 }
@@ -165,38 +162,49 @@ pub(crate) struct Groups {
 impl Groups {
     /// Creates the groups of a card without sessions.
     pub(crate) fn new(trickle: Percent) -> Self {
-        let group = |class| (Branch::of_class(class), Group::new(Share::of_class(class, trickle)));
-        Self { all: Class::ALL.map(group).into(), floor: Virtual::default() }
+        let group = |class| Group::new(Share::of_class(class, trickle));
+        Self { classes: Class::ALL.map(group), ..Self::default() }
+    }
+
+    pub(crate) fn of_class(&self, class: Class) -> &Group {
+        &self.classes[class as usize]
     }
 
     pub(crate) fn get(&self, branch: Branch) -> Option<&Group> {
-        self.all.get(&branch)
+        match branch.user {
+            None => Some(self.of_class(branch.class)),
+            Some(_) => self.users.get(&branch),
+        }
     }
 
     pub(crate) fn get_mut(&mut self, branch: Branch) -> Option<&mut Group> {
-        self.all.get_mut(&branch)
+        match branch.user {
+            None => Some(&mut self.classes[branch.class as usize]),
+            Some(_) => self.users.get_mut(&branch),
+        }
     }
 
-    /// Returns the group of a user's sessions of one class.
-    pub(crate) fn of_user(&mut self, branch: Branch, share: Share) -> &mut Group {
-        self.all.entry(branch).or_insert_with(|| Group::new(share))
+    /// Returns the group of a branch, a new one of this share if a user has none yet.
+    pub(crate) fn get_or_insert(&mut self, branch: Branch, share: Share) -> &mut Group {
+        match branch.user {
+            None => &mut self.classes[branch.class as usize],
+            Some(_) => self.users.entry(branch).or_insert_with(|| Group::new(share)),
+        }
     }
 
     /// Classes with waiting or paying sessions.
     pub(crate) fn busy_classes(&self) -> impl Iterator<Item = &Group> {
-        let classes = Class::ALL.into_iter().filter_map(|class| self.get(Branch::of_class(class)));
-        classes.filter(|group| !group.is_idle())
+        self.classes.iter().filter(|group| !group.is_idle())
     }
 
     /// Sets the virtual times of all classes and users to their floors.
     pub(crate) fn start_level(&mut self) {
-        let floors = Class::ALL.map(|class| self.get(Branch::of_class(class)).map(|group| group.floor));
-        for (branch, group) in &mut self.all {
-            let floor = match branch.user {
-                Some(_) => floors[branch.class as usize].unwrap_or_default(),
-                None => self.floor,
-            };
-            group.account = Account { had: Some(floor), behind: None };
+        let level = |floor| Account { had: Some(floor), behind: None };
+        for (branch, group) in &mut self.users {
+            group.account = level(self.classes[branch.class as usize].floor);
+        }
+        for group in &mut self.classes {
+            group.account = level(self.floor);
         }
     }
 
@@ -205,7 +213,7 @@ impl Groups {
     pub(crate) fn stand_up(&mut self, branch: Branch) -> bool {
         let mut any = false;
         for branch in [branch, Branch::of_class(branch.class)] {
-            let group = self.all.get_mut(&branch);
+            let group = self.get_mut(branch);
             any |= group.and_then(|group| group.account.behind.take()).is_some();
         }
         self.refresh(branch);
@@ -214,9 +222,8 @@ impl Groups {
 
     /// Changes the factors of the classes.
     pub(crate) fn set_trickle(&mut self, trickle: Percent) {
-        self.all
-            .values_mut()
-            .for_each(|group| group.share = group.share.with_trickle(trickle));
+        let groups = self.classes.iter_mut().chain(self.users.values_mut());
+        groups.for_each(|group| group.share = group.share.with_trickle(trickle));
     }
 
     /// Whether other users or classes than that of a session wait or pay.
@@ -228,15 +235,14 @@ impl Groups {
     pub(crate) fn is_ahead(&self, user: UserId) -> bool {
         Class::ALL.into_iter().any(|class| {
             let group = self.get(Branch { class, user: Some(user) });
-            let floor = self.get(Branch::of_class(class)).map(|class| class.floor);
-            group.and_then(|group| group.account.had) > floor
+            group.and_then(|group| group.account.had) > Some(self.of_class(class).floor)
         })
     }
 
     /// Removes the groups of a user without sessions.
     pub(crate) fn forget(&mut self, user: UserId) {
         for class in Class::ALL {
-            self.all.remove(&Branch { class, user: Some(user) });
+            self.users.remove(&Branch { class, user: Some(user) });
         }
     }
 
@@ -250,7 +256,7 @@ impl Groups {
     /// Charges the groups of a session.
     pub(crate) fn pay(&mut self, branch: Branch, stuck: bool, charged: Nanos) {
         for branch in Self::payers_of(branch, stuck) {
-            if let Some(group) = self.all.get_mut(&branch) {
+            if let Some(group) = self.get_mut(branch) {
                 group.account.pay(charged, group.share);
             }
         }
@@ -260,7 +266,7 @@ impl Groups {
     pub(crate) fn read(&mut self, branch: Branch, stuck: bool, reading: Option<Reading>, adds: bool) {
         let Some(reading) = reading else { return };
         for branch in Self::payers_of(branch, stuck) {
-            if let Some(group) = self.all.get_mut(&branch) {
+            if let Some(group) = self.get_mut(branch) {
                 match adds {
                     true => group.paying.add(reading),
                     false => group.paying.subtract(reading),
@@ -274,7 +280,7 @@ impl Groups {
         let member = Member::Session(id);
         let entries = |listing: &Listing| (listing.queued, listing.payer(member));
         let mut replace = |branch, old, new| {
-            if let Some(group) = self.all.get_mut(&branch) {
+            if let Some(group) = self.get_mut(branch) {
                 group.list(member, old, new);
             }
         };
@@ -292,16 +298,12 @@ impl Groups {
     /// Updates the entries of a user's group in the group of its class.
     pub(crate) fn refresh(&mut self, branch: Branch) {
         let Some(user) = branch.user else { return };
-        let Some(group) = self.all.get_mut(&branch) else {
+        let Some(group) = self.users.get_mut(&branch) else {
             return;
         };
         let new = group.entries(user);
         let old = std::mem::replace(&mut group.listed, new);
-        if old != new
-            && let Some(class) = self.all.get_mut(&Branch::of_class(branch.class))
-        {
-            class.list(Member::User(user), old, new);
-        }
+        self.classes[branch.class as usize].list(Member::User(user), old, new);
     }
 
     /// Returns the same groups without their sessions' entries.
@@ -309,80 +311,20 @@ impl Groups {
         let empty =
             |group: &Group| Group { account: group.account, floor: group.floor, ..Group::new(group.share) };
         Self {
-            all: self.all.iter().map(|(&branch, group)| (branch, empty(group))).collect(),
+            classes: self.classes.each_ref().map(empty),
+            users: self.users.iter().map(|(&branch, group)| (branch, empty(group))).collect(),
             floor: self.floor,
         }
     }
 
     /// Waiting sessions that may be granted a turn, in no order.
     pub(crate) fn waiting(&self) -> impl Iterator<Item = (Turn, SessionId)> {
-        let entries = self.all.values().flat_map(|group| &group.queue);
+        let groups = self.classes.iter().chain(self.users.values());
+        let entries = groups.flat_map(|group| &group.queue);
         entries.filter_map(|&(turn, member)| match member {
             Member::Session(id) => Some((turn, id)),
             Member::User(_) => None,
         })
-    }
-
-    /// Waiting sessions that may be granted a turn, in the order of turns. Those for which `keeps` is false are
-    /// left out, and hold nobody of their class or user back.
-    pub(crate) fn in_order<'a>(
-        &'a self,
-        keeps: impl Fn(SessionId) -> bool + Copy + 'a,
-    ) -> impl Iterator<Item = SessionId> + 'a {
-        let mut classes: Vec<(Key, _)> = Vec::new();
-        for class in Class::ALL {
-            let group = self.get(Branch::of_class(class)).filter(|group| !group.queue.is_empty());
-            let first = group
-                .and_then(|group| group.queue.iter().find(|(_, member)| self.has(class, *member, keeps)));
-            if let Some((group, &(first, _))) = group.zip(first) {
-                let key =
-                    Key { distance: group.account.standing().lag(Virtual::default()), ..Key::of(first) };
-                classes.push((key, self.in_class(class, group, (key.distance, first.had), keeps)));
-            }
-        }
-        classes.sort_unstable_by_key(|&(key, _)| key);
-        Merge::new(classes.into_iter()).map(|(_, id)| id)
-    }
-
-    /// Waiting sessions that come before a session in the order of turns.
-    pub(crate) fn ahead_of(&self, id: SessionId) -> impl Iterator<Item = SessionId> {
-        self.in_order(|_| true).take_while(move |waits| *waits != id)
-    }
-
-    /// Whether a waiting session of a member is kept.
-    fn has(&self, class: Class, member: Member, keeps: impl Fn(SessionId) -> bool) -> bool {
-        match member {
-            Member::Session(id) => keeps(id),
-            Member::User(user) => {
-                let group = self.get(Branch { class, user: Some(user) });
-                let mut members = group.into_iter().flat_map(|group| &group.queue);
-                members.any(|&(_, member)| matches!(member, Member::Session(id) if keeps(id)))
-            }
-        }
-    }
-
-    /// Waiting sessions of a class in the order of turns. `first` is the distance of the first one, and the
-    /// virtual time of the member to which it belongs.
-    fn in_class<'a, F: Fn(SessionId) -> bool + Copy + 'a>(
-        &'a self,
-        class: Class,
-        group: &'a Group,
-        first: (i128, Virtual),
-        keeps: F,
-    ) -> impl Iterator<Item = Place> + 'a {
-        let lists = group.queue.iter().map(move |&(turn, member)| {
-            let key = Key::of(turn).at(first.0, turn.had.lag(first.1));
-            let list = match member {
-                Member::Session(id) => List::One(keeps(id).then_some((key, id))),
-                Member::User(user) => {
-                    let group = self.get(Branch { class, user: Some(user) });
-                    let sessions = group.map(|group| group.queue.iter());
-                    List::User { sessions, from: key.distance, least: None, keeps }
-                }
-            };
-            (key, list)
-        });
-        Merge::new(lists)
     }
 }
 
@@ -391,121 +333,5 @@ impl Listing {
     fn payer(&self, member: Member) -> Option<Payer> {
         let numbers = [u32::from(!self.moves), u32::from(self.moves)];
         Some((self.share, numbers, self.pays?, member))
-    }
-}
-
-/// Waiting session with its sort key.
-type Place = (Key, SessionId);
-
-/// Sort key of a waiting session among all those of a card.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-struct Key {
-    /// Whether the session has no early turn for which the switch budget paid.
-    regular: bool,
-    distance: i128,
-    class: Class,
-    ticket: Ticket,
-}
-
-impl Key {
-    fn of(turn: Turn) -> Self {
-        Self { regular: turn.regular, distance: 0, class: turn.class, ticket: turn.ticket }
-    }
-
-    fn at(self, from: i128, distance: i128) -> Self {
-        Self { distance: from.saturating_add(distance.max(0)), ..self }
-    }
-}
-
-/// Waiting sessions of one member of a class.
-enum List<'a, F> {
-    One(Option<Place>),
-    User {
-        sessions: Option<btree_set::Iter<'a, (Turn, Member)>>,
-        /// Distance of the first session that is kept.
-        from: i128,
-        /// Virtual time of that session.
-        least: Option<Virtual>,
-        keeps: F,
-    },
-}
-
-impl<F: Fn(SessionId) -> bool> Iterator for List<'_, F> {
-    type Item = Place;
-
-    fn next(&mut self) -> Option<Place> {
-        match self {
-            Self::One(place) => place.take(),
-            Self::User { sessions, from, least, keeps } => {
-                let mut sessions = sessions.as_mut()?.filter_map(|&(turn, member)| match member {
-                    Member::Session(id) => Some((turn, id)),
-                    Member::User(_) => None,
-                });
-                let (turn, id) = sessions.find(|&(_, id)| keeps(id))?;
-                let least = *least.get_or_insert(turn.had);
-                Some((Key::of(turn).at(*from, turn.had.lag(least)), id))
-            }
-        }
-    }
-}
-
-/// Merges sorted lists, which come in the order of lower bounds of their first keys.
-struct Merge<O: Iterator, L> {
-    unopened: Peekable<O>,
-    open: BinaryHeap<Reverse<Open<L>>>,
-}
-
-/// List whose first place was taken out.
-struct Open<L> {
-    first: Place,
-    rest: L,
-}
-
-impl<L> PartialEq for Open<L> {
-    fn eq(&self, other: &Self) -> bool {
-        self.first == other.first
-    }
-}
-
-impl<L> Eq for Open<L> {}
-
-impl<L> PartialOrd for Open<L> {
-    fn partial_cmp(&self, other: &Self) -> Option<std::cmp::Ordering> {
-        Some(self.cmp(other))
-    }
-}
-
-impl<L> Ord for Open<L> {
-    fn cmp(&self, other: &Self) -> std::cmp::Ordering {
-        self.first.cmp(&other.first)
-    }
-}
-
-impl<O: Iterator<Item = (Key, L)>, L: Iterator<Item = Place>> Merge<O, L> {
-    fn new(lists: O) -> Self {
-        Self { unopened: lists.peekable(), open: BinaryHeap::new() }
-    }
-
-    fn open(&mut self, mut list: L) {
-        if let Some(first) = list.next() {
-            self.open.push(Reverse(Open { first, rest: list }));
-        }
-    }
-}
-
-impl<O: Iterator<Item = (Key, L)>, L: Iterator<Item = Place>> Iterator for Merge<O, L> {
-    type Item = Place;
-
-    fn next(&mut self) -> Option<Place> {
-        loop {
-            let least = self.open.peek().map(|Reverse(open)| open.first.0);
-            match self.unopened.next_if(|(first, _)| least.is_none_or(|least| *first < least)) {
-                Some((_, list)) => self.open(list),
-                None => break,
-            }
-        }
-        let Reverse(Open { first, rest }) = self.open.pop()?;
-        self.open(rest);
-        Some(first)
     }
 }

@@ -198,7 +198,7 @@ impl Core {
             }
             let listing = stance.listing(on, turns.contains(gpu));
             if let Some(share) = listing.user_share {
-                card.groups.of_user(listing.branch, share).share = share;
+                card.groups.get_or_insert(listing.branch, share).share = share;
             }
             card.groups.read(listing.branch, stuck, on.entered, true);
             card.groups.list(id, &on.listed, &listing);

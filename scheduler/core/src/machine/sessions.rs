@@ -125,7 +125,7 @@ impl Core {
         if let (Some(card), Some((_, share))) = (self.view.cards.get_mut(gpu), share) {
             let branch = Branch { class: priority.into(), user: Some(user) };
             let floor = card.groups.get(Branch::of_class(branch.class)).map(|group| group.floor);
-            let group = card.groups.of_user(branch, share.in_class(branch.class, trickle));
+            let group = card.groups.get_or_insert(branch, share.in_class(branch.class, trickle));
             if group.is_idle() {
                 group.account.had = Some(floor.unwrap_or_default().beyond(lead_ns));
             }

@@ -41,7 +41,6 @@ use std::collections::BTreeSet;
 
 use gpushare_proto::session::Priority;
 use gpushare_proto::{GpuId, Nanos, SessionId};
-use smallvec::SmallVec;
 
 use crate::card::Card;
 use crate::machine::Core;
@@ -289,12 +288,6 @@ impl View {
         line.find(|&first| self.turn_cards(first).contains(gpu))
     }
 
-    /// Whether a waiter goes before or level with a holder in an early switch. Class decides first, then the
-    /// distances of virtual time from the floors.
-    pub(crate) fn is_behind(&self, waiter: SessionId, holder: SessionId) -> bool {
-        self.standing_in_line(waiter) <= self.standing_in_line(holder)
-    }
-
     /// Class of a session and its distances from the floors in virtual time: the sort key of early switches.
     pub(crate) fn standing_in_line(&self, id: SessionId) -> (Option<Class>, i128, i128) {
         let class = self.sessions.get(id).map(|session| session.share.class);
@@ -309,20 +302,19 @@ impl Core {
         let Some(card) = self.view.cards.get(gpu).filter(|_| !self.returning.contains(gpu)) else {
             return false;
         };
-        let classes = Class::ALL.map(Branch::of_class);
+        let mut rose = false;
+        let mut raise = |floor: &mut Virtual, to: Virtual| rose |= std::mem::replace(floor, to) != to;
+        let level = self.view.class_floor(self.view.now, card);
         let user = Some(branch).filter(|branch| branch.user.is_some());
-        let floors = classes.into_iter().chain(user);
-        let floors: SmallVec<[_; 4]> =
-            floors.map(|at| (at, self.view.floor(self.view.now, gpu, at))).collect();
-        let floor = self.view.class_floor(self.view.now, card);
-        let Some(card) = self.view.cards.get_mut(gpu) else {
-            return false;
-        };
-        let mut rose = std::mem::replace(&mut card.groups.floor, floor) != floor;
-        for (branch, floor) in floors {
-            if let Some((group, floor)) = card.groups.get_mut(branch).zip(floor) {
-                rose |= std::mem::replace(&mut group.floor, floor) != floor;
+        for branch in Class::ALL.map(Branch::of_class).into_iter().chain(user) {
+            let floor = self.view.floor(self.view.now, gpu, branch);
+            let groups = self.view.cards.get_mut(gpu).map(|card| &mut card.groups);
+            if let Some((group, floor)) = groups.and_then(|groups| groups.get_mut(branch)).zip(floor) {
+                raise(&mut group.floor, floor);
             }
+        }
+        if let Some(card) = self.view.cards.get_mut(gpu) {
+            raise(&mut card.groups.floor, level);
         }
         rose
     }
@@ -468,7 +460,7 @@ impl Core {
         };
         let credit = if keeps { Virtual::MAX } else { self.view.credit(id, share) };
         if let Some(card) = self.view.cards.get_mut(gpu) {
-            card.groups.of_user(branch, share).account.lift(level, credit);
+            card.groups.get_or_insert(branch, share).account.lift(level, credit);
         }
     }
 

@@ -24,7 +24,7 @@ impl View {
         let card = self.cards.get(gpu).filter(|_| first == id || class(id) < class(first))?;
         let need = self.need(id, gpu);
         let mut occupancy = self.occupancy_on(gpu)?;
-        let (leaving, mut behind): (Vec<SessionId>, Vec<SessionId>) = card
+        let (leaving, staying): (Vec<SessionId>, Vec<SessionId>) = card
             .index
             .holders
             .iter()
@@ -33,10 +33,12 @@ impl View {
         for holder in leaving {
             occupancy.leave(self.need(holder, gpu));
         }
-        behind.retain(|&holder| self.is_behind(id, holder));
-        behind.sort_by_cached_key(|&holder| Reverse(self.standing_in_line(holder)));
+        let own = self.standing_in_line(id);
+        let staying = staying.into_iter().map(|holder| (self.standing_in_line(holder), holder));
+        let mut behind: Vec<_> = staying.filter(|&(standing, _)| own <= standing).collect();
+        behind.sort_by_key(|&(standing, _)| Reverse(standing));
         let mut leave = Vec::new();
-        for holder in behind {
+        for (_, holder) in behind {
             if occupancy.fits(need) {
                 break;
             }
