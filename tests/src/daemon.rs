@@ -22,7 +22,8 @@ pub struct Daemon {
 }
 
 impl Daemon {
-    /// Starts a daemon with these flags and waits until its sockets listen.
+    /// Starts a daemon with these flags and waits until its sockets listen. It is a user's own without
+    /// `--system`.
     pub fn start(world: &World, flags: &[&str]) -> anyhow::Result<Self> {
         let flags: Vec<String> = flags.iter().map(|&flag| flag.to_owned()).collect();
         let process = launch(world, &flags, &[])?;
@@ -115,7 +116,10 @@ fn launch(world: &World, flags: &[String], launcher: &[&str]) -> anyhow::Result<
         }
     };
     // Its stdout is the pipe on which it says that both sockets listen.
-    command.args(["--user", "--ready-fd", "1"]);
+    if !flags.iter().any(|flag| flag == "--system") {
+        command.arg("--user");
+    }
+    command.args(["--ready-fd", "1"]);
     if let Some(config) = world.scheduler_config() {
         command.arg("--config").arg(config);
     }
