@@ -15,9 +15,10 @@ use tokio::net::UnixListener;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::mpsc;
 use tokio::task::yield_now;
-use tokio::time::{MissedTickBehavior, interval, sleep};
+use tokio::time::{MissedTickBehavior, interval};
 use tracing::info;
 
+use crate::alarm::Alarm;
 use crate::audit::Audit;
 use crate::config::{Reader, Settings};
 use crate::connections::{Acceptor, Admin, ConnectionLimit, Inbox, Tenant, accept};
@@ -125,10 +126,11 @@ async fn serve(
     watch.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let mut gone = None;
     let mut pauses = Pauses::new();
+    let mut alarm = Alarm::new();
     while !engine.is_idle_for_long() {
         pauses.pause_if_due().await;
         store::write_if_due(&mut engine, &writer);
-        let due = engine.next_wake();
+        alarm.set(engine.next_wake());
         tokio::select! {
             input = arriving.recv() => match input {
                 Some(input) => engine.handle(input),
@@ -143,7 +145,7 @@ async fn serve(
             }
             () = future::ready(()), if engine.has_slices() => engine.do_slice(),
             word = writer.word() => store::written(&mut engine, &word),
-            () = sleep(until(due)), if due.is_some() => engine.wake(),
+            () = alarm.ring() => engine.wake(),
             _ = watch.tick() => if let Err(error) = folder.check() {
                 gone = Some(error);
                 break;
@@ -188,10 +190,6 @@ impl Pauses {
             self.last = clock::monotonic();
         }
     }
-}
-
-fn until(due: Option<Nanos>) -> Duration {
-    due.map_or(Duration::ZERO, |due| (due - clock::monotonic()).into())
 }
 
 /// Raises the soft limit on open descriptors to the hard limit, because each client takes two.

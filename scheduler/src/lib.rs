@@ -7,6 +7,7 @@ mod args;
 mod config;
 
 // Life of the daemon: start, main loop, end.
+mod alarm;
 mod daemon;
 mod errors;
 mod exit;
