@@ -1,12 +1,14 @@
 //! Types that all parts of gpushare share: quantities, ids, messages and file names.
 //!
-//! In reading order: units and ids; the memory page that a process shares with the daemon; sessions, settings
-//! and views of them; messages of both sockets; lines of the audit log; codec of messages; names of files and
-//! environment variables; lookup of a session; printable characters; memory backends.
+//! In reading order: units and ids; a session's part in a card's utilization; the memory page that a process
+//! shares with the daemon; sessions, settings and views of them; messages of both sockets; lines of the audit
+//! log; codec of messages; names of files and environment variables; lookup of a session; printable
+//! characters; memory backends.
 #![forbid(unsafe_code)]
 
 pub mod units;
 pub mod ids;
+mod utilization;
 pub mod page;
 mod gpu_choice;
 pub mod session;
@@ -28,3 +30,4 @@ pub use backend::Backend;
 pub use ids::{ClientId, Epoch, GpuId, GpuUuid, RequestId, SessionId, Token};
 pub use page::{GateState, GateWord};
 pub use units::{Bytes, Nanos, Percent};
+pub use utilization::UtilizationPart;

@@ -1,5 +1,6 @@
 //! The shared page: memory that one process shares with the daemon. It holds the gate of the process and, per
-//! card, a lease of quota, so that launches and allocations seldom need a message.
+//! card, a lease of quota and the session's part in the utilization. So launches, allocations and questions
+//! for the utilization seldom need a message.
 //!
 //! ```text
 //!   byte 0     gate     change number and state of the gate
@@ -7,7 +8,7 @@
 //!        8     layout   version of this layout
 //!        12    drain    target duration of a drop, in microseconds
 //!        16    bell     rung after each change of gate or flags; the futex of all sleeping threads
-//!        64    gpus[0]  free lease, quota, bytes of sibling processes, ceiling
+//!        64    gpus[0]  free lease, quota, bytes of sibling processes, ceiling, part in the utilization
 //!        128   gpus[1]  ...
 //! ```
 //!
@@ -24,13 +25,14 @@ use std::sync::atomic::{AtomicU32, AtomicU64};
 use serde::{Deserialize, Serialize};
 
 use crate::units::Bytes;
+use crate::utilization::UtilizationPart;
 
 /// Size of the shared page, in bytes.
 pub const PAGE_SIZE: usize = 4096;
 /// Maximum number of cards that one daemon can manage.
 pub const MAX_GPUS: usize = 16;
 /// Version of the shared page's layout, stored in [`Page::layout`].
-pub const PAGE_LAYOUT: u32 = 2;
+pub const PAGE_LAYOUT: u32 = 3;
 
 /// Flag in [`Page::flags`]: another session uses a card of this process. The process bounds its work in
 /// flight and waits for streams outside the gate.
@@ -97,7 +99,8 @@ impl GateWord {
     }
 }
 
-/// Row of the shared page for one card: the process's lease of memory quota, and the limits.
+/// Row of the shared page for one card: the process's lease of memory quota, the limits, and the session's
+/// part in the card's utilization.
 #[derive(Debug, Default)]
 #[repr(C, align(64))]
 pub struct LeaseRow {
@@ -109,6 +112,8 @@ pub struct LeaseRow {
     pub siblings: AtomicU64,
     /// Bytes that a session may use on the card at present, even if the session's quota is larger.
     pub ceiling: AtomicU64,
+    /// Part of the session in the card's utilization, [`UtilizationPart`] as bits.
+    pub part: AtomicU64,
 }
 
 impl LeaseRow {
@@ -119,6 +124,7 @@ impl LeaseRow {
             limit: AtomicU64::new(u64::MAX),
             siblings: AtomicU64::new(0),
             ceiling: AtomicU64::new(u64::MAX),
+            part: AtomicU64::new(UtilizationPart::WHOLE.to_bits()),
         }
     }
 }
@@ -212,5 +218,6 @@ mod tests {
         assert_eq!(std::mem::offset_of!(Page, bell), 16);
         assert_eq!(std::mem::offset_of!(Page, gpus), 64);
         assert_eq!(size_of::<LeaseRow>(), 64);
+        assert_eq!(std::mem::offset_of!(LeaseRow, part), 32);
     }
 }

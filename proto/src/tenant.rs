@@ -25,6 +25,7 @@ use crate::ids::{ClientId, Epoch, GpuId, GpuUuid, RequestId, SessionId, Token};
 use crate::page::{GateWord, MemoryRefusal};
 use crate::session::Quota;
 use crate::units::{Bytes, Nanos};
+use crate::utilization::UtilizationPart;
 use crate::views::SessionView;
 
 pub use crate::gpu_choice::{GpuChoice, UnknownCard};
@@ -171,6 +172,9 @@ pub enum TenantRequest {
     /// Reports that a reconnected process has repeated all its open requests. The daemon then frees bytes
     /// booked for the process beyond these requests and the reported use.
     Reconciled,
+    /// Asks for the part that the token's session, or the caller's own without a token, has in the utilization
+    /// of each card. Answered by [`TenantReply::UtilizationParts`].
+    UtilizationParts(Option<Token>),
 }
 
 /// First message of a connection. The first two fields are the same in every protocol version.
@@ -318,6 +322,8 @@ pub enum TenantReply {
     },
     /// Answers [`TenantRequest::DryRun`].
     DryRun(Box<Forecast>),
+    /// Answers [`TenantRequest::UtilizationParts`]; none if there is no such session.
+    UtilizationParts(Option<Vec<CardPart>>),
 }
 
 /// Quota and memory use of a session, as NVML queries of its processes report them.
@@ -357,6 +363,15 @@ pub struct ProcessMemory {
     pub outer_pid: u32,
     /// Bytes that the process uses on the card.
     pub used: Bytes,
+}
+
+/// Part of a session in the utilization of one card.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CardPart {
+    /// Identity of the card.
+    pub uuid: GpuUuid,
+    /// Part of the session in the card's utilization at present.
+    pub part: UtilizationPart,
 }
 
 /// Answer to the first message of a process: the client id, the session and the numbers of cards.

@@ -6,7 +6,7 @@ use gpushare_proto::{ClientId, SessionId};
 use crate::config::{ConfigError, Settings};
 use crate::connections::{ConnectionEvent, ConnectionId};
 use crate::identity::{PeerProcess, ProcessId};
-use crate::nvml::Usages;
+use crate::nvml::{Usages, Work};
 use crate::registry::Hour;
 
 #[derive(Debug)]
@@ -14,6 +14,8 @@ pub(crate) enum Input {
     Connection(ConnectionEvent),
     /// Answer of NVML: memory of each process on each card; none if there is no NVML.
     Measured(Option<Usages>),
+    /// Answer of NVML: work of each process on the shared cards; none if there is no NVML.
+    Worked(Option<Work>),
     Died(Watched),
     Configured {
         settings: Result<Box<Settings>, ConfigError>,

@@ -41,6 +41,7 @@ mod memory;
 mod persist;
 mod report;
 mod requests;
+mod utilization;
 
 // Reports: log, audit log, metrics, operations, recordings.
 mod audit;

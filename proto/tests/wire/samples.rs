@@ -15,11 +15,12 @@ use gpushare_proto::explain::{
 use gpushare_proto::page::{LimitKind, MemoryRefusal};
 use gpushare_proto::session::{Amount, Binding, CardQuota, Priority, Quota, SessionPhase, Terms};
 use gpushare_proto::tenant::{
-    CardMemory, Failure, FailureCode, GpuChoice, GpuInfo, Hello, NewSession, ProcessMemory, Returning,
-    ReturningGpu, Role, SessionMemory, TenantReply, TenantRequest, Welcome,
+    CardMemory, CardPart, Failure, FailureCode, GpuChoice, GpuInfo, Hello, NewSession, ProcessMemory,
+    Returning, ReturningGpu, Role, SessionMemory, TenantReply, TenantRequest, Welcome,
 };
 use gpushare_proto::{
     Bytes, ClientId, Epoch, GateState, GateWord, GpuId, GpuUuid, Nanos, Percent, RequestId, SessionId, Token,
+    UtilizationPart,
 };
 
 /// A message with the name that its golden line has.
@@ -84,6 +85,8 @@ pub(crate) fn tenant_requests() -> Vec<Named<TenantRequest>> {
         ("DryRun.known", TenantRequest::DryRun(DryRunSession::Existing(Token([0xa5; 32])))),
         ("Join", TenantRequest::Join(Token([0xa5; 32]))),
         ("Reconciled", TenantRequest::Reconciled),
+        ("UtilizationParts", TenantRequest::UtilizationParts(None)),
+        ("UtilizationParts.token", TenantRequest::UtilizationParts(Some(Token([0xa5; 32])))),
     ]
 }
 
@@ -150,6 +153,14 @@ pub(crate) fn tenant_replies() -> Vec<Named<TenantReply>> {
                 cards: vec![card_forecast()],
             })),
         ),
+        (
+            "UtilizationParts",
+            TenantReply::UtilizationParts(Some(vec![CardPart {
+                uuid: UUID,
+                part: UtilizationPart { gpu: 40_000, memory: 300 },
+            }])),
+        ),
+        ("UtilizationParts.none", TenantReply::UtilizationParts(None)),
     ]
 }
 

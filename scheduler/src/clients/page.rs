@@ -9,7 +9,7 @@ use std::os::fd::OwnedFd;
 use std::sync::atomic::Ordering;
 
 use gpushare_proto::page::{FLAG_CAPTURING, LeaseRow, MAX_GPUS};
-use gpushare_proto::{Bytes, GateState, GateWord, GpuId, Nanos};
+use gpushare_proto::{Bytes, GateState, GateWord, GpuId, Nanos, UtilizationPart};
 use gpushare_sys::page::SharedPage;
 use gpushare_sys::{bell, lease, page};
 
@@ -138,6 +138,13 @@ impl ClientPage {
             row.limit.store(limit.0, Ordering::Relaxed);
             row.siblings.store(siblings.0, Ordering::Relaxed);
             row.ceiling.store(ceiling.0, Ordering::Relaxed);
+        }
+    }
+
+    /// Writes the session's part in the utilization of a card.
+    pub(crate) fn set_part(&self, gpu: GpuId, part: UtilizationPart) {
+        if let Some(row) = self.row(gpu) {
+            row.part.store(part.to_bits(), Ordering::Relaxed);
         }
     }
 

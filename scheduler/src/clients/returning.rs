@@ -147,6 +147,7 @@ pub(super) fn come_back(
             client.away.surplus.insert(gpu, known - claim);
             engine.cards.set_drain_target(&client.page);
         }
+        engine.utilization.write(&engine.clients, id, gpu);
     }
     Operation::of("process.return", session, &name)
         .peer(peer)

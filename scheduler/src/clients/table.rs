@@ -189,6 +189,13 @@ impl Clients {
         self.get(id)?.connection
     }
 
+    /// Returns the session of the living process with a pid, if that process is a client.
+    pub(crate) fn session_of_pid(&self, pid: u32) -> Option<SessionId> {
+        let of_pid = ProcessId { pid, start: 0 }..=ProcessId { pid, start: u64::MAX };
+        let (_, ids) = self.processes.range(of_pid).next_back()?;
+        self.get(*ids.first()?).map(|client| client.session)
+    }
+
     pub(crate) fn session_of(&self, process: ProcessId) -> Option<SessionId> {
         let id = self.processes.get(&process)?.first()?;
         self.get(*id).map(|client| client.session)
@@ -217,8 +224,24 @@ impl Clients {
         self.cards.get(&gpu).into_iter().flat_map(|sessions| sessions.keys().copied())
     }
 
+    /// Returns the number of sessions that have clients on a card.
+    pub(crate) fn count_on(&self, gpu: GpuId) -> usize {
+        self.cards.get(&gpu).map_or(0, BTreeMap::len)
+    }
+
+    /// Returns whether a session has clients on a card.
+    pub(crate) fn is_on(&self, session: SessionId, gpu: GpuId) -> bool {
+        self.cards.get(&gpu).is_some_and(|sessions| sessions.contains_key(&session))
+    }
+
+    /// Returns the cards on which several sessions have clients.
+    pub(crate) fn shared_cards(&self) -> impl Iterator<Item = GpuId> {
+        let cards = self.cards.iter();
+        cards.filter(|(_, sessions)| sessions.len() > 1).map(|(&gpu, _)| gpu)
+    }
+
     pub(crate) fn share_a_card(&self) -> bool {
-        self.cards.values().any(|sessions| sessions.len() > 1)
+        self.shared_cards().next().is_some()
     }
 }
 

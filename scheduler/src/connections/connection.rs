@@ -94,7 +94,7 @@ macro_rules! dialect {
 
 dialect!(
     Tenant: TenantRequest, TenantReply,
-    TenantRequest::OwnSession | TenantRequest::SessionMemory(None)
+    TenantRequest::OwnSession | TenantRequest::SessionMemory(None) | TenantRequest::UtilizationParts(None)
 );
 dialect!(Admin: AdminRequest, AdminReply);
 

@@ -85,6 +85,7 @@ impl ConnectionEvent {
             | Ask::OwnSession
             | Ask::Gpus
             | Ask::SessionMemory(_)
+            | Ask::UtilizationParts(_)
             | Ask::Join(_)
             | Ask::DryRun(_)
             | Ask::Hello(_) => Kind::Question,

@@ -54,6 +54,7 @@ use crate::report::watch::{Scene, Watchers};
 use crate::sessions::terms::{memory_on, quota_events, terms_events};
 use crate::sessions::users::Users;
 use crate::sessions::{Session, Sessions};
+use crate::utilization::schedule::Utilization;
 
 pub(crate) use machine::Machine;
 
@@ -85,6 +86,7 @@ pub(crate) struct Engine {
     pub(crate) postponed: Postponed,
     pub(crate) persistence: Persistence,
     pub(crate) metering: Metering,
+    pub(crate) utilization: Utilization,
     pub(crate) watchers: Watchers,
     pub(crate) refusals: Refusals,
     pub(crate) dry_runs: LogLimiter<u32, DRY_RUNS>,
@@ -133,6 +135,7 @@ impl Engine {
             postponed: Postponed::default(),
             persistence: Persistence::default(),
             metering: Metering::default(),
+            utilization: Utilization::default(),
             watchers: Watchers::default(),
             refusals: Refusals::default(),
             dry_runs: LogLimiter::default(),
@@ -184,8 +187,9 @@ impl Engine {
         ids.into_iter().for_each(|id| self.read_page(id));
     }
 
-    /// Starts or ends the periodic reads of all shared pages.
+    /// Starts or ends the periodic reads of all shared pages, and starts the updates of the utilization.
     pub(crate) fn update_poll(&mut self) {
+        self.utilization.start(&self.clients);
         let is_needed = self.clients.share_a_card() || !self.watchers.is_empty();
         self.next_poll = is_needed.then(|| self.next_poll.unwrap_or_else(|| clock::monotonic() + POLL));
     }
@@ -217,6 +221,7 @@ impl Engine {
     /// Registers that a client uses a card, and books the bytes that it already uses there.
     pub(crate) fn attach(&mut self, id: ClientId, gpu: GpuId, used: Bytes) {
         self.clients.attach(id, gpu, used);
+        self.utilization.write(&self.clients, id, gpu);
         if let Some(client) = self.clients.get(id) {
             self.cards.set_drain_target(&client.page);
             let (peer, name) = (&client.peer, self.sessions.name(client.session));

@@ -17,6 +17,7 @@ use crate::persist::usage;
 use crate::report::picture;
 use crate::report::watch::Scene;
 use crate::requests::{admin, reload, sessions, tenant};
+use crate::utilization::update;
 
 impl Engine {
     pub(crate) fn handle(&mut self, input: Input) {
@@ -24,6 +25,8 @@ impl Engine {
             Input::Connection(event) => self.handle_connection(event),
             Input::Measured(Some(usages)) => measure::measured(self, &usages),
             Input::Measured(None) => measure::turn_off(self),
+            Input::Worked(Some(work)) => update::worked(self, &work),
+            Input::Worked(None) => update::turn_off(self),
             Input::Died(Watched::Registrar(session)) => {
                 if let Some(session) = self.sessions.get_mut(session) {
                     session.bound = false;
@@ -90,6 +93,7 @@ impl Engine {
             self.read_pages(None);
         }
         measure::measure_if_due(self, now);
+        update::update_if_due(self, now);
         if self.persistence.counts_now(now, !self.clients.is_empty()) {
             self.counting = Some(SessionId(0));
         }
@@ -116,6 +120,7 @@ impl Engine {
             self.watchers.due(),
             self.postponed.due(),
             self.metering.due(self.orphans.due()),
+            self.utilization.due(),
             self.persistence.due(),
             // The daemon looks at it again at least every two seconds, so also after a suspend.
             self.sessions.next_end().map(|end| clock::monotonic() + (end - clock::boot())),

@@ -109,10 +109,10 @@ impl Metering {
             None => {
                 let inputs = inputs.clone();
                 let deliver = move |usages| inputs.blocking_send(Input::Measured(usages)).is_ok();
-                Reader::start("meter", nvml::usages, deliver)?
+                Reader::start("meter", |nvml, ()| nvml::usages(nvml), deliver)?
             }
         };
-        let answers = self.reader.insert(reader).ask();
+        let answers = self.reader.insert(reader).ask(());
         if answers {
             self.questions += 1;
             self.open = Some(Question { at: now, fixed, stale: false });

@@ -27,7 +27,7 @@ type Sample = Option<(Instant, Readings)>;
 impl Sensors {
     /// Starts the thread that reads the sensors. The thread loads NVML at the first scrape.
     pub(super) fn start() -> io::Result<Self> {
-        Self::with(|deliver| Reader::start("sensors", nvml::readings, deliver))
+        Self::with(|deliver| Reader::start("sensors", |nvml, ()| nvml::readings(nvml), deliver))
     }
 
     fn with(
@@ -47,7 +47,7 @@ impl Sensors {
         let is_younger_than =
             |sample: &Sample, age| sample.as_ref().is_some_and(|(at, _)| at.elapsed() < age);
         let fresh = is_younger_than(&latest.borrow_and_update(), FRESH);
-        if !fresh && self.reader.ask() {
+        if !fresh && self.reader.ask(()) {
             let _ = timeout(PATIENCE, latest.changed()).await;
         }
         let sample = latest.borrow().clone().filter(|(at, _)| at.elapsed() < STALE);
@@ -65,7 +65,7 @@ mod tests {
     use super::*;
     use crate::nvml::Reading;
 
-    fn sensors<R: FnMut() -> Readings + 'static>(
+    fn sensors<R: FnMut(()) -> Readings + 'static>(
         open: impl FnOnce() -> Option<R> + Send + 'static,
     ) -> Sensors {
         Sensors::with(|deliver| Reader::reading("test", open, deliver)).unwrap()
@@ -80,7 +80,7 @@ mod tests {
     async fn scrapes_within_a_second_share_a_reading() {
         let reads = Arc::new(AtomicU32::new(0));
         let count = reads.clone();
-        let sensors = sensors(move || Some(move || readings(count.fetch_add(1, Ordering::Relaxed))));
+        let sensors = sensors(move || Some(move |()| readings(count.fetch_add(1, Ordering::Relaxed))));
         assert_eq!(sensors.read().await, readings(0));
         assert_eq!(sensors.read().await, readings(0));
         assert_eq!(reads.load(Ordering::Relaxed), 1);
@@ -90,7 +90,7 @@ mod tests {
     async fn a_driver_that_never_answers_blocks_no_scrape() {
         let (_hold, never) = std::sync::mpsc::channel::<()>();
         let sensors = sensors(move || {
-            Some(move || {
+            Some(move |()| {
                 let _ = never.recv();
                 Readings::new()
             })
@@ -101,7 +101,7 @@ mod tests {
 
     #[tokio::test]
     async fn without_nvml_there_are_no_readings() {
-        let sensors = sensors(|| None::<fn() -> Readings>);
+        let sensors = sensors(|| None::<fn(()) -> Readings>);
         assert_eq!(sensors.read().await, Readings::new());
         assert_eq!(sensors.read().await, Readings::new());
     }

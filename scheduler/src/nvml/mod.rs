@@ -15,7 +15,7 @@ use gpushare_proto::{Bytes, GpuUuid};
 use nvml_wrapper::enum_wrappers::device::TemperatureSensor;
 use nvml_wrapper::enums::device::UsedGpuMemory;
 use nvml_wrapper::error::NvmlError;
-use nvml_wrapper::struct_wrappers::device::ProcessInfo;
+use nvml_wrapper::struct_wrappers::device::{ProcessInfo, ProcessUtilizationSample};
 use nvml_wrapper::{Device, Nvml};
 use tracing::{debug, info, warn};
 
@@ -121,6 +121,28 @@ pub(crate) fn usages(nvml: &Nvml) -> Usages {
             }
         })
         .collect()
+}
+
+/// Samples of the work of processes on each card, newest and older ones; `None` for a card where NVML has none
+/// by process (MIG, some virtual GPUs).
+pub(crate) type Work = BTreeMap<GpuUuid, Option<Vec<ProcessUtilizationSample>>>;
+
+/// Reads the samples of the work of all processes on `cards`.
+pub(crate) fn work(nvml: &Nvml, cards: Vec<GpuUuid>) -> Work {
+    let read = |uuid| {
+        let samples = samples(nvml, uuid)
+            .inspect_err(|cause| debug!("NVML does not say what the processes on {uuid} do: {cause}"));
+        (uuid, samples.ok())
+    };
+    cards.into_iter().map(read).collect()
+}
+
+fn samples(nvml: &Nvml, card: GpuUuid) -> Result<Vec<ProcessUtilizationSample>, NvmlError> {
+    match nvml.device_by_uuid(card.to_string())?.process_utilization_stats(None) {
+        // Nobody has worked yet, or a process started between NVML's count and its list.
+        Err(NvmlError::NotFound | NvmlError::InsufficientSize(_)) => Ok(Vec::new()),
+        answer => answer,
+    }
 }
 
 fn usage(process: &ProcessInfo) -> (u32, Option<Bytes>) {

@@ -10,8 +10,8 @@
 
 use gpushare_core::{Event, Kind};
 use gpushare_proto::codec::{self, HEADER};
-use gpushare_proto::tenant::{Failure, GpuInfo, TenantReply, TenantRequest};
-use gpushare_proto::{Bytes, ClientId, SessionId};
+use gpushare_proto::tenant::{CardPart, Failure, GpuInfo, TenantReply, TenantRequest};
+use gpushare_proto::{Bytes, ClientId, SessionId, Token};
 
 use super::checks::unlimited_by_mistake;
 use super::dry_run::dry_run;
@@ -105,13 +105,14 @@ fn carry_out(
             reply = Some(TenantReply::Gpus(cards.collect()));
         }
         TenantRequest::SessionMemory(ref token) => {
-            let session = match (engine.bound(peer), token) {
-                (Some(bound), _) => Some(bound),
-                (None, Some(token)) => engine.sessions.by_token(token, false),
-                (None, None) => own_session(engine, role, peer),
-            };
+            let session = asked_session(engine, role, peer, token.as_ref());
             let report = session.and_then(|session| memory_report(engine, session, peer));
             reply = Some(TenantReply::SessionMemory(report));
+        }
+        TenantRequest::UtilizationParts(ref token) => {
+            let session = asked_session(engine, role, peer, token.as_ref());
+            let parts = session.map(|session| utilization_parts(engine, session));
+            reply = Some(TenantReply::UtilizationParts(parts));
         }
         TenantRequest::Join(ref token) => {
             reply = Some(enter(engine, peer, token).unwrap_or_else(TenantReply::Error));
@@ -225,6 +226,28 @@ fn note_unknown(engine: &mut Engine, id: ClientId, name: &str, version: u32) {
             "process {pid} of {session} was handed {name}, which this gpushare does not know: it is \
              reported as not evictable; update gpushare"
         ));
+}
+
+/// Returns the session that a peer asks about: that of its binding, of the token, or its own.
+fn asked_session(
+    engine: &Engine,
+    role: PeerRole,
+    peer: &PeerProcess,
+    token: Option<&Token>,
+) -> Option<SessionId> {
+    match (engine.bound(peer), token) {
+        (Some(bound), _) => Some(bound),
+        (None, Some(token)) => engine.sessions.by_token(token, false),
+        (None, None) => own_session(engine, role, peer),
+    }
+}
+
+fn utilization_parts(engine: &Engine, session: SessionId) -> Vec<CardPart> {
+    let part = |gpu| engine.utilization.part(&engine.clients, session, gpu);
+    let cards = engine.cards.iter();
+    cards
+        .map(|(gpu, card)| CardPart { uuid: card.info.uuid, part: part(gpu) })
+        .collect()
 }
 
 fn own_session(engine: &Engine, role: PeerRole, peer: &PeerProcess) -> Option<SessionId> {

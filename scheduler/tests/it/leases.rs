@@ -2,11 +2,11 @@
 
 use std::sync::atomic::Ordering;
 
-use gpushare_proto::Bytes;
 use gpushare_proto::page::LimitKind;
-use gpushare_proto::tenant::TenantReply;
+use gpushare_proto::tenant::{TenantReply, TenantRequest};
+use gpushare_proto::{Bytes, Token, UtilizationPart};
 
-use crate::harness::{Folders, eventually};
+use crate::harness::{Client, Folders, eventually};
 use crate::processes::Process;
 
 #[test]
@@ -80,4 +80,51 @@ fn what_a_dead_client_had_is_free() {
         let answer = living.reserve(gpu, Bytes::mib(64));
         matches!(answer, TenantReply::Reserved { .. }).then_some(())
     });
+}
+
+/// There is no NVML here, or one that does not know the card.
+#[test]
+fn parts_in_the_utilization_are_equal_without_nvml_and_the_last_session_has_the_whole() {
+    let folders = Folders::new();
+    let daemon = folders.start(&[]);
+    let (_, token) = daemon.register("first", None);
+    let (_, other) = daemon.register("other", None);
+    let half = UtilizationPart { gpu: UtilizationPart::ONE / 2, memory: UtilizationPart::ONE / 2 };
+    let has = |client: &Client, expected: UtilizationPart| {
+        let part = || UtilizationPart::from_bits(client.page.gpus[0].part.load(Ordering::Acquire));
+        eventually("the part to be told", || (part() == expected).then_some(()));
+    };
+
+    let mut first = daemon.join(Some(&token));
+    first.attach();
+    has(&first, UtilizationPart::WHOLE);
+    let process = Process::asking(&folders, Some(&other), Bytes::mib(1), 1);
+    has(&first, half);
+    let mut sibling = daemon.join(Some(&token));
+    sibling.attach();
+    has(&sibling, half);
+    drop(process);
+    has(&first, UtilizationPart::WHOLE);
+    has(&sibling, UtilizationPart::WHOLE);
+}
+
+#[test]
+fn a_tool_is_told_the_parts_of_the_session_of_its_token() {
+    let folders = Folders::new();
+    let daemon = folders.start(&[]);
+    let (_, token) = daemon.register("working", None);
+    let (_, elsewhere) = daemon.register("elsewhere", None);
+    let mut client = daemon.join(Some(&token));
+    client.attach();
+    let mut tool = daemon.tool();
+    let mut part = |token: &Token| {
+        tool.say(&TenantRequest::UtilizationParts(Some(token.clone())));
+        match tool.hear() {
+            TenantReply::UtilizationParts(parts) => parts.map(|parts| parts[0].part),
+            other => panic!("{other:?}"),
+        }
+    };
+    assert_eq!(part(&token), Some(UtilizationPart::WHOLE));
+    assert_eq!(part(&elsewhere), Some(UtilizationPart::NOTHING), "another session has the card");
+    assert_eq!(part(&Token([1; 32])), None);
 }
