@@ -10,10 +10,11 @@ use std::ffi::c_uint;
 use gpushare_client::nvml::memory::{info, info_v2};
 use gpushare_client::nvml::processes::{accounting, details, own, running};
 use gpushare_client::nvml::rows::Table;
-use gpushare_client::nvml::samples::{infos, rates, samples};
+use gpushare_client::nvml::samples::{infos, samples};
 use gpushare_client::nvml::types::{
     Device, Memory, MemoryV2, Process1, Process2, ProcessDetailList, Sample, SampleInfos, Utilization,
 };
+use gpushare_client::nvml::utilization::rates;
 
 use crate::hook::Pointer;
 

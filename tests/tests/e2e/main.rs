@@ -13,6 +13,7 @@ mod memory;
 mod at_once;
 mod measuring;
 mod one_story;
+mod utilization;
 mod orphans;
 mod backends;
 mod audit;

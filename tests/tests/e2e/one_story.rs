@@ -4,11 +4,10 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::time::Duration;
 
 use anyhow::Context;
 use gpushare_proto::{Bytes, names};
-use gpushare_tests::patience::until;
+use gpushare_tests::process::Process;
 use gpushare_tests::{Daemon, Dialogue, Part, Program, Sharing, World, foreign, output_of};
 
 const CARD: Bytes = Bytes::mib(64);
@@ -102,7 +101,7 @@ fn an_observing_process_sees_its_session_without_joining_it() -> anyhow::Result<
     let mut holder = Program::hold(&world, &limited(), "holder")?;
     holder.must("alloc x 6MiB")?;
     for smi in both_ways(&world)? {
-        let mut command = beside(&world, &holder, &smi)?;
+        let mut command = beside(&world, holder.process(), &smi)?;
         command.args(["nvml", "threads", "wait"]);
         let mut looking = Dialogue::start(&world, command, "looking")?;
         let lines = looking.answers_until("waits")?;
@@ -169,7 +168,7 @@ fn figures_stay_the_same_while_the_daemon_is_away() -> anyhow::Result<()> {
     let mut holder = Program::hold(&world, &limited(), "holder")?;
     holder.must("alloc x 6MiB")?;
     let smi = foreign::program(&world, "smi")?;
-    let mut command = beside(&world, &holder, &smi)?;
+    let mut command = beside(&world, holder.process(), &smi)?;
     command.args(["nvml", "wait", "nvml", "wait", "nvml", "wait"]);
     let mut looking = Dialogue::start(&world, command, "looking")?;
     let first = looking.answers_until("waits")?;
@@ -269,45 +268,6 @@ fn memory_of_other_sessions_is_not_reported_free() -> anyhow::Result<()> {
 }
 
 #[test]
-fn utilization_leaves_out_work_of_other_sessions() -> anyhow::Result<()> {
-    let (world, _daemon) = World::of(CARD)?.with_daemon(&[])?;
-    let mut stranger = Program::hold(&world, &Sharing::session("stranger"), "stranger")?;
-    stranger.must("alloc x 32MiB; fill x 1; sync")?;
-    let smi = foreign::program(&world, "smi")?;
-    let inside = foreign::run(&world, &limited(), &smi, &["nvml"])?;
-    assert!(inside.contains(" samples code=6\n infos code=6\n utilization code=0 idle\n"), "{inside}");
-    Ok(())
-}
-
-/// The simulated card's own figure is that since the last question, and its samples reach back a second.
-#[test]
-fn utilization_is_the_cards_own_for_one_session_and_a_part_of_it_for_two() -> anyhow::Result<()> {
-    let (world, _daemon) = World::of(CARD)?.with_daemon(&[])?;
-    let card = world.card().context("no simulated card")?;
-    let computes = |program: &Program| -> anyhow::Result<_> {
-        let pid = program.process().pid();
-        Ok((card.stats()?.gpus[0].running == Some(pid)).then_some(()))
-    };
-    let mut holder = Program::hold(&world, &limited(), "holder")?;
-    let asker = foreign::program(&world, "utilization")?;
-    let mut asker = Dialogue::start(&world, beside(&world, &holder, &asker)?, "asker")?;
-    let mut percent = || -> anyhow::Result<u32> { Ok(asker.ask("ask")?.parse()?) };
-    holder.must("alloc flag 4KiB; set flag 0; stream s; sync; spin 600s --until flag --on s")?;
-    until("it computes", || computes(&holder))?;
-    percent()?;
-    assert!(percent()? >= 95, "alone");
-    let mut other = Program::hold(&world, &Sharing::session("other"), "other")?;
-    other.must("spin 600s")?;
-    until("it computes too", || computes(&other))?;
-    until("the session reads its part", || {
-        // Who asks often is told the same part for some seconds.
-        std::thread::sleep(Duration::from_millis(600));
-        Ok((20..80).contains(&percent()?).then_some(()))
-    })?;
-    Ok(())
-}
-
-#[test]
 fn the_driver_lists_only_processes_of_the_own_session_to_nvidia_smi() -> anyhow::Result<()> {
     let (world, _daemon) = World::of(CARD)?.with_daemon(&[])?;
     let neighbour = Program::hold(&world, &Sharing::session("neighbour"), "neighbour")?;
@@ -335,20 +295,27 @@ fn the_driver_lists_only_processes_of_the_own_session_to_nvidia_smi() -> anyhow:
     };
     assert_eq!(answer(world.program(&program), "")?, expected(&everybody), "native");
     assert_eq!(answer(world.program(&program), &library)?, expected(&everybody), "outside a session");
-    assert_eq!(answer(beside(&world, &holder, &program)?, &library)?, expected(&own), "beside the holder");
+    assert_eq!(
+        answer(beside(&world, holder.process(), &program)?, &library)?,
+        expected(&own),
+        "beside the holder"
+    );
     Ok(())
 }
 
-/// The program as one more process of the holder's session.
-fn beside(world: &World, holder: &Program, program: &Path) -> anyhow::Result<Command> {
-    let environment = fs::read(format!("/proc/{}/environ", holder.process().pid()))?;
+/// The program as one more process of a member's session.
+pub(super) fn beside(world: &World, member: &Process, program: &Path) -> anyhow::Result<Command> {
+    let mut command = world.sharing(&Sharing::Preload, program);
+    command.env(names::TOKEN_FILE, token_file(member)?);
+    Ok(command)
+}
+
+/// The file with the token of a process's session.
+pub(super) fn token_file(process: &Process) -> anyhow::Result<String> {
+    let environment = fs::read(format!("/proc/{}/environ", process.pid()))?;
     let environment = String::from_utf8(environment)?;
     let token = environment
         .split('\0')
-        .find_map(|variable| variable.strip_prefix(names::TOKEN_FILE)?.strip_prefix('='))
-        .context("the holder has no token")?
-        .to_owned();
-    let mut command = world.sharing(&Sharing::Preload, program);
-    command.env(names::TOKEN_FILE, token);
-    Ok(command)
+        .find_map(|variable| variable.strip_prefix(names::TOKEN_FILE)?.strip_prefix('='));
+    token.map(str::to_owned).context("the process has no token")
 }

@@ -13,7 +13,7 @@ use gpushare_proto::Token;
 use gpushare_proto::names::{self, RuntimeDir};
 use gpushare_proto::page::Page;
 use gpushare_proto::tenant::{
-    Failure, Hello, Returning, Role, SessionMemory, TenantReply, TenantRequest, Welcome,
+    CardPart, Failure, Hello, Returning, Role, SessionMemory, TenantReply, TenantRequest, Welcome,
 };
 use gpushare_sys::{page, socket};
 
@@ -178,24 +178,28 @@ impl Address {
     /// Asks the daemon for memory limit and use of the process's session, on a connection of its own. Returns
     /// `None` without a session.
     pub fn session_memory(&self) -> Result<Option<SessionMemory>, ConnectError> {
-        let (path, stream) = self.connect_any(ANSWER_TIMEOUT)?;
-        self.ask_session_memory(stream)
-            .map_err(|cause| ConnectError::Broken(path.clone(), cause))
+        self.ask(&TenantRequest::SessionMemory(self.token.clone()), |reply| match reply {
+            TenantReply::SessionMemory(memory) => Ok(memory),
+            other => Err(other),
+        })
     }
 
-    fn ask_session_memory(&self, stream: UnixStream) -> io::Result<Option<SessionMemory>> {
-        let mut connection = Connection::new(stream)?;
-        connection.stream.set_read_timeout(Some(ANSWER_TIMEOUT))?;
-        let _guarded = fork::guard_inquiry(connection.descriptor());
-        send(&connection.stream, &TenantRequest::Hello(Hello::new(Role::Tool)))?;
-        send(&connection.stream, &TenantRequest::SessionMemory(self.token.clone()))?;
-        loop {
-            match connection.receive()? {
-                TenantReply::Ready { .. } => {}
-                TenantReply::SessionMemory(memory) => return Ok(memory),
-                other => return Err(io::Error::other(format!("unexpected answer: {other:?}"))),
-            }
-        }
+    /// Asks the daemon for the part of the process's session in the utilization of each card, on a connection of
+    /// its own. Returns `None` without a session.
+    pub fn utilization_parts(&self) -> Result<Option<Vec<CardPart>>, ConnectError> {
+        self.ask(&TenantRequest::UtilizationParts(self.token.clone()), |reply| match reply {
+            TenantReply::UtilizationParts(parts) => Ok(parts),
+            other => Err(other),
+        })
+    }
+
+    fn ask<T>(
+        &self,
+        question: &TenantRequest,
+        answer: impl Fn(TenantReply) -> Result<T, TenantReply>,
+    ) -> Result<T, ConnectError> {
+        let (path, stream) = self.connect_any(ANSWER_TIMEOUT)?;
+        ask(stream, question, answer).map_err(|cause| ConnectError::Broken(path.clone(), cause))
     }
 
     /// Connects to the first socket with a listener. A daemon that is busy is waited for, since it manages
@@ -222,6 +226,25 @@ impl Address {
             }
         }
         Err(unreachable.unwrap_or_else(|| ConnectError::Absent(self.sockets.clone())))
+    }
+}
+
+fn ask<T>(
+    stream: UnixStream,
+    question: &TenantRequest,
+    answer: impl Fn(TenantReply) -> Result<T, TenantReply>,
+) -> io::Result<T> {
+    let mut connection = Connection::new(stream)?;
+    connection.stream.set_read_timeout(Some(ANSWER_TIMEOUT))?;
+    let _guarded = fork::guard_inquiry(connection.descriptor());
+    send(&connection.stream, &TenantRequest::Hello(Hello::new(Role::Tool)))?;
+    send(&connection.stream, question)?;
+    loop {
+        match answer(connection.receive()?) {
+            Ok(answer) => return Ok(answer),
+            Err(TenantReply::Ready { .. }) => {}
+            Err(other) => return Err(io::Error::other(format!("unexpected answer: {other:?}"))),
+        }
     }
 }
 

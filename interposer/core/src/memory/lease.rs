@@ -24,7 +24,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use gpushare_proto::page::{LeaseRow, MAX_GPUS, Page};
-use gpushare_proto::{Bytes, GpuId};
+use gpushare_proto::{Bytes, GpuId, UtilizationPart};
 
 use super::usage::Usage;
 pub use crate::daemon::MemoryKind;
@@ -205,6 +205,13 @@ impl Lease {
         let (limit, ceiling) = (row.limit.load(Ordering::Relaxed), row.ceiling.load(Ordering::Relaxed));
         let used = self.used(device) + Bytes(row.siblings.load(Ordering::Relaxed));
         Some(Figures { limit: Bytes(limit), ceiling: Bytes(ceiling), used })
+    }
+
+    /// Returns the session's part in the utilization of a device; `None` for a device that is not shared.
+    pub fn part(&self, device: CUdevice) -> Option<UtilizationPart> {
+        let shared = self.read();
+        let row = shared.as_ref()?.row(device)?;
+        Some(UtilizationPart::from_bits(row.part.load(Ordering::Relaxed)))
     }
 
     /// Returns the number of bytes that this process uses on a device.

@@ -5,9 +5,7 @@ use std::ptr::null_mut;
 
 use gpushare_proto::GpuUuid;
 
-use super::types::{
-    Device, NO_INSTANCE, NVML_ERROR_INSUFFICIENT_SIZE, NVML_SUCCESS, NvmlReturn, Process2, Sample,
-};
+use super::types::{Device, NO_INSTANCE, NVML_ERROR_INSUFFICIENT_SIZE, NVML_SUCCESS, NvmlReturn};
 use crate::driver::dynlink::LIBNVML;
 
 /// `NVML_DEVICE_UUID_V2_BUFFER_SIZE`: bytes of the longest UUID, its end included.
@@ -66,24 +64,6 @@ pub(super) fn instance(device: Device) -> (c_uint, c_uint) {
         id
     };
     (ask(c"nvmlDeviceGetGpuInstanceId"), ask(c"nvmlDeviceGetComputeInstanceId"))
-}
-
-/// Returns the compute processes on a device; empty if NVML does not say.
-pub(super) fn running(device: Device) -> Vec<Process2> {
-    type GetRunning = unsafe extern "C-unwind" fn(Device, *mut c_uint, *mut Process2) -> NvmlReturn;
-    // SAFETY: the export has this type (NVML API).
-    let get = unsafe { function::<GetRunning>(c"nvmlDeviceGetComputeRunningProcesses_v3") };
-    let Some(get) = get else { return Vec::new() };
-    // SAFETY: `whole` provides the room that it passes.
-    whole(|count, processes| unsafe { get(device, count, processes) }).unwrap_or_default()
-}
-
-pub(super) type GetSamples = unsafe extern "C-unwind" fn(Device, *mut Sample, *mut c_uint, u64) -> NvmlReturn;
-
-/// Returns NVML's `nvmlDeviceGetProcessUtilization`, if the loaded library has that function.
-pub(super) fn get_samples() -> Option<GetSamples> {
-    // SAFETY: the export has this type (NVML API).
-    unsafe { function(c"nvmlDeviceGetProcessUtilization") }
 }
 
 /// Reads a whole list from NVML, in an array as long as NVML demands.

@@ -6,7 +6,7 @@
 //! | memory of a card or of a MIG instance | the quota as total, the session's allocations as used |
 //! | compute processes | the session's own, with their charged bytes |
 //! | graphics processes, MPS clients, process samples, accounting | those that belong to the session |
-//! | utilization of the card | the session's part of it, where NVML knows it by process; all of it if alone |
+//! | utilization of the card | the session's part of it; all of it if alone |
 //! | compute processes by pid, as `nvidia-smi` asks the kernel | the session's own (`control.rs`) |
 //! | everything else (BAR1, clocks, power, temperature, names) | the card's own |
 //!
@@ -27,6 +27,6 @@ mod library;
 mod session;
 pub mod memory;
 pub mod processes;
-mod shares;
 pub mod samples;
+pub mod utilization;
 pub mod control;

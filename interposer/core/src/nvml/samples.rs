@@ -1,82 +1,15 @@
-//! Utilization of a card, limited to the processes of the caller's session.
+//! Samples of the work of processes, limited to the processes of the caller's session.
 
 use std::ffi::c_uint;
 
-use gpushare_proto::Nanos;
-use gpushare_sys::clock;
-
-use super::library::{self, GetSamples, whole};
+use super::library::whole;
 use super::processes::{hand_over, kept};
-use super::session::{Card, Members};
-use super::shares::{KEPT, KEPT_WITHOUT_SAMPLES, SHARES, Share};
-use super::types::{
-    Device, NVML_ERROR_INSUFFICIENT_SIZE, NVML_ERROR_NOT_FOUND, NVML_SUCCESS, NvmlReturn, Sample,
-    SampleInfos, Utilization,
-};
-use crate::state::inquiry;
-
-/// Number of samples that NVML seldom has more of, so that one question suffices.
-const USUAL: usize = 1024;
-
-/// `nvmlDeviceGetUtilizationRates`: returns the session's part of the card's own figure. Returns the whole
-/// figure where NVML has none per process (MIG, some virtual GPUs).
-pub unsafe fn rates(
-    real: unsafe extern "C-unwind" fn(Device, *mut Utilization) -> NvmlReturn,
-    device: Device,
-    rates: *mut Utilization,
-) -> NvmlReturn {
-    // SAFETY: the caller's own arguments.
-    let result = unsafe { real(device, rates) };
-    if result != NVML_SUCCESS || rates.is_null() || !inquiry::is_in_session() {
-        return result;
-    }
-    // SAFETY: not null, and the library just wrote it.
-    let card = unsafe { rates.read() };
-    if card != (Utilization { gpu: 0, memory: 0 }) {
-        let own = SHARES.get(device, clock::monotonic(), || share(device)).of(card);
-        // SAFETY: not null, so writable.
-        unsafe { rates.write(own) };
-    }
-    result
-}
-
-/// Returns the session's present part in the work on a card, by NVML's samples of about one second, and the
-/// time for which to keep it.
-fn share(device: Device) -> (Share, Nanos) {
-    let asked = Members::of_caller().zip(library::get_samples());
-    let Some((members, get_samples)) = asked else { return (Share::WHOLE, KEPT) };
-    let share = match all_samples(device, get_samples) {
-        Ok(all) => Share::of_samples(&all, |sample| members.has(sample.pid)),
-        Err(NVML_ERROR_NOT_FOUND) => None,
-        Err(_) => return (Share::WHOLE, KEPT),
-    };
-    if let Some(share) = share {
-        return (share, KEPT);
-    }
-    let strangers = library::running(device).into_iter().any(|process| !members.has(process.pid));
-    (if strangers { Share::NOTHING } else { Share::WHOLE }, KEPT_WITHOUT_SAMPLES)
-}
-
-fn all_samples(device: Device, get_samples: GetSamples) -> Result<Vec<Sample>, NvmlReturn> {
-    let mut samples = vec![Sample::default(); USUAL];
-    let mut count = USUAL as c_uint;
-    // SAFETY: the room is as large as the count says.
-    match unsafe { get_samples(device, samples.as_mut_ptr(), &raw mut count, 0) } {
-        NVML_SUCCESS => {
-            samples.truncate(count as usize);
-            Ok(samples)
-        }
-        NVML_ERROR_INSUFFICIENT_SIZE => whole(|count, samples| {
-            // SAFETY: `whole` provides the room that it passes.
-            unsafe { get_samples(device, samples, count, 0) }
-        }),
-        refused => Err(refused),
-    }
-}
+use super::session::Card;
+use super::types::{Device, NVML_ERROR_NOT_FOUND, NVML_SUCCESS, NvmlReturn, Sample, SampleInfos};
 
 /// `nvmlDeviceGetProcessUtilization`: returns the samples of the session's processes only.
 pub unsafe fn samples(
-    real: GetSamples,
+    real: unsafe extern "C-unwind" fn(Device, *mut Sample, *mut c_uint, u64) -> NvmlReturn,
     device: Device,
     samples: *mut Sample,
     count: *mut c_uint,

@@ -1,5 +1,6 @@
-//! Memory limits and use of the process's session, which the daemon tells on a short connection. A framework
-//! asks for the size of a card before the process is a client, and `nvidia-smi` never becomes one.
+//! Facts about the process's session, which the daemon tells on a short connection: memory limits and use, and
+//! the part in the utilization of cards. A framework asks for the size of a card before the process is a
+//! client, and `nvidia-smi` never becomes one.
 //!
 //! An inquiry creates no client, no shared page and no thread. Only a process of a session asks: one with a
 //! token, or a client. An answer is kept for a moment, so that several questions of a tool get equal answers.
@@ -8,17 +9,20 @@
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use gpushare_proto::tenant::{CardMemory, SessionMemory};
-use gpushare_proto::{Bytes, GpuUuid};
+use gpushare_proto::tenant::{CardMemory, CardPart, SessionMemory};
+use gpushare_proto::{Bytes, GpuUuid, UtilizationPart};
 use gpushare_sys::unwind::uncancelled;
 
 use super::State;
-use crate::daemon::address::Address;
+use crate::daemon::address::{Address, ConnectError};
 use crate::process::fork::{self, ForkCell};
 use crate::process::lock;
 
-/// Time for which an answer of the daemon is kept.
-const FRESH: Duration = Duration::from_millis(50);
+/// Time for which the session's memory is kept.
+const MEMORY_FRESH: Duration = Duration::from_millis(50);
+/// Time for which the session's parts in the utilization are kept. The daemon updates them every second, and a
+/// tool may ask many times a second.
+const PARTS_FRESH: Duration = Duration::from_secs(3);
 /// Pause without inquiries after an inquiry that failed.
 const REST: Duration = Duration::from_secs(1);
 
@@ -28,21 +32,56 @@ static INQUIRY: ForkCell<Inquiry> = ForkCell::new();
 struct Inquiry {
     /// Address of the daemon; `None` if the environment names a token that cannot be read.
     address: Option<Address>,
-    last: Mutex<Last>,
+    /// Last answers, behind one lock, since only one connection may be open.
+    answers: Mutex<Answers>,
 }
 
 #[derive(Debug, Default)]
-struct Last {
-    answer: Option<Arc<SessionMemory>>,
+struct Answers {
+    memory: Kept<SessionMemory>,
+    parts: Kept<Vec<CardPart>>,
+}
+
+/// Last answer of the daemon to one question.
+#[derive(Debug)]
+struct Kept<T> {
+    answer: Option<Arc<T>>,
     /// Point in time until which the daemon is not asked again.
     until: Option<Instant>,
+}
+
+impl<T> Default for Kept<T> {
+    fn default() -> Self {
+        Self { answer: None, until: None }
+    }
+}
+
+impl<T> Kept<T> {
+    /// Returns the last answer; asks the daemon if that answer is older than `fresh`.
+    fn get(
+        &mut self,
+        fresh: Duration,
+        ask: impl FnOnce() -> Result<Option<T>, ConnectError>,
+    ) -> Option<Arc<T>> {
+        if self.until.is_none_or(|until| until <= Instant::now()) {
+            // A thread that is cancelled here would leave the lock held.
+            let answer = uncancelled(ask);
+            let pause = if answer.is_ok() { fresh } else { REST };
+            self.until = Some(Instant::now() + pause);
+            if let Ok(answer) = answer {
+                self.answer = answer.map(Arc::new);
+            }
+        }
+        self.answer.clone()
+    }
 }
 
 impl Inquiry {
     fn of_process() -> &'static Self {
         INQUIRY.get().unwrap_or_else(|| {
             fork::register(super::in_child, super::at_exit);
-            INQUIRY.set(Self { address: Address::from_environment().ok(), last: Mutex::default() })
+            let address = Address::from_environment().ok();
+            INQUIRY.set(Self { address, answers: Mutex::default() })
         })
     }
 
@@ -62,23 +101,26 @@ pub(crate) fn is_in_session() -> bool {
 pub(crate) fn session_memory() -> Option<Arc<SessionMemory>> {
     let inquiry = Inquiry::of_process();
     let address = inquiry.session()?;
-    let mut last = lock(&inquiry.last);
-    if last.until.is_none_or(|until| until <= Instant::now()) {
-        // A thread that is cancelled here would leave the lock held.
-        let answer = uncancelled(|| address.session_memory());
-        let pause = if answer.is_ok() { FRESH } else { REST };
-        last.until = Some(Instant::now() + pause);
-        if let Ok(answer) = answer {
-            last.answer = answer.map(Arc::new);
-        }
-    }
-    last.answer.clone()
+    let mut answers = lock(&inquiry.answers);
+    answers.memory.get(MEMORY_FRESH, || address.session_memory())
 }
 
-/// Discards the kept answer, after the process itself attached to a card.
+/// Returns the session's part in the utilization of a card; `None` without a session or any answer, and for a
+/// card that the daemon does not know.
+pub(crate) fn utilization_part(uuid: GpuUuid) -> Option<UtilizationPart> {
+    let inquiry = Inquiry::of_process();
+    let address = inquiry.session()?;
+    let mut answers = lock(&inquiry.answers);
+    let parts = answers.parts.get(PARTS_FRESH, || address.utilization_parts())?;
+    parts.iter().find(|card| card.uuid == uuid).map(|card| card.part)
+}
+
+/// Discards the kept answers, after the process itself attached to a card.
 pub(super) fn invalidate() {
     if let Some(inquiry) = INQUIRY.get() {
-        lock(&inquiry.last).until = None;
+        let mut answers = lock(&inquiry.answers);
+        answers.memory.until = None;
+        answers.parts.until = None;
     }
 }
 
