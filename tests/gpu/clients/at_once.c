@@ -3,7 +3,7 @@
 
        at_once calls             microseconds of each call, idle and behind the kernel
        at_once pools             how many pools of POOL_BYTES could be filled and destroyed, at most 16
-       at_once utilization       100 questions, ten a second, while the program computes
+       at_once utilization       100 questions, ten a second, while the program computes, from its fifth second on
 
    Built with any C compiler; needs no CUDA headers. Prints one JSON line. */
 #define _GNU_SOURCE
@@ -19,6 +19,9 @@
 #define POOL_BYTES ((size_t)1 << 30)
 #define BYTES 4096
 #define TIMES 200
+/* Seconds after which the figures are those of the program's work: NVML's samples and the parts that the daemon tells a
+   session are of the last second each. */
+#define SETTLED 4
 
 typedef uint64_t address;
 
@@ -175,15 +178,14 @@ static void utilization(void) {
     check(((int (*)(unsigned, void **))found(nvml, "nvmlDeviceGetHandleByIndex_v2"))(0, &card), "nvmlDeviceGetHandleByIndex");
     int (*ask)(void *, unsigned *) = found(nvml, "nvmlDeviceGetUtilizationRates");
     double all = 0, worst = 0;
-    for (int second = 0; second < 12; second++) {
+    for (int second = 0; second < SETTLED + 10; second++) {
         for (int i = 0; i < 10; i++) spin(100000000ull);
         for (int i = 0; i < 10; i++) {
             usleep(100000);
             double begin = now();
             check(ask(card, rates), "nvmlDeviceGetUtilizationRates");
             double took = now() - begin;
-            /* NVML's figures are those of the last second. */
-            if (second < 2) continue;
+            if (second < SETTLED) continue;
             all += took, worst = took > worst ? took : worst, sum += rates[0];
         }
         synchronize();
