@@ -316,16 +316,6 @@ impl Groups {
             floor: self.floor,
         }
     }
-
-    /// Waiting sessions that may be granted a turn, in no order.
-    pub(crate) fn waiting(&self) -> impl Iterator<Item = (Turn, SessionId)> {
-        let groups = self.classes.iter().chain(self.users.values());
-        let entries = groups.flat_map(|group| &group.queue);
-        entries.filter_map(|&(turn, member)| match member {
-            Member::Session(id) => Some((turn, id)),
-            Member::User(_) => None,
-        })
-    }
 }
 
 impl Listing {

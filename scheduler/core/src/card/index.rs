@@ -10,11 +10,13 @@ use std::cmp::Reverse;
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
 
-use gpushare_proto::{Bytes, ClientId, SessionId};
+use gpushare_proto::{Bytes, ClientId, GpuId, SessionId};
 
 use crate::memory::sums::{Sums, Total};
 use crate::session::on_card::{Listing, Presence};
 use crate::session::share::{Branch, Class, Share};
+use crate::values::gpu_set::GpuSet;
+use crate::values::small_map::ByGpu;
 
 /// Counts, sums and ordered sets over the sessions on one card.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -29,8 +31,8 @@ pub(crate) struct CardIndex {
     pub(crate) holders: BTreeSet<SessionId>,
     /// Number of waiting sessions that may be granted a turn on the card.
     waiting: u32,
-    /// Gangs (sessions that use several cards) in the card's queue.
-    pub(crate) gangs: BTreeSet<SessionId>,
+    /// Number of gangs (sessions that use several cards) in the card's queue, by each of their cards.
+    ties: ByGpu<u32>,
     /// Number of gangs (sessions that use several cards) that hold this card or wait for it.
     in_gangs: u32,
     /// Number of sessions with a live CUDA context on the card.
@@ -76,8 +78,11 @@ impl CardIndex {
         if (old.presence, old.movable) != (new.presence, new.movable) {
             self.move_parts(old, new);
         }
-        change(&mut self.gangs, id, old.waits_in_gang(), new.waits_in_gang());
-        let in_gang = |listing: &Listing| listing.gang && listing.shares();
+        if old.tied() != new.tied() {
+            old.tied().into_iter().for_each(|gpu| self.tie(gpu, false));
+            new.tied().into_iter().for_each(|gpu| self.tie(gpu, true));
+        }
+        let in_gang = |listing: &Listing| listing.is_gang() && listing.shares();
         count(&mut self.in_gangs, in_gang(old), in_gang(new));
         count(&mut self.waiting, old.queued.is_some(), new.queued.is_some());
         self.line += u64::from((old.presence, old.queued) != (new.presence, new.queued));
@@ -143,6 +148,25 @@ impl CardIndex {
     /// Number of waiting sessions that may be granted a turn on the card.
     pub(crate) fn waiting(&self) -> usize {
         self.waiting as usize
+    }
+
+    /// Counts a waiting gang that uses another card or this one.
+    fn tie(&mut self, gpu: GpuId, joins: bool) {
+        let number = self.ties.get_or_insert_with(gpu, || 0);
+        count(number, !joins, joins);
+        if *number == 0 {
+            self.ties.remove(gpu);
+        }
+    }
+
+    /// Cards of the gangs in the card's queue.
+    pub(crate) fn tied(&self) -> GpuSet {
+        self.ties.keys().collect()
+    }
+
+    /// Whether a gang is in the card's queue.
+    pub(crate) fn has_waiting_gangs(&self) -> bool {
+        !self.ties.is_empty()
     }
 
     /// Whether a session with several cards holds this one or waits for it.
@@ -270,8 +294,16 @@ impl Listing {
         self.presence != Presence::None
     }
 
-    fn waits_in_gang(&self) -> bool {
-        self.gang && self.queued.is_some()
+    fn is_gang(&self) -> bool {
+        self.cards.len() > 1
+    }
+
+    /// Cards that the session ties together as a gang in the queue.
+    fn tied(&self) -> GpuSet {
+        match self.is_gang() && self.queued.is_some() {
+            true => self.cards,
+            false => GpuSet::default(),
+        }
     }
 
     fn keeps(&self) -> bool {

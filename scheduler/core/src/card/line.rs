@@ -32,8 +32,10 @@ impl Groups {
         &self,
         keeps: impl Fn(SessionId) -> bool + Copy,
     ) -> impl Iterator<Item = SessionId> {
-        let busy = Class::ALL.into_iter().filter(|&class| !self.of_class(class).queue.is_empty());
-        let lines = busy.map(|class| Line::new(self, class, keeps).peekable());
+        let lines = self.waiting_classes().map(|class| {
+            let distance = self.of_class(class).account.standing().lag(Virtual::default());
+            Line::new(self, class, keeps, Origin::First { distance, had: None }).peekable()
+        });
         let mut lines: SmallVec<[_; 1]> = lines.collect();
         std::iter::from_fn(move || {
             let line = match lines.as_mut_slice() {
@@ -47,6 +49,30 @@ impl Groups {
         })
     }
 
+    /// Waiting sessions of each class that may be granted a turn and that `keeps`, by their distances from the
+    /// floors.
+    pub(crate) fn by_floors<'a>(
+        &'a self,
+        keeps: impl Fn(SessionId) -> bool + Copy + 'a,
+    ) -> impl Iterator<Item = impl Iterator<Item = Place> + 'a> {
+        self.waiting_classes().filter_map(move |class| {
+            let distance = self.class_distance(class)?;
+            let floor = self.of_class(class).floor;
+            Some(Line::new(self, class, keeps, Origin::Floor { distance, floor, behind: i128::MAX }))
+        })
+    }
+
+    /// Distance of a class's virtual time from the least of the classes with waiting or paying sessions, without
+    /// their present turns.
+    pub(crate) fn class_distance(&self, class: Class) -> Option<i128> {
+        let least = self.busy_classes().map(|class| class.account.standing()).min()?;
+        Some(self.of_class(class).account.standing().lag(least))
+    }
+
+    fn waiting_classes(&self) -> impl Iterator<Item = Class> {
+        Class::ALL.into_iter().filter(|&class| !self.of_class(class).queue.is_empty())
+    }
+
     /// Waiting sessions that come before a session in the order of turns.
     pub(crate) fn ahead_of(&self, id: SessionId) -> impl Iterator<Item = SessionId> {
         self.in_order(|_| true).take_while(move |waits| *waits != id)
@@ -54,38 +80,54 @@ impl Groups {
 }
 
 /// Waiting session with its sort key.
-type Place = (Key, SessionId);
+pub(crate) type Place = (Key, SessionId);
 
 /// Sort key of a waiting session among all those of a card.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-struct Key {
+pub(crate) struct Key {
     /// Whether the session has no early turn for which the switch budget paid.
     regular: bool,
-    distance: i128,
+    pub(crate) distance: i128,
     class: Class,
     ticket: Ticket,
 }
 
-/// Start of the distances in a queue: of the first member that is not left out.
-#[derive(Clone, Copy, Default)]
-struct Origin {
-    /// Distance of that member.
-    distance: i128,
-    /// Virtual time of that member, once it is found.
-    had: Option<Virtual>,
+/// Start of the distances in a queue.
+#[derive(Clone, Copy)]
+enum Origin {
+    /// The first member that is not left out: its distance, and its virtual time once it is found.
+    First { distance: i128, had: Option<Virtual> },
+    /// The floor, which has this distance. Members that are behind the floor by more than `behind` count as
+    /// behind it by so much.
+    Floor { distance: i128, floor: Virtual, behind: i128 },
 }
 
 impl Origin {
-    fn key(self, turn: Turn) -> Key {
-        let Turn { regular, had, class, ticket } = turn;
-        let behind = self.had.map_or(0, |first| had.lag(first).max(0));
-        Key { regular, distance: self.distance.saturating_add(behind), class, ticket }
+    fn key(self, Turn { regular, had, class, ticket }: Turn) -> Key {
+        let (distance, lag) = match self {
+            Self::First { distance, had: first } => {
+                (distance, first.map_or(0, |first| had.lag(first).max(0)))
+            }
+            Self::Floor { distance, floor, behind } => (distance, had.lag(floor).max(-behind)),
+        };
+        Key { regular, distance: distance.saturating_add(lag), class, ticket }
     }
 
-    /// Returns the key of a member that is not left out, which may be the first one.
+    /// Notes a member that is not left out, which may be the first one, and returns its key.
     fn found(&mut self, turn: Turn) -> Key {
-        self.had.get_or_insert(turn.had);
+        if let Self::First { had, .. } = self {
+            had.get_or_insert(turn.had);
+        }
         self.key(turn)
+    }
+
+    /// Returns the start of the distances in the queue of a user whose distance is `distance`.
+    fn of_user(self, distance: i128, floor: Virtual) -> Self {
+        match self {
+            Self::First { .. } => Self::First { distance, had: None },
+            // So that no session comes before its user.
+            Self::Floor { .. } => Self::Floor { distance, floor, behind: 0 },
+        }
     }
 }
 
@@ -95,23 +137,15 @@ struct Line<'a, F> {
     class: Class,
     keeps: F,
     origin: Origin,
-    members: Peekable<btree_set::Iter<'a, (Turn, Member)>>,
+    members: Peekable<Queue<'a>>,
     /// Users whose first session was found.
     open: BinaryHeap<Reverse<Siblings<'a>>>,
 }
 
 impl<'a, F: Fn(SessionId) -> bool + Copy> Line<'a, F> {
-    fn new(groups: &'a Groups, class: Class, keeps: F) -> Self {
-        let group = groups.of_class(class);
-        let distance = group.account.standing().lag(Virtual::default());
-        Self {
-            groups,
-            class,
-            keeps,
-            origin: Origin { distance, had: None },
-            members: group.queue.iter().peekable(),
-            open: BinaryHeap::new(),
-        }
+    fn new(groups: &'a Groups, class: Class, keeps: F, origin: Origin) -> Self {
+        let members = groups.of_class(class).queue.iter().peekable();
+        Self { groups, class, keeps, origin, members, open: BinaryHeap::new() }
     }
 
     /// Opens the queue of a user who stands at `turn` in the queue of the class.
@@ -119,11 +153,12 @@ impl<'a, F: Fn(SessionId) -> bool + Copy> Line<'a, F> {
         let Some(group) = self.groups.get(Branch { class: self.class, user: Some(user) }) else {
             return;
         };
-        let mut sessions = Sessions { queue: group.queue.iter(), origin: Origin::default() };
-        if let Some((first, id)) = sessions.find(self.keeps) {
-            sessions.origin.distance = self.origin.found(turn).distance;
-            let first = (sessions.origin.found(first), id);
-            self.open.push(Reverse(Siblings { first, rest: sessions }));
+        let mut queue = group.queue.iter();
+        if let Some((first, id)) = find(&mut queue, self.keeps) {
+            let distance = self.origin.found(turn).distance;
+            let mut origin = self.origin.of_user(distance, group.floor);
+            let first = (origin.found(first), id);
+            self.open.push(Reverse(Siblings { first, origin, rest: queue }));
         }
     }
 }
@@ -145,34 +180,32 @@ impl<F: Fn(SessionId) -> bool + Copy> Iterator for Line<'_, F> {
                 None => break,
             }
         }
-        let Reverse(Siblings { first, mut rest }) = self.open.pop()?;
-        if let Some((turn, id)) = rest.find(self.keeps) {
-            let first = (rest.origin.key(turn), id);
-            self.open.push(Reverse(Siblings { first, rest }));
+        let Reverse(mut siblings) = self.open.pop()?;
+        let place = siblings.first;
+        if let Some((turn, id)) = find(&mut siblings.rest, self.keeps) {
+            siblings.first = (siblings.origin.key(turn), id);
+            self.open.push(Reverse(siblings));
         }
-        Some(first)
+        Some(place)
     }
 }
 
-/// Sessions of one user of which the first was found.
+/// Queue of one user's sessions.
+type Queue<'a> = btree_set::Iter<'a, (Turn, Member)>;
+
+/// Returns the next session that `keeps`.
+fn find(queue: &mut Queue<'_>, keeps: impl Fn(SessionId) -> bool) -> Option<(Turn, SessionId)> {
+    queue.find_map(|&(turn, member)| match member {
+        Member::Session(id) if keeps(id) => Some((turn, id)),
+        _ => None,
+    })
+}
+
+/// Waiting sessions of one user, from the first one that was found.
 struct Siblings<'a> {
     first: Place,
-    rest: Sessions<'a>,
-}
-
-/// Sessions of one user.
-struct Sessions<'a> {
-    queue: btree_set::Iter<'a, (Turn, Member)>,
     origin: Origin,
-}
-
-impl Sessions<'_> {
-    fn find(&mut self, keeps: impl Fn(SessionId) -> bool) -> Option<(Turn, SessionId)> {
-        self.queue.find_map(|&(turn, member)| match member {
-            Member::Session(id) if keeps(id) => Some((turn, id)),
-            _ => None,
-        })
-    }
+    rest: Queue<'a>,
 }
 
 impl PartialEq for Siblings<'_> {

@@ -5,7 +5,7 @@ pub(crate) mod charge;
 pub(crate) mod groups;
 pub(crate) mod index;
 pub(crate) mod knobs;
-mod line;
+pub(crate) mod line;
 pub(crate) mod mode;
 pub(crate) mod quantum;
 pub(crate) mod queue;

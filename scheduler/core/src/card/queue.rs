@@ -18,6 +18,8 @@
 //! skipped. Every other waiter that does not fit yet reserves its cards. Otherwise smaller sessions would
 //! pass it for as long as the absent memory stays.
 
+use std::cell::Cell;
+
 use gpushare_proto::{Bytes, GpuId, Nanos, SessionId};
 use smallvec::SmallVec;
 
@@ -82,25 +84,25 @@ pub(crate) struct Admission {
     pub(crate) wanted: GpuSet,
 }
 
-/// Number of waiters behind the first reservation that are examined for backfill. Most of a long line want
-/// the same cards.
-const DEPTH: usize = 16;
+/// Number of waiters behind reservations that are examined for backfill. Most of a long line want the same
+/// cards.
+pub(crate) const DEPTH: usize = 16;
 
 /// Decides which waiting sessions are admitted. `waiters` come in the order of turns, each with its cards
-/// in `taken`; `need` gives the bytes that a session needs on a card. `start` gives the earliest point in
-/// time at which a session has room on the cards where it does not fit. `ends_before` says whether a
-/// session's turn can end before a point in time.
+/// in `taken`, and those end whose cards are all in `closed`. `need` gives the bytes that a session needs on a
+/// card. `start` gives the earliest point in time at which a session has room on the cards where it does not
+/// fit. `ends_before` says whether a session's turn can end before a point in time.
 pub(crate) fn admit(
     waiters: impl IntoIterator<Item = (SessionId, GpuSet)>,
     need: impl Fn(SessionId, GpuId) -> Bytes,
     start: impl Fn(SessionId, GpuSet) -> Nanos,
     ends_before: impl Fn(SessionId, Nanos) -> bool,
     taken: &mut Occupancies,
+    closed: &Cell<GpuSet>,
 ) -> Admission {
     let mut admission = Admission::default();
     // By card: earliest start of the waiters that reserve it.
     let mut reserved: ByGpu<Nanos> = ByGpu::default();
-    let all: GpuSet = taken.keys().collect();
     let mut behind = 0;
     for (session, cards) in waiters {
         let needs = |gpu| need(session, gpu);
@@ -120,9 +122,12 @@ pub(crate) fn admit(
             let before = reserved.get(gpu).map_or(starts, |&before| before.min(starts));
             reserved.insert(gpu, before);
         }
-        behind += usize::from(all.is_within(reserved.keys().collect()));
+        behind += usize::from(limit.is_some());
+        if behind > DEPTH {
+            closed.set(reserved.keys().collect());
+        }
         // A waiter for one card leaves no time for others.
-        if behind > DEPTH || all.len() < 2 {
+        if taken.keys().nth(1).is_none() {
             break;
         }
     }
@@ -203,7 +208,14 @@ mod tests {
     /// Admits waiters if each turn takes 10 ns and those that do not fit can begin at the time `start`.
     fn admit_before(waiters: &[Needs], start: Nanos, taken: &mut Occupancies) -> Admission {
         let need = |id, gpu| need(waiters, id, gpu);
-        super::admit(cards(waiters), need, |_, _| start, |_, limit| Nanos(10) <= limit, taken)
+        super::admit(
+            cards(waiters),
+            need,
+            |_, _| start,
+            |_, limit| Nanos(10) <= limit,
+            taken,
+            &Cell::default(),
+        )
     }
 
     fn ids(admission: &Admission) -> Vec<SessionId> {

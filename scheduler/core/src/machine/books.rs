@@ -116,7 +116,7 @@ impl Core {
         let begins: GpuSet = begins.map(|(gpu, _)| gpu).collect();
         if !begins.is_empty() {
             // A gang's lead may come from a card that it waited for.
-            let keeps = !stance.gang && !self.view.is_rested(id);
+            let keeps = !stance.is_gang() && !self.view.is_rested(id);
             begins.into_iter().for_each(|gpu| self.lift(id, gpu, keeps));
         }
         for gpu in self.list(id) {
@@ -128,8 +128,7 @@ impl Core {
     /// Raises the virtual-time floors (least virtual times) of the cards that gangs tie to this one: of all
     /// classes, and of the group `branch`. Only gangs compare floors of several cards.
     pub(crate) fn raise_floors(&mut self, gpu: GpuId, branch: Branch) {
-        let has_gangs = |card: &Card| !card.index.gangs.is_empty();
-        if !self.view.cards.get(gpu).is_some_and(has_gangs) {
+        if !self.view.cards.get(gpu).is_some_and(|card| card.index.has_waiting_gangs()) {
             return;
         }
         // A holder on a card that is not wanted is not looked at, though its virtual time grows.

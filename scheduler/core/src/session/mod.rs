@@ -110,7 +110,7 @@ impl Session {
             share: self.share,
             user_share: self.user.map(|(_, share)| share),
             limit: self.compute.in_force(),
-            gang: self.uses.len() > 1,
+            cards: self.uses,
             moves: self.is_moving(),
         }
     }

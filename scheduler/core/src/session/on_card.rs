@@ -7,6 +7,7 @@ use super::share::{Account, Branch, Share};
 use crate::card::charge::Reading;
 use crate::memory::sums::{Sums, Total};
 use crate::values::average::Average;
+use crate::values::gpu_set::GpuSet;
 
 /// State of a session on a card that any of its processes ever announced.
 #[derive(Clone, Copy, Debug, Default)]
@@ -83,13 +84,18 @@ pub(crate) struct Stance {
     pub(crate) user_share: Option<Share>,
     /// Lowest compute limit of the session that applies.
     pub(crate) limit: Option<Percent>,
-    /// Whether the session uses more than one card.
-    pub(crate) gang: bool,
+    /// Cards that the session uses.
+    pub(crate) cards: GpuSet,
     /// Whether the session brings its memory in.
     pub(crate) moves: bool,
 }
 
 impl Stance {
+    /// Whether the session uses several cards.
+    pub(crate) fn is_gang(&self) -> bool {
+        self.cards.len() > 1
+    }
+
     /// Whether the session pays for the time of a card that it uses.
     pub(crate) fn pays(&self, takes_turns: bool) -> bool {
         takes_turns && self.presence != Presence::None
@@ -121,7 +127,7 @@ impl Stance {
             share: self.share,
             user_share: self.user_share,
             limit: self.limit,
-            gang: self.gang,
+            cards: self.cards,
             moves: self.pays(takes_turns) && self.moves,
         }
     }
@@ -147,8 +153,8 @@ pub(crate) struct Listing {
     /// Share of the session's user, if it has one.
     pub(crate) user_share: Option<Share>,
     pub(crate) limit: Option<Percent>,
-    /// Whether the session uses other cards too.
-    pub(crate) gang: bool,
+    /// Cards that the session uses: more than one make it a gang.
+    pub(crate) cards: GpuSet,
     /// Whether the session pays for the card's time while it brings its memory in.
     pub(crate) moves: bool,
     /// Start of the session's charge if it pays for the card's time. Of two sessions with the same share and

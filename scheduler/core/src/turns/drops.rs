@@ -9,6 +9,7 @@ use crate::machine::Core;
 use crate::session::Session;
 use crate::session::drop::{PendingDrop, Step};
 use crate::session::lock::Lock;
+use crate::turns::backfill::Prospect;
 use crate::view::View;
 
 /// Decision on a holder whose quantum is over.
@@ -23,10 +24,11 @@ enum AfterQuantum {
 
 impl View {
     fn after_quantum(&self, id: SessionId) -> AfterQuantum {
-        match self.useless_until(id) {
-            Some(until) if self.yields_behind(id, until) => AfterQuantum::Drop,
+        let prospect = Prospect::new(self);
+        match prospect.useless_until(id) {
+            Some(until) if prospect.yields_behind(id, until) => AfterQuantum::Drop,
             Some(until) => AfterQuantum::Renew(Some(until)),
-            None => self.makes_way(id).map_or(AfterQuantum::Renew(None), AfterQuantum::MakeWay),
+            None => prospect.makes_way(id).map_or(AfterQuantum::Renew(None), AfterQuantum::MakeWay),
         }
     }
 

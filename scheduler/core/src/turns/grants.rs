@@ -1,6 +1,8 @@
 //! Grants of the lock. Where sessions take turns, they get the lock in turn order (turns/order.rs);
 //! elsewhere every session gets it. After a restart of the daemon, the earlier holders get it again.
 
+use std::cell::Cell;
+
 use gpushare_proto::{ClientId, GpuId, Nanos, SessionId};
 
 use crate::card::Card;
@@ -13,6 +15,7 @@ use crate::session::client::Past;
 use crate::session::clock::Clock;
 use crate::session::drop::PendingDrop;
 use crate::session::lock::{Entry, Grant, Lock, Ticket};
+use crate::turns::backfill::Prospect;
 use crate::values::gpu_set::GpuSet;
 use crate::view::View;
 
@@ -41,11 +44,9 @@ impl View {
     pub(crate) fn tied(&self, cards: GpuSet) -> GpuSet {
         let (mut tied, mut open) = (cards, cards);
         while let Some(gpu) = open.pop_first() {
-            let gangs = self.cards.get(gpu).map(|card| &card.index.gangs);
-            for &id in gangs.into_iter().flatten() {
-                let more = self.cards_of(id).without(tied);
-                (tied, open) = (tied.with(more), open.with(more));
-            }
+            let ties = self.cards.get(gpu).map(|card| card.index.tied()).unwrap_or_default();
+            let more = ties.without(tied);
+            (tied, open) = (tied.with(more), open.with(more));
         }
         tied
     }
@@ -53,7 +54,7 @@ impl View {
     /// Returns the waiting sessions that wait for no absent memory and no awaited process, in order. The
     /// others reserve no cards and take no holder's turn, since their wait has no known end.
     pub(crate) fn admissible(&self, cards: GpuSet) -> impl Iterator<Item = SessionId> {
-        self.in_line(cards, |id| self.is_admissible(id))
+        self.in_line(cards, None, |id| self.is_admissible(id))
     }
 
     /// Whether a waiting session waits for no absent memory and no awaited process.
@@ -274,11 +275,15 @@ impl Core {
 
     fn grant_turns_on(&mut self, tied: GpuSet) {
         loop {
-            let waiters = self.view.admissible(tied).map(|id| (id, self.view.turn_cards(id)));
+            let closed = Cell::default();
+            let waiters = self.view.in_line(tied, Some(&closed), |id| self.view.is_admissible(id));
+            let waiters = waiters.map(|id| (id, self.view.turn_cards(id)));
             let need = |id, gpu| self.view.need(id, gpu);
-            let start = |id, misfits| self.view.start(id, misfits);
+            let prospect = Prospect::new(&self.view);
+            let start = |id, misfits| prospect.start(id, misfits);
             let ends_before = |id, limit| self.view.ends_before(id, limit);
-            let admission = queue::admit(waiters, need, start, ends_before, &mut self.view.occupancies(tied));
+            let mut taken = self.view.occupancies(tied);
+            let admission = queue::admit(waiters, need, start, ends_before, &mut taken, &closed);
             self.set_wanted(tied, admission.wanted);
             // Floors rise by grants, and the order of gangs with them.
             let again = tied.len() > 1 && !admission.admitted.is_empty();

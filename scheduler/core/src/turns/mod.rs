@@ -2,11 +2,15 @@
 //!
 //! Each module reads the [`View`](crate::view::View), decides, and then changes locks through the core.
 
+mod line;
+
 mod order;
+
+mod leads;
 
 mod grants;
 
-mod backfill;
+pub(crate) mod backfill;
 
 mod preempt;
 

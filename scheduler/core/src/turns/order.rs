@@ -37,24 +37,17 @@
 //! quantum early. A gang also waits for the drain of backfilled turns. A session that waits for memory of stuck
 //! or absent processes (turns/grants.rs) has no bound.
 
-use std::collections::BTreeSet;
-
-use gpushare_proto::session::Priority;
 use gpushare_proto::{GpuId, Nanos, SessionId};
 
 use crate::card::Card;
 use crate::machine::Core;
 use crate::memory::absent::Absent;
 use crate::session::Session;
-use crate::session::lock::{Lock, Ticket, Turn};
+use crate::session::lock::{Lock, Turn};
 use crate::session::on_card::{OnCard, Presence};
-use crate::session::share::{Account, Branch, Class, Member, Share, UserId, Virtual, part};
-use crate::values::gpu_set::GpuSet;
+use crate::session::share::{Account, Branch, Class, Member, Share, Virtual, part};
 use crate::values::small_map::ByGpu;
 use crate::view::View;
-
-/// Sort key in the order over several cards: not urgent, distance from the floor, class, ticket, session.
-type Order = (bool, i128, Class, Ticket, SessionId);
 
 /// Level of the hierarchy at which two sessions are compared.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -79,40 +72,6 @@ impl Level {
 }
 
 impl View {
-    /// Returns the waiting sessions on `cards` that may be granted a turn and that `keeps`, in the order of
-    /// turns.
-    pub(crate) fn in_line<'a>(
-        &'a self,
-        cards: GpuSet,
-        keeps: impl Fn(SessionId) -> bool + Copy + 'a,
-    ) -> impl Iterator<Item = SessionId> + 'a {
-        let mut here = cards.into_iter();
-        let (first, second) = (here.next(), here.next());
-        let one = first.filter(|_| second.is_none()).and_then(|gpu| self.cards.get(gpu));
-        let one = one.into_iter().flat_map(move |card| card.groups.in_order(keeps));
-        let many = second.map(|_| self.in_common_line(cards, keeps));
-        one.chain(many.into_iter().flatten())
-    }
-
-    /// Returns the queued sessions of several cards in one common order of turns.
-    fn in_common_line(&self, cards: GpuSet, keeps: impl Fn(SessionId) -> bool) -> Vec<SessionId> {
-        let waiters = self.cards.among(cards).flat_map(|(_, card)| card.groups.waiting());
-        let waiters = waiters.filter(|&(_, id)| keeps(id));
-        let waiters: BTreeSet<Order> = waiters.map(|(turn, id)| self.order(turn, id)).collect();
-        let mut seen = BTreeSet::new();
-        let ids = waiters.into_iter().map(|(.., id)| id);
-        ids.filter(|id| seen.insert(*id)).collect()
-    }
-
-    fn order(&self, turn: Turn, id: SessionId) -> Order {
-        let distance = self
-            .sessions
-            .get(id)
-            .map(|session| self.settled_distance(session))
-            .unwrap_or_default();
-        (turn.regular, distance, turn.class, turn.ticket, id)
-    }
-
     /// Virtual time of a session on a card, including the charge of its present turn.
     fn had(&self, now: Nanos, session: &Session, card: &Card, on: &OnCard) -> Virtual {
         let owed = on.entered.map_or(Nanos::ZERO, |entered| card.charge.owed(now, entered));
@@ -142,7 +101,7 @@ impl View {
     }
 
     /// Least virtual time of the paying and waiting members of a group, at least the last such value.
-    fn floor(&self, now: Nanos, gpu: GpuId, branch: Branch) -> Option<Virtual> {
+    pub(super) fn floor(&self, now: Nanos, gpu: GpuId, branch: Branch) -> Option<Virtual> {
         let card = self.cards.get(gpu)?;
         let group = card.groups.get(branch)?;
         let pays = group.first_payers();
@@ -190,29 +149,6 @@ impl View {
             .filter_map(|gpu| self.distance(session, gpu, level))
             .max()
             .unwrap_or_default()
-    }
-
-    /// Greatest distance of a waiting session from the floors of its cards with turns: the sum over class, user
-    /// and session. Present turns of classes and users are left out, so it changes by events alone.
-    fn settled_distance(&self, session: &Session) -> i128 {
-        let branch = session.branch();
-        let class = Branch::of_class(branch.class);
-        let distances = session.turn_cards(self.in_turns).into_iter().filter_map(|gpu| {
-            let (card, on) = (self.cards.get(gpu)?, session.cards.get(gpu)?);
-            let groups = &card.groups;
-            let least = groups.busy_classes().map(|class| class.account.standing()).min()?;
-            let class = groups.get(class)?;
-            let own = on.account.standing();
-            let of_class = class.account.standing().lag(least);
-            Some(of_class.saturating_add(match branch.user {
-                None => own.lag(class.floor),
-                Some(_) => {
-                    let user = groups.get(branch)?;
-                    user.account.standing().lag(class.floor).saturating_add(own.lag(user.floor))
-                }
-            }))
-        });
-        distances.max().unwrap_or_default()
     }
 
     /// Level at which two sessions are compared.
@@ -263,12 +199,6 @@ impl View {
         share.virtual_time(part(quantum, self.config.credit))
     }
 
-    /// Returns a card on which a holder whose quantum is over releases the lock for the first waiter.
-    pub(crate) fn makes_way(&self, id: SessionId) -> Option<GpuId> {
-        let mut cards = self.turn_cards(id).and(self.wanted).into_iter();
-        cards.find(|&gpu| self.first_on(gpu).is_none_or(|first| self.yields_to(id, first, gpu)))
-    }
-
     /// Whether a holder whose quantum is over releases the lock for a waiter on a card.
     pub(crate) fn yields_to(&self, id: SessionId, first: SessionId, gpu: GpuId) -> bool {
         let (holder, waiter) = (self.sessions.get(id), self.sessions.get(first));
@@ -284,8 +214,7 @@ impl View {
 
     /// Returns the first session in the order of turns that waits for a turn on a card.
     pub(crate) fn first_on(&self, gpu: GpuId) -> Option<SessionId> {
-        let mut line = self.admissible(self.tied(gpu.into()));
-        line.find(|&first| self.turn_cards(first).contains(gpu))
+        self.admissible(gpu.into()).next()
     }
 
     /// Class of a session and its distances from the floors in virtual time: the sort key of early switches.
@@ -317,70 +246,6 @@ impl Core {
             raise(&mut card.groups.floor, level);
         }
         rose
-    }
-
-    /// Returns how far a session's virtual time is beyond the floor of its group on each card, for the next
-    /// daemon. The unit is nanoseconds of a session of weight 100 and normal priority.
-    ///
-    /// A card on which the session takes no turns is left out. A session that sleeps behind the floor counts
-    /// as level with it: the floor passes it again.
-    #[must_use]
-    pub fn leads(&self, now: Nanos, id: SessionId) -> Vec<(GpuId, i64)> {
-        let Some(session) = self.view.sessions.get(id) else {
-            return Vec::new();
-        };
-        let now = now.max(self.view.now);
-        let lead = |(gpu, card): (GpuId, &Card)| {
-            let returning = self.returning.contains(gpu);
-            let (had, counts) = match session.cards.get(gpu) {
-                Some(on) => {
-                    let owed = on.entered.map_or(Nanos::ZERO, |entered| card.charge.owed(now, entered));
-                    (on.account.had?.plus(session.share.virtual_time(owed)), on.listed.shares())
-                }
-                None => (*session.resumes_at.get(gpu)?, returning),
-            };
-            let in_turns = session.is_limited() || self.view.in_turns.contains(gpu);
-            let lead = had.lead(self.floor_for(now, gpu, card, session.branch(), in_turns)?);
-            Some((gpu, if counts { lead } else { lead.max(0) }))
-        };
-        self.view.cards.iter().filter_map(lead).collect()
-    }
-
-    /// Returns how far a user is beyond the floor of each class and card, as [`Self::leads`] does for
-    /// sessions.
-    #[must_use]
-    pub fn user_leads(&self, now: Nanos, user: UserId) -> Vec<(Priority, GpuId, i64)> {
-        let now = now.max(self.view.now);
-        let lead = |(gpu, card): (GpuId, &Card), class: Class| {
-            let branch = Branch { class, user: Some(user) };
-            let group = card.groups.get(branch)?;
-            let had = group.account.had?.plus(group.owed(card.charge.clocks(now)));
-            let in_turns = self.view.in_turns.contains(gpu);
-            let floor = self.floor_for(now, gpu, card, Branch::of_class(class), in_turns)?;
-            let lead = had.lead(floor);
-            let counts = !group.is_idle() || self.returning.contains(gpu);
-            Some((class.into(), gpu, if counts { lead } else { lead.max(0) }))
-        };
-        let cards = self.view.cards.iter();
-        cards
-            .flat_map(|card| Class::ALL.into_iter().filter_map(move |class| lead(card, class)))
-            .collect()
-    }
-
-    /// Floor of a group from which the next daemon counts; `None` where no turns are taken.
-    fn floor_for(
-        &self,
-        now: Nanos,
-        gpu: GpuId,
-        card: &Card,
-        branch: Branch,
-        in_turns: bool,
-    ) -> Option<Virtual> {
-        match self.returning.contains(gpu) {
-            true => card.groups.get(branch).map(|group| group.floor),
-            false if in_turns => self.view.floor(now, gpu, branch),
-            false => None,
-        }
     }
 
     /// Virtual time at which a session begins in its group on a card: the least of the others there. The
@@ -588,7 +453,7 @@ impl Core {
         }
         // Gangs wait longer for this holder than expected, which leaves others more time on their other cards.
         for gpu in self.view.turn_cards(id) {
-            if self.view.cards.get(gpu).is_some_and(|card| !card.index.gangs.is_empty()) {
+            if self.view.cards.get(gpu).is_some_and(|card| card.index.has_waiting_gangs()) {
                 self.agenda.look_at(gpu);
                 self.reordered = true;
             }

@@ -54,7 +54,7 @@ impl Core {
             Lock::Idle | Lock::Waiting(_) => None,
         };
         let counts = |other| other == id || self.view.is_admissible(other);
-        let line = self.view.in_line(cards, counts).take_while(|&other| other != id);
+        let line = self.view.in_line(cards, None, counts).take_while(|&other| other != id);
         let turn = |other| (other, self.view.quantum(other, self.view.expected_move(other)));
         Some(Waiting {
             reason,
