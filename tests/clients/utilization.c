@@ -1,5 +1,5 @@
 // Answers each line of stdin with the utilization of the first card, in percent. With an argument it first makes
-// a context on that card.
+// a context on that card, and says so.
 #include "driver.h"
 
 int main(int count, char **arguments) {
@@ -9,14 +9,16 @@ int main(int count, char **arguments) {
     (void)arguments;
     if (!library)
         return 2;
-    if (count > 1)
+    setvbuf(stdout, NULL, _IOLBF, 0);
+    if (count > 1) {
         start(0);
+        puts("ready");
+    }
     int (*init)(void) = (int (*)(void))dlsym(library, "nvmlInit_v2");
     int (*by_index)(unsigned, void **) = (int (*)(unsigned, void **))dlsym(library, "nvmlDeviceGetHandleByIndex_v2");
     int (*ask)(void *, unsigned *) = (int (*)(void *, unsigned *))dlsym(library, "nvmlDeviceGetUtilizationRates");
     must("nvmlInit_v2", init());
     must("nvmlDeviceGetHandleByIndex_v2", by_index(0, &card));
-    setvbuf(stdout, NULL, _IOLBF, 0);
     while (fgets(line, sizeof line, stdin)) {
         must("nvmlDeviceGetUtilizationRates", ask(card, rates));
         printf("%u\n", rates[0]);

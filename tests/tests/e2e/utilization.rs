@@ -34,7 +34,7 @@ fn a_session_that_is_not_on_the_card_reads_nothing_of_others() -> anyhow::Result
 fn a_tool_reads_the_cards_own_figure_for_one_session_and_a_part_for_two() -> anyhow::Result<()> {
     let (world, _daemon) = World::of(CARD)?.with_daemon(&[])?;
     let holder = busy(&world, "holder")?;
-    let mut tool = Asker::start(&world, holder.process(), "tool", &[])?;
+    let mut tool = Asker::start(&world, holder.process(), "tool")?;
     tool.percent()?;
     assert!(tool.percent()? >= 95, "alone");
     let other = busy(&world, "other")?;
@@ -48,9 +48,8 @@ fn an_idle_session_reads_nothing_until_the_work_is_its_own() -> anyhow::Result<(
     let (world, daemon) = World::of(CARD)?.with_daemon(&[])?;
     let mut first = busy(&world, "first")?;
     let mut second = Program::hold(&world, &Sharing::session("second"), "second")?;
-    // They use the card, so they have a shared page and need not ask the daemon.
-    let mut of_first = Asker::start(&world, first.process(), "of-first", &["context"])?;
-    let mut of_second = Asker::start(&world, second.process(), "of-second", &["context"])?;
+    let mut of_first = Asker::on_card(&world, first.process(), "of-first")?;
+    let mut of_second = Asker::on_card(&world, second.process(), "of-second")?;
     let mut all_is = |what: &str, first: bool| {
         until(what, || {
             let [busy, idle] = match first {
@@ -64,8 +63,10 @@ fn an_idle_session_reads_nothing_until_the_work_is_its_own() -> anyhow::Result<(
     first.must("set flag 1; sync")?;
     compute(&world, &mut second)?;
     all_is("the second one works alone", false)?;
+
+    let mut late = Asker::on_card(&world, second.process(), "late")?;
     daemon.process().signal(Signal::STOP)?;
-    all_is("nobody needs the daemon for that", false)?;
+    until("its first questions need no daemon", || Ok((late.percent()? >= 90).then_some(())))?;
     daemon.process().signal(Signal::CONT)
 }
 
@@ -131,11 +132,20 @@ fn part(world: &World, process: &Process) -> anyhow::Result<UtilizationPart> {
 struct Asker(Dialogue);
 
 impl Asker {
-    fn start(world: &World, member: &Process, name: &str, arguments: &[&str]) -> anyhow::Result<Self> {
+    /// Starts a process that does not use the card.
+    fn start(world: &World, member: &Process, name: &str) -> anyhow::Result<Self> {
+        let program = foreign::program(world, "utilization")?;
+        Ok(Self(Dialogue::start(world, beside(world, member, &program)?, name)?))
+    }
+
+    /// Starts a process with a context, which has a shared page and need not ask the daemon.
+    fn on_card(world: &World, member: &Process, name: &str) -> anyhow::Result<Self> {
         let program = foreign::program(world, "utilization")?;
         let mut command = beside(world, member, &program)?;
-        command.args(arguments);
-        Ok(Self(Dialogue::start(world, command, name)?))
+        command.arg("context");
+        let mut asker = Dialogue::start(world, command, name)?;
+        asker.answers_until("ready")?;
+        Ok(Self(asker))
     }
 
     fn percent(&mut self) -> anyhow::Result<u32> {
