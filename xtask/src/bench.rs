@@ -26,6 +26,7 @@ use serde::{Deserialize, Serialize};
 use crate::output::{progress, result};
 use crate::promise::{Check, Promises};
 
+mod hostile;
 mod hotpath;
 mod instructions;
 mod quota;
@@ -33,8 +34,8 @@ mod sched;
 mod startup;
 
 /// Checks of all benchmarks.
-pub(crate) const CHECKS: [Check; 5] =
-    [instructions::CHECK, startup::CHECK, hotpath::CHECK, quota::CHECK, sched::CHECK];
+pub(crate) const CHECKS: [Check; 6] =
+    [instructions::CHECK, startup::CHECK, hotpath::CHECK, quota::CHECK, sched::CHECK, hostile::CHECK];
 
 /// Benchmark to run.
 #[derive(Clone, Debug, Subcommand)]
@@ -45,6 +46,8 @@ pub(crate) enum Bench {
     Quota,
     /// Cost of a decision: in the core, and from a request to the open gate
     Sched,
+    /// Effect of attacks of one user on the grants of a thousand sessions, and the user's share; needs root
+    Hostile,
     /// Instructions of a launch, an allocation, a free and an event in the core, under callgrind
     Instructions {
         /// Write them to benches/instructions.toml, for `cargo xtask promises` to compare with
@@ -58,6 +61,7 @@ pub(crate) fn run(bench: &Bench, json: bool) -> anyhow::Result<ExitCode> {
         Bench::Hotpath => judge(&hotpath::measure()?, &hotpath::CHECK, hotpath::Hotpath::values, json),
         Bench::Quota => judge(&quota::measure()?, &quota::CHECK, quota::Quota::values, json),
         Bench::Sched => judge(&sched::measure()?, &sched::CHECK, sched::Sched::values, json),
+        Bench::Hostile => hostile::CHECK.run(json),
         Bench::Instructions { write } => {
             let measured = instructions::measure()?;
             if *write {

@@ -7,23 +7,28 @@
 //!   crowd     1000 clients of 500 sessions, which take turns
 //!   core      events of 1000 sessions on 8 cards, given to the core alone
 //!   grant     a turn on a card that is free, from the request to the open gate
+//!   hostile   grants of well-behaved sessions beside attacks of another user
 //! ```
 //!
 //! The clients speak the library's protocol over the daemon's socket and have the pages that it gave them,
-//! and no CUDA. `sibling` and `echo` are the other processes of `recall` and `grant`.
+//! and no CUDA. `sibling`, `echo`, `rival` and `attack` are the other processes of `recall`,
+//! `grant` and `hostile`.
 
 mod core;
 mod crowd;
 mod echo;
 mod figures;
 mod grant;
+mod hostile;
 mod peer;
 mod recall;
 mod reserve;
 
+use std::net::SocketAddr;
 use std::path::PathBuf;
 
 use clap::{Parser, Subcommand};
+use gpushare_proto::names::RuntimeDir;
 
 /// Measure what a quota and a turn cost
 #[derive(Parser)]
@@ -66,6 +71,37 @@ enum Command {
         #[arg(long)]
         daemon: u32,
     },
+    /// Measure grants of well-behaved sessions with each attack and without it
+    Hostile {
+        /// The daemon's runtime folder
+        #[arg(long)]
+        runtime: PathBuf,
+        /// Its process
+        #[arg(long)]
+        daemon: u32,
+        /// The address of its metrics
+        #[arg(long)]
+        metrics: SocketAddr,
+    },
+    /// Sessions of the attackers' user that always want the card
+    #[command(hide = true)]
+    Rival {
+        #[arg(long)]
+        runtime: PathBuf,
+        #[arg(long)]
+        sessions: usize,
+        #[arg(long)]
+        lie: Option<hostile::Lie>,
+    },
+    /// One attack, until it is killed
+    #[command(hide = true)]
+    Attack {
+        attack: hostile::Attack,
+        #[arg(long)]
+        runtime: PathBuf,
+        #[arg(long)]
+        metrics: SocketAddr,
+    },
     /// One process of a session that leases a piece at each line of its input
     #[command(hide = true)]
     Sibling {
@@ -89,6 +125,13 @@ fn main() -> anyhow::Result<()> {
         Command::Crowd { socket, daemon } => crowd::measure(&socket, daemon)?,
         Command::Core { rounds } => core::measure(rounds)?,
         Command::Grant { socket, daemon } => grant::measure(&socket, daemon)?,
+        Command::Hostile { runtime, daemon, metrics } => hostile::measure(&runtime, daemon, metrics)?,
+        Command::Rival { runtime, sessions, lie } => {
+            return hostile::rival(&RuntimeDir::new(runtime), sessions, lie);
+        }
+        Command::Attack { attack, runtime, metrics } => {
+            return hostile::attack(attack, &RuntimeDir::new(runtime), metrics);
+        }
         Command::Sibling { socket } => return recall::sibling(&socket),
         Command::Echo { socket, length } => return echo::answer(&socket, length),
     };

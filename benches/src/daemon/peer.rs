@@ -7,9 +7,10 @@ use std::path::Path;
 use std::sync::atomic::Ordering;
 
 use anyhow::{Context, bail, ensure};
+use gpushare_proto::codec::{self, Message};
 use gpushare_proto::session::Terms;
 use gpushare_proto::tenant::{GpuChoice, GpuInfo, Hello, NewSession, Role, TenantReply, TenantRequest};
-use gpushare_proto::{Bytes, GateState, GateWord, GpuId, GpuUuid, RequestId, Token, codec};
+use gpushare_proto::{Bytes, GateState, GateWord, GpuId, GpuUuid, RequestId, Token};
 use gpushare_sys::page::{self, SharedPage};
 use gpushare_sys::{lease, socket};
 
@@ -31,19 +32,21 @@ pub(crate) struct Peer {
 }
 
 impl Peer {
-    fn greet(socket: &Path, role: Role) -> anyhow::Result<(Self, TenantReply)> {
-        let mut peer = Self {
-            stream: UnixStream::connect(socket)
-                .with_context(|| format!("no daemon at {}", socket.display()))?,
-            buffer: Vec::new(),
-            descriptor: None,
-        };
+    /// Connects and says nothing.
+    pub(crate) fn connect(socket: &Path) -> anyhow::Result<Self> {
+        let stream =
+            UnixStream::connect(socket).with_context(|| format!("no daemon at {}", socket.display()))?;
+        Ok(Self { stream, buffer: Vec::new(), descriptor: None })
+    }
+
+    pub(crate) fn greet(socket: &Path, role: Role) -> anyhow::Result<(Self, TenantReply)> {
+        let mut peer = Self::connect(socket)?;
         peer.say(&TenantRequest::Hello(Hello::new(role)))?;
         let answer = peer.hear()?;
         Ok((peer, answer))
     }
 
-    pub(crate) fn say(&mut self, request: &TenantRequest) -> anyhow::Result<()> {
+    pub(crate) fn say<M: Message>(&mut self, request: &M) -> anyhow::Result<()> {
         Ok(self.stream.write_all(&codec::encode(request)?)?)
     }
 
@@ -55,7 +58,7 @@ impl Peer {
     }
 
     /// The next message; waits for it.
-    pub(crate) fn hear(&mut self) -> anyhow::Result<TenantReply> {
+    pub(crate) fn hear<M: Message>(&mut self) -> anyhow::Result<M> {
         loop {
             if let Some(reply) = self.heard()? {
                 return Ok(reply);
@@ -65,7 +68,7 @@ impl Peer {
     }
 
     /// The next message that has come already.
-    pub(crate) fn heard(&mut self) -> anyhow::Result<Option<TenantReply>> {
+    pub(crate) fn heard<M: Message>(&mut self) -> anyhow::Result<Option<M>> {
         let message = codec::split(&self.buffer)?;
         Ok(message.map(|(reply, length)| {
             self.buffer.drain(..length);
@@ -81,6 +84,11 @@ impl Peer {
         self.buffer.extend_from_slice(&chunk[..length]);
         self.descriptor = descriptor.or(self.descriptor.take());
         Ok(())
+    }
+
+    /// Drops what was taken in.
+    pub(crate) fn forget(&mut self) {
+        self.buffer.clear();
     }
 
     pub(crate) fn wait_for<T>(&mut self, found: impl Fn(TenantReply) -> Option<T>) -> anyhow::Result<T> {
@@ -171,6 +179,13 @@ impl Client {
 
     pub(crate) fn gate(&self) -> GateWord {
         gate(&self.page)
+    }
+
+    /// Opens the gate after the memory came in, unless the daemon has changed the gate since it sent this word.
+    pub(crate) fn open_gate(&self, word: GateWord) {
+        let open = word.with(GateState::Open);
+        let gate = &self.page.gate;
+        let _ = gate.compare_exchange(word.0, open.0, Ordering::AcqRel, Ordering::Acquire);
     }
 
     /// Writes a state under the present change, as the library's mover does; the word that was there.
