@@ -11,6 +11,9 @@
 //!   blocking ...                             waits for its default stream, then passes the gate
 //!   [at_once: twin(a, b), addresses] ...     passes like `one` for device memory, else like `blocking`; for
 //!                                            rewritten memory calls the asynchronous export `twin` instead
+//!   [staged: twin(a, b), address, bytes, source] ...
+//!                                            as `blocking`, but a few bytes of rewritten memory are copied by the
+//!                                            asynchronous export `twin`; `source` is the host memory that it reads
 //!   [hook: a, b] ...                         calls hook(a, b, || the driver's function)
 //! ```
 //!
@@ -76,6 +79,14 @@ macro_rules! hooks {
             gpushare_client::hooks::work::Way::Blocking => hooks!(@enter blocking $row $real),
         }
     };
+    (@enter [staged: $twin:ident($($given:expr),*), $address:expr, $bytes:expr, $source:expr] $row:ident $real:expr) => {{
+        let copy = || $twin($($given,)* std::ptr::null_mut());
+        let staged = || gpushare_client::hooks::work::stage($address, $bytes, $source, $row.default_stream(), copy);
+        match gpushare_client::process::panics::guest_or(staged, || None) {
+            Some(result) => result,
+            None => hooks!(@enter blocking $row $real),
+        }
+    }};
     (@enter [$hook:path : $($given:expr),*] $row:ident $real:expr) => {
         gpushare_client::process::panics::guest(move || $hook($($given,)* move || $real))
     };

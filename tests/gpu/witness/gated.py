@@ -11,7 +11,7 @@ from pathlib import Path
 SOURCES = Path(__file__).resolve().parents[3] / "interposer" / "src"
 
 ROW = re.compile(
-    r"^\s*(?:gated|blocking|\[(?:one|kernel|configured|graph|at_once|instantiate_and_upload): [^]]*\])\s+((?:cu\w+\s*)+)\([^;]*;",
+    r"^\s*(?:gated|blocking|\[(?:one|kernel|configured|graph|at_once|staged|instantiate_and_upload): [^]]*\])\s+((?:cu\w+\s*)+)\([^;]*;",
     re.MULTILINE,
 )
 EXPORT = re.compile(r"\bcu\w+")

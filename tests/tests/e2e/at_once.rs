@@ -37,6 +37,25 @@ fn fills_and_copies_of_device_memory_return_before_they_are_done() -> anyhow::Re
 }
 
 #[test]
+fn small_copies_between_host_and_card_wait_for_the_work_before_them() -> anyhow::Result<()> {
+    let (world, _daemon) = World::of(Bytes::mib(256))?.with_daemon(&[])?;
+    for sharing in [Sharing::Native, Sharing::session("a")] {
+        let mut program = Program::hold(&world, &sharing, "a")?;
+        program.must("alloc x 4KiB; set x 1; latch l; set x 2")?;
+        let read = program.tell("@other get x")?;
+        program.must("open l")?;
+        assert_eq!(program.answer(read)?.number("first"), 2, "{sharing:?}");
+        program.must("latch m; set x 3")?;
+        let written = program.tell("@other put x 4")?;
+        program.must("open m")?;
+        assert_eq!(program.answer(written)?.error(), None);
+        assert_eq!(program.must("get x")?.number("first"), 4, "{sharing:?}");
+        program.quit()?;
+    }
+    Ok(())
+}
+
+#[test]
 fn memory_freed_in_stream_order_is_free_when_the_stream_comes_to_it() -> anyhow::Result<()> {
     let (world, daemon) = World::of(Bytes::mib(256))?.with_daemon(&[])?;
     let mut program = Program::hold(&world, &Sharing::limited("a", Bytes::mib(32)), "a")?;

@@ -1,6 +1,6 @@
 //! Questions to the driver about devices, contexts and streams.
 
-use std::ffi::{CStr, c_char, c_int};
+use std::ffi::{CStr, c_char, c_int, c_void};
 use std::ptr::{null_mut, without_provenance_mut};
 
 use gpushare_proto::tenant::GpuInfo;
@@ -9,8 +9,8 @@ use gpushare_proto::{Bytes, GpuUuid};
 use super::{Driver, answer};
 use crate::driver::types::{
     ATTRIBUTE_CONCURRENT_MANAGED_ACCESS, ATTRIBUTE_IS_MANAGED, ATTRIBUTE_MEMORY_TYPE, CAPTURE_STATUS_ACTIVE,
-    CUDA_SUCCESS, CUcontext, CUdevice, CUdeviceptr, CUevent, CUresult, CUstream, EVENT_DISABLE_TIMING,
-    MEMORYTYPE_DEVICE, REFUSED_FOR_CAPTURE, STREAM_LEGACY, STREAM_PER_THREAD,
+    CUDA_ERROR_INVALID_VALUE, CUDA_SUCCESS, CUcontext, CUdevice, CUdeviceptr, CUevent, CUresult, CUstream,
+    EVENT_DISABLE_TIMING, MEMORYTYPE_DEVICE, REFUSED_FOR_CAPTURE, STREAM_LEGACY, STREAM_PER_THREAD,
 };
 
 impl Driver {
@@ -89,6 +89,17 @@ impl Driver {
         };
         attribute(ATTRIBUTE_MEMORY_TYPE) == Some(MEMORYTYPE_DEVICE)
             && attribute(ATTRIBUTE_IS_MANAGED) == Some(0)
+    }
+
+    /// Returns whether the driver knows nothing of an address: it is ordinary memory of the host.
+    pub(crate) fn is_pageable(&self, address: *const c_void) -> bool {
+        let mut value = 0_u64;
+        self.pointer_get_attribute.is_some_and(|ask| {
+            // SAFETY: the attribute has four bytes.
+            let result =
+                unsafe { ask((&raw mut value).cast(), ATTRIBUTE_MEMORY_TYPE, address.addr() as CUdeviceptr) };
+            result == CUDA_ERROR_INVALID_VALUE
+        })
     }
 
     /// Returns whether host and device can use managed memory at the same time. Without an answer they can,

@@ -22,6 +22,10 @@ use crate::window::driver::OnDriver;
 use crate::window::graphs::contents;
 use crate::window::launch_window::Launch;
 
+/// Largest number of bytes that [`stage`] copies: the driver takes so many of pageable memory along with the
+/// command.
+const STAGED: usize = 64 << 10;
+
 /// Enters the gate, and waits while it is closed. While the returned guard lives, a drain waits for this
 /// thread.
 #[inline]
@@ -304,6 +308,44 @@ fn choose(addresses: &[CUdeviceptr]) -> Way {
         return Way::Blocking;
     }
     if is_rewritten { Way::Asynchronous } else { Way::AtOnce }
+}
+
+/// Copies a few bytes between the host and rewritten memory at `address` by `copy`, the asynchronous form in
+/// the default stream, since the driver's synchronous form is slow for managed memory. Returns `None` for other
+/// memory and for more bytes.
+///
+/// The copy waits for the stream before it begins, and is done when this returns, as the synchronous form.
+/// With `source`, it may end earlier: the driver has taken the bytes of pageable memory when `copy` returns.
+pub fn stage(
+    address: CUdeviceptr,
+    bytes: usize,
+    source: Option<*const c_void>,
+    stream: DefaultStream,
+    copy: impl FnOnce() -> CUresult,
+) -> Option<CUresult> {
+    if bytes > STAGED {
+        return None;
+    }
+    let state = State::existing().filter(|state| !state.gate.captures.any())?;
+    super::identity::rewritten(address)?;
+    let synchronize = || {
+        let synchronize = match stream {
+            DefaultStream::Legacy => state.driver.stream_synchronize,
+            DefaultStream::PerThread => state.driver.stream_synchronize_ptsz,
+        };
+        // SAFETY: null is the default stream of either kind.
+        unsafe { synchronize(null_mut()) }
+    };
+    let before = if source.is_some() || is_windowed(page()) {
+        synchronize()
+    } else {
+        CUDA_SUCCESS
+    };
+    let copied = if before == CUDA_SUCCESS { copy() } else { before };
+    if copied != CUDA_SUCCESS || source.is_some_and(|source| state.driver.is_pageable(source)) {
+        return Some(copied);
+    }
+    Some(synchronize())
 }
 
 /// Passes the gate for a call that blocks until its default stream is done. While the gate may close, first

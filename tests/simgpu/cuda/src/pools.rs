@@ -157,8 +157,10 @@ pub(crate) fn free(address: u64, stream: StreamId) -> Answer {
     let capturing = {
         let state = driver.state();
         let found = state.allocations.get(&address).ok_or(Code::INVALID_VALUE)?;
-        if !matches!(found.source, Source::Pool(..) | Source::Graph(_)) {
-            return Err(Code::INVALID_VALUE);
+        match (&found.source, found.kind) {
+            (Source::Pool(..) | Source::Graph(_), _) => {}
+            (_, Kind::Managed) => return Err(Code::NOT_SUPPORTED),
+            _ => return Err(Code::INVALID_VALUE),
         }
         state.capture_status(stream) != Status::None
     };

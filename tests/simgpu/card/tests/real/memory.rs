@@ -7,6 +7,7 @@ use crate::program::{Handle, Program, Properties};
 use crate::{MIB, assert_success};
 
 const INVALID_VALUE: u32 = 1;
+const NOT_SUPPORTED: u32 = 801;
 const OUT_OF_MEMORY: u32 = 2;
 const DEVICE: [u32; 2] = [1, 0];
 const HOST_NUMA: [u32; 2] = [3, 0];
@@ -203,9 +204,9 @@ pub(crate) fn uses_pools() {
     assert_eq!(program.words(block, 16), [9; 16]);
     assert_eq!(program.cuMemFreeAsync(block, stream), 0);
     assert_eq!(program.cuStreamSynchronize(stream), 0);
-    let mut plain = 0;
-    assert_eq!(program.cuMemAlloc_v2(&mut plain, 64), 0);
-    assert_eq!(program.cuMemFreeAsync(plain, stream), INVALID_VALUE);
+    let mut managed = 0;
+    assert_eq!(program.cuMemAllocManaged(&mut managed, 64, 1), 0);
+    assert_eq!(program.cuMemFreeAsync(managed, stream), NOT_SUPPORTED);
 }
 
 /// In a capture, allocations and frees become nodes; the pool has nothing to do with them.
