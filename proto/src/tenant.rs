@@ -172,8 +172,8 @@ pub enum TenantRequest {
     /// Reports that a reconnected process has repeated all its open requests. The daemon then frees bytes
     /// booked for the process beyond these requests and the reported use.
     Reconciled,
-    /// Asks for the part that the token's session, or the caller's own without a token, has in the utilization
-    /// of each card. Answered by [`TenantReply::UtilizationParts`].
+    /// Asks for the part that the token's session, or the caller's own without a token, has in the
+    /// utilization of each card. Answered by [`TenantReply::UtilizationParts`].
     UtilizationParts(Option<Token>),
 }
 

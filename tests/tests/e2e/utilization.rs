@@ -1,5 +1,5 @@
-//! Utilization of a card as NVML shows it inside a session: the card's own figure for a session that is alone,
-//! and the session's part of it beside others.
+//! Utilization of a card as NVML shows it inside a session: the card's own figure for a session that is
+//! alone, and the session's part of it beside others.
 //!
 //! The simulated card's own figure is that since the last question, and its samples reach back a second.
 

@@ -184,8 +184,8 @@ impl Address {
         })
     }
 
-    /// Asks the daemon for the part of the process's session in the utilization of each card, on a connection of
-    /// its own. Returns `None` without a session.
+    /// Asks the daemon for the part of the process's session in the utilization of each card, on a connection
+    /// of its own. Returns `None` without a session.
     pub fn utilization_parts(&self) -> Result<Option<Vec<CardPart>>, ConnectError> {
         self.ask(&TenantRequest::UtilizationParts(self.token.clone()), |reply| match reply {
             TenantReply::UtilizationParts(parts) => Ok(parts),

@@ -30,25 +30,34 @@ pub unsafe fn rates(
 ) -> NvmlReturn {
     // SAFETY: the caller's own arguments.
     let result = unsafe { real(device, rates) };
-    if result != NVML_SUCCESS || rates.is_null() || !inquiry::is_in_session() {
+    if result != NVML_SUCCESS || rates.is_null() {
         return result;
     }
     // SAFETY: not null, and the library just wrote it.
     let card = unsafe { rates.read() };
     if card != (Utilization { gpu: 0, memory: 0 }) {
-        let (gpu, memory) = part(device).of(card.gpu, card.memory);
+        let part = part_in_page(device).or_else(|| told_part(device));
+        let (gpu, memory) = part.unwrap_or(UtilizationPart::WHOLE).of(card.gpu, card.memory);
         // SAFETY: not null, so writable.
         unsafe { rates.write(Utilization { gpu, memory }) };
     }
     result
 }
 
-/// Returns the session's part in the utilization of a card; the whole if nobody says.
-fn part(device: Device) -> UtilizationPart {
-    let Some(uuid) = uuid(device) else { return UtilizationPart::WHOLE };
-    let own = State::existing().and_then(|state| state.memory.lease.part(state.device_of(uuid)?));
-    own.or_else(|| inquiry::utilization_part(uuid))
-        .unwrap_or(UtilizationPart::WHOLE)
+/// Returns the session's part in the utilization of a card that the process uses. Reads little, since a
+/// program asks so seldom that everything has left the processor's caches.
+fn part_in_page(device: Device) -> Option<UtilizationPart> {
+    let state = State::existing()?;
+    state.memory.lease.part(state.device_of(uuid(device)?)?)
+}
+
+/// Returns the session's part in the utilization of a card, as the daemon tells it; `None` outside a session.
+#[cold]
+fn told_part(device: Device) -> Option<UtilizationPart> {
+    if !inquiry::is_in_session() {
+        return None;
+    }
+    inquiry::utilization_part(uuid(device)?)
 }
 
 /// Returns the UUID of a device. NVML's own answer takes microseconds, so it is asked once for each handle.

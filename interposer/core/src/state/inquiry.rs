@@ -1,5 +1,5 @@
-//! Facts about the process's session, which the daemon tells on a short connection: memory limits and use, and
-//! the part in the utilization of cards. A framework asks for the size of a card before the process is a
+//! Facts about the process's session, which the daemon tells on a short connection: memory limits and use,
+//! and the part in the utilization of cards. A framework asks for the size of a card before the process is a
 //! client, and `nvidia-smi` never becomes one.
 //!
 //! An inquiry creates no client, no shared page and no thread. Only a process of a session asks: one with a
@@ -20,8 +20,8 @@ use crate::process::lock;
 
 /// Time for which the session's memory is kept.
 const MEMORY_FRESH: Duration = Duration::from_millis(50);
-/// Time for which the session's parts in the utilization are kept. The daemon updates them every second, and a
-/// tool may ask many times a second.
+/// Time for which the session's parts in the utilization are kept. The daemon updates them every second, and
+/// a tool may ask many times a second.
 const PARTS_FRESH: Duration = Duration::from_secs(3);
 /// Pause without inquiries after an inquiry that failed.
 const REST: Duration = Duration::from_secs(1);
