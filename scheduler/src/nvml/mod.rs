@@ -123,8 +123,8 @@ pub(crate) fn usages(nvml: &Nvml) -> Usages {
         .collect()
 }
 
-/// Samples of the work of processes on each card, newest and older ones; `None` for a card where NVML has none
-/// by process (MIG, some virtual GPUs).
+/// Samples of the work of processes on each card, newest and older ones; `None` for a card where NVML has
+/// none by process (MIG, some virtual GPUs).
 pub(crate) type Work = BTreeMap<GpuUuid, Option<Vec<ProcessUtilizationSample>>>;
 
 /// Reads the samples of the work of all processes on `cards`.
