@@ -4,11 +4,24 @@
 //! compares [`start_time`] with an earlier value.
 
 use std::fs;
+use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
+
+use crate::peer;
 
 /// Returns the start time of a process in clock ticks since boot. Pid and start time identify a process.
 pub fn start_time(pid: u32) -> Option<u64> {
     started(&stat(pid)?)
+}
+
+/// Returns a pidfd of the process with this pid and start time; `None` if the process is dead.
+///
+/// A process lives until its last thread ends, even if its first thread has ended.
+pub fn open(pid: u32, start: u64) -> Option<OwnedFd> {
+    let pidfd = peer::open(pid).ok()?;
+    // As long as the process of the pidfd is alive, the pid belongs to it.
+    let is_same = start_time(pid) == Some(start) && !peer::is_dead(&pidfd);
+    is_same.then_some(pidfd)
 }
 
 /// Returns the name of the process's program, as `ps` shows it.
@@ -30,6 +43,8 @@ pub fn is_dead(pid: u32) -> bool {
 /// Returns whether the process is exiting, so that its threads run no instruction of the program any more. A
 /// killed process closes its sockets first. It dies when its drivers are done, about 60 ms for a card's
 /// driver.
+///
+/// A process with more than 256 threads never counts as exiting, because its threads are read one by one.
 pub fn is_ending(pid: u32) -> bool {
     /// Number of attempts, since threads may disappear while they are counted.
     const LOOKS: usize = 8;
@@ -42,12 +57,14 @@ pub fn is_ending(pid: u32) -> bool {
 /// read. So the exiting threads are read again. If all remain, and are as many as the kernel counts, no other
 /// thread exists.
 fn are_all_exiting(pid: u32) -> Option<bool> {
+    /// Largest number of threads that are read.
+    const MOST: usize = 256;
     let mut exiting = Vec::new();
     for thread in fs::read_dir(format!("/proc/{pid}/task")).ok()? {
         let path = thread.ok()?.path().join("stat");
         // A thread that cannot be read is missing in the count.
         let Some(stat) = read(&path) else { continue };
-        if !is_exiting(&stat) {
+        if !is_exiting(&stat) || exiting.len() == MOST {
             return Some(false);
         }
         exiting.push((path, started(&stat)));
@@ -178,9 +195,9 @@ mod tests {
     fn a_child_that_was_not_waited_for_is_dead() {
         let mut child = Command::new("cat").stdin(Stdio::piped()).spawn().unwrap();
         let pid = child.id();
-        let pidfd = crate::peer::open(pid).unwrap();
+        let pidfd = peer::open(pid).unwrap();
         assert!(!is_dead(pid) && !is_ending(pid));
-        crate::peer::kill(&pidfd).unwrap();
+        peer::kill(&pidfd).unwrap();
         let mut polled = [rustix::event::PollFd::new(&pidfd, rustix::event::PollFlags::IN)];
         rustix::event::poll(&mut polled, None).unwrap();
         assert!(is_dead(pid) && is_ending(pid));
@@ -202,6 +219,107 @@ mod tests {
         std::ptr::null_mut()
     }
 
+    /// Process that was forked from this test. It is killed and waited for when the value is dropped.
+    struct Forked(libc::pid_t);
+
+    impl Forked {
+        /// Starts a process that starts threads with `start`, and ends its first thread.
+        fn with_threads(count: usize, start: extern "C" fn(*mut libc::c_void) -> *mut libc::c_void) -> Self {
+            // SAFETY: the child starts threads and ends its first one. It takes no lock but the allocator's,
+            // which glibc resets. The limit and the handles are initialised.
+            unsafe {
+                let pid = libc::fork();
+                if pid == 0 {
+                    // It ends a child that outlives the test.
+                    let most = libc::rlimit { rlim_cur: 20, rlim_max: 20 };
+                    libc::setrlimit(libc::RLIMIT_CPU, &raw const most);
+                    let mut thread = 0;
+                    for _ in 0..count {
+                        libc::pthread_create(&raw mut thread, std::ptr::null(), start, std::ptr::null_mut());
+                    }
+                    libc::syscall(libc::SYS_exit, 0);
+                }
+                Self(pid)
+            }
+        }
+
+        fn pid(&self) -> u32 {
+            u32::try_from(self.0).unwrap()
+        }
+
+        fn threads(&self) -> Vec<libc::pid_t> {
+            let listed = fs::read_dir(format!("/proc/{}/task", self.0)).unwrap();
+            let names = listed.map(|thread| thread.unwrap().file_name().into_string().unwrap());
+            names.map(|name| name.parse().unwrap()).collect()
+        }
+
+        /// Waits until the process has as many threads that ended and were not waited for.
+        fn wait_for_ended(&self, count: usize) {
+            let has_ended = |thread| {
+                let stat = read(format!("/proc/{}/task/{thread}/stat", self.0).as_ref());
+                stat.as_deref().and_then(|stat| field(stat, 3)) == Some("Z")
+            };
+            while self.threads().into_iter().filter(|&thread| has_ended(thread)).count() < count {
+                std::thread::yield_now();
+            }
+        }
+    }
+
+    impl Drop for Forked {
+        fn drop(&mut self) {
+            let mut threads = self.threads();
+            threads.retain(|&thread| thread != self.0);
+            // SAFETY: the child and its traced threads belong to this test, and no other code waits for them.
+            unsafe {
+                libc::kill(self.0, libc::SIGKILL);
+                for thread in threads {
+                    libc::waitpid(thread, std::ptr::null_mut(), libc::__WALL);
+                }
+                libc::waitpid(self.0, std::ptr::null_mut(), libc::__WALL);
+            }
+        }
+    }
+
+    extern "C" fn end_unseen(_: *mut libc::c_void) -> *mut libc::c_void {
+        // SAFETY: the parent traces the thread, so it stays until the parent waits for it. Nothing of the
+        // thread is used any more.
+        unsafe {
+            libc::ptrace(libc::PTRACE_TRACEME, 0, 0, 0);
+            libc::syscall(libc::SYS_exit, 0);
+        }
+        std::ptr::null_mut()
+    }
+
+    extern "C" fn sleep(_: *mut libc::c_void) -> *mut libc::c_void {
+        // SAFETY: has no preconditions.
+        unsafe { libc::pause() };
+        std::ptr::null_mut()
+    }
+
+    #[test]
+    fn ended_threads_are_read_up_to_a_limit() {
+        let few = Forked::with_threads(20, end_unseen);
+        few.wait_for_ended(21);
+        assert!(is_ending(few.pid()));
+        let many = Forked::with_threads(300, end_unseen);
+        many.wait_for_ended(301);
+        assert!(!is_ending(many.pid()), "all its threads were read");
+    }
+
+    #[test]
+    fn a_process_lives_as_long_as_one_of_its_threads() {
+        let child = Forked::with_threads(1, sleep);
+        let start = start_time(child.pid()).unwrap();
+        child.wait_for_ended(1);
+        assert!(open(child.pid(), start).is_some());
+        assert!(open(child.pid(), start + 1).is_none());
+        let pidfd = peer::open(child.pid()).unwrap();
+        peer::kill(&pidfd).unwrap();
+        let mut polled = [rustix::event::PollFd::new(&pidfd, rustix::event::PollFlags::IN)];
+        rustix::event::poll(&mut polled, None).unwrap();
+        assert!(open(child.pid(), start).is_none());
+    }
+
     #[test]
     fn a_process_whose_threads_end_and_start_others_is_not_ending() {
         // SAFETY: the child starts threads and ends its first one. It takes no lock but the allocator's,
@@ -216,10 +334,10 @@ mod tests {
             unsafe { libc::syscall(libc::SYS_exit, 0) };
         }
         let child = u32::try_from(pid).unwrap();
-        let pidfd = crate::peer::open(child).unwrap();
+        let pidfd = peer::open(child).unwrap();
         let was_ending = (0..3000).any(|_| is_ending(child));
         let lived = !crate::peer::is_dead(&pidfd);
-        crate::peer::kill(&pidfd).unwrap();
+        peer::kill(&pidfd).unwrap();
         // SAFETY: the child belongs to this test, and no other code waits for it.
         unsafe { libc::waitpid(pid, std::ptr::null_mut(), 0) };
         assert!(lived && !was_ending);

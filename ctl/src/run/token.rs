@@ -196,7 +196,7 @@ fn prune(folder: &Path) {
 fn owner(file_name: &str) -> Option<bool> {
     let (pid, start_time) = file_name.split_once('-')?;
     let (pid, start_time) = (pid.parse().ok()?, start_time.parse().ok()?);
-    Some(process::start_time(pid) == Some(start_time) && !process::is_dead(pid))
+    Some(process::open(pid, start_time).is_some())
 }
 
 #[cfg(test)]

@@ -169,7 +169,7 @@ fn find_member(
         },
     };
     // If the process is dead, its pid was perhaps another process's when the kernel was asked about it.
-    if peer.is_ending() {
+    if peer.is_dead() {
         return Err(failure(FailureCode::Permission, "the process that connected is dead"));
     }
     engine.sessions.join(session);

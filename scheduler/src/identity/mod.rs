@@ -32,9 +32,7 @@ pub(crate) struct ProcessId {
 impl ProcessId {
     /// Opens a pidfd of the process if the process is still alive.
     pub(crate) fn open(self) -> Option<OwnedFd> {
-        let pidfd = peer::open(self.pid).ok()?;
-        let same = process::start_time(self.pid) == Some(self.start);
-        (same && !process::is_dead(self.pid)).then_some(pidfd)
+        process::open(self.pid, self.start)
     }
 }
 
@@ -81,11 +79,16 @@ impl PeerProcess {
         })
     }
 
+    /// Returns whether the process is dead.
+    pub(crate) fn is_dead(&self) -> bool {
+        peer::is_dead(&self.pidfd)
+    }
+
     /// Returns whether the process is dead, or is ending and runs no more code.
     pub(crate) fn is_ending(&self) -> bool {
         let ending = self.id.is_some_and(|id| process::is_ending(id.pid));
         // Checked second: if the process is alive now, the pid belonged to it above.
-        peer::is_dead(&self.pidfd) || ending
+        self.is_dead() || ending
     }
 
     /// Returns whether both values certainly describe one process.
