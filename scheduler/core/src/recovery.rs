@@ -12,8 +12,10 @@
 //!                      │                           │   kill        they are killed
 //! ```
 //!
-//! A process whose cards are not known may use any card, so it holds up all of them. The first second is for
-//! processes that joined just before the end and are not recorded in the registry file.
+//! A process on no recorded card may have announced one just before the end. So it holds up all cards, until it
+//! is overdue: whatever the policy, it then holds up none. Any tenant can leave such a process behind.
+//!
+//! The first second is for processes that joined just before the end and are not recorded in the registry file.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -41,7 +43,7 @@ enum Whereabouts {
 #[derive(Clone, Debug)]
 struct Awaited {
     is: Whereabouts,
-    /// Number of bytes that the process used on each card, as the last daemon recorded; empty if not known.
+    /// Number of bytes that the process used on each card, as the last daemon recorded.
     cards: ByGpu<Bytes>,
 }
 
@@ -51,12 +53,13 @@ impl Awaited {
     }
 
     fn may_use(&self, gpu: GpuId) -> bool {
-        self.cards.is_empty() || self.cards.contains(gpu)
+        let announces = self.cards.is_empty() && self.is != Whereabouts::Overdue;
+        announces || self.cards.contains(gpu)
     }
 
     /// Whether other sessions may run beside the process before it is back.
     fn is_passable(&self, policy: StuckPolicy) -> bool {
-        self.is == Whereabouts::Overdue && policy == StuckPolicy::RunOthers && !self.cards.is_empty()
+        self.is == Whereabouts::Overdue && (policy == StuckPolicy::RunOthers || self.cards.is_empty())
     }
 }
 
@@ -179,7 +182,12 @@ impl Recovery {
         let Some(awaited) = self.awaited.get_mut(&client).filter(|awaited| awaited.is_away()) else {
             return false;
         };
-        awaited.is = Whereabouts::Back { until: now + ANNOUNCEMENT };
+        if awaited.is == Whereabouts::Overdue && awaited.cards.is_empty() {
+            // Nothing waited for it any more, and nothing does again.
+            self.awaited.remove(&client);
+        } else {
+            awaited.is = Whereabouts::Back { until: now + ANNOUNCEMENT };
+        }
         self.changes += 1;
         true
     }
@@ -274,6 +282,7 @@ mod tests {
     #[test]
     fn the_last_process_back_has_time_to_announce_its_cards() {
         let mut recovery = after([ClientId(1), ClientId(2)]);
+        recovery.uses(ClientId(1), GpuId(0), Bytes(1));
         recovery.gone(ClientId(2));
         assert_eq!(recovery.advance(SECOND), (vec![], None), "client 1 is awaited");
         assert_eq!(recovery.deadline(), Some(Nanos::from_secs(5)), "it is overdue then");

@@ -9,7 +9,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use gpushare_core::WaitsFor;
-use gpushare_proto::{ClientId, SessionId};
+use gpushare_proto::{Bytes, ClientId, GpuUuid, SessionId};
 use gpushare_sys::process;
 
 use crate::identity::{PeerProcess, ProcessId};
@@ -64,6 +64,15 @@ impl Awaited {
 
     pub(crate) fn get(&self, client: ClientId) -> Option<&ClientEntry> {
         self.all.get(&client)
+    }
+
+    /// Returns the awaited clients that used a card, each with its bytes there.
+    pub(crate) fn on(&self, card: GpuUuid) -> impl Iterator<Item = (ClientId, Bytes)> {
+        let used = move |entry: &ClientEntry| {
+            let on = entry.cards.iter().find(|of| of.card.uuid == card)?;
+            Some((entry.client, on.used))
+        };
+        self.all.values().filter_map(used)
     }
 
     pub(crate) fn len(&self) -> usize {

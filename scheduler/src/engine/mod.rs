@@ -215,6 +215,9 @@ impl Engine {
         let quotas = |(id, session)| quota_events(id, session, &self.cards, gpu);
         let quotas: Vec<Event> = self.sessions.iter().flat_map(quotas).collect();
         self.feed_all(quotas);
+        let uses = |(client, bytes)| Event::ExpectedUses { client, gpu, bytes };
+        let expected: Vec<Event> = self.awaited.on(info.uuid).map(uses).collect();
+        self.feed_all(expected);
         Ok(gpu)
     }
 

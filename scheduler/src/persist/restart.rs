@@ -128,18 +128,17 @@ fn restore_session(engine: &mut Engine, mut entry: SessionEntry) {
 
 /// Waits for a living client of the last daemon to reconnect.
 ///
-/// Books the client's memory in the decision machine if all its cards are known. A card that is not known yet
-/// may become known before the client reconnects.
+/// Books the client's memory in the decision machine, on each of its cards that the daemon can take now.
 fn await_client(engine: &mut Engine, entry: ClientEntry, pidfd: OwnedFd) {
     let client = entry.client;
     engine.watch(pidfd.into(), Watched::Awaited(client)).until_death();
     engine.sessions.join(entry.session);
-    let cards = entry.cards.iter();
-    let known: Option<Vec<_>> = cards.map(|of| Some((engine.add_card(&of.card).ok()?, of.used))).collect();
-    engine.awaited.insert(entry);
-    for (gpu, bytes) in known.into_iter().flatten() {
-        engine.feed(Event::ExpectedUses { client, gpu, bytes });
+    for of in &entry.cards {
+        if let Ok(gpu) = engine.add_card(&of.card) {
+            engine.feed(Event::ExpectedUses { client, gpu, bytes: of.used });
+        }
     }
+    engine.awaited.insert(entry);
 }
 
 /// Reports each user's and each session's virtual time on the cards that are known by now to the decision machine.

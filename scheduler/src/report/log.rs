@@ -138,19 +138,20 @@ pub(crate) fn stopped_clients(clients: &Clients, session: SessionId) -> Option<S
 /// Warns that a living client of the last daemon has not reconnected.
 pub(crate) fn overdue(entry: &ClientEntry, name: &str, policy: StuckPolicy, after: Nanos) {
     let pid = entry.process.pid;
-    let is_anywhere = entry.cards.is_empty();
-    let cards = if is_anywhere { "any card".to_owned() } else { cards_in_words(entry, "of") };
+    let is_nowhere = entry.cards.is_empty();
+    let cards = if is_nowhere { "no card".to_owned() } else { cards_in_words(entry, "of") };
     let policy = match policy {
         StuckPolicy::Kill => "it is ended",
-        StuckPolicy::RunOthers if !is_anywhere => "others run that fit beside that",
-        _ => "nothing is granted there until it comes back or ends",
+        _ if is_nowhere => "others run",
+        StuckPolicy::RunOthers => "others run that fit beside that",
+        StuckPolicy::Wait => "nothing is granted there until it comes back or ends",
     };
     Operation::of("process.return", entry.session, name)
         .process(pid)
         .always()
         .failed(Outcome::Failed, "overdue")
         .warn(format_args!(
-            "pid {pid} of {name}, a process of the last daemon{}, is not back after {after} and may use {cards}; \
+            "pid {pid} of {name}, a process of the last daemon{}, is not back after {after} and used {cards}; \
              {policy}",
             stopped(pid)
         ));

@@ -81,6 +81,25 @@ fn others_run_beside_a_stopped_awaited_process_that_is_named() {
 }
 
 #[test]
+fn a_client_that_used_no_card_keeps_others_from_none_after_a_restart() {
+    for policy in ["run_others", "wait"] {
+        let folders = Folders::new();
+        let flags = impatient(&folders, policy, "--capacity=0=128MiB");
+        let daemon = start(&folders, &flags);
+        let (_, token) = daemon.register("idle", None);
+        let (second, second_token) = daemon.register("second", None);
+        let _idle = daemon.join(Some(&token));
+        written(&folders, 1);
+        daemon.kill();
+        let daemon = start(&folders, &flags);
+        let _waiter = Process::wanting_the_lock(&folders, &second_token);
+        holds(&daemon, second);
+        assert_eq!(daemon.status().daemon.recovering, 1, "the client lives and is not back");
+        folders.logged("and used no card; others run");
+    }
+}
+
+#[test]
 fn a_session_without_room_waits_for_a_stopped_awaited_process() {
     let folders = Folders::new();
     let flags = impatient(&folders, "run_others", "--capacity=0=128MiB");

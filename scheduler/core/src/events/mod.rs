@@ -270,7 +270,7 @@ pub enum Event {
         bytes: Bytes,
     },
     /// The last daemon recorded memory of an expected process on a card. An expected process without such a
-    /// record may use any card.
+    /// record may use any card, until it is overdue.
     ExpectedUses {
         /// Identifier of the process that the event is about.
         client: ClientId,

@@ -31,7 +31,8 @@ fn a_holder_runs_on_while_the_others_are_awaited() {
 
 #[test]
 fn nothing_is_granted_until_everyone_is_back_or_dead() {
-    let mut world = World::after_restart(plain(), [501, 502]);
+    let mut world = World::after_restart(policy(StuckPolicy::Wait), [501, 502]);
+    used(&mut world, 502, GPU, gib(1));
     let new = world.program(Bytes::ZERO).1;
     world.gets_busy(new);
     let a = returns(&mut world, 501, None);
@@ -75,7 +76,8 @@ fn holders_whose_claims_do_not_fit_together_drop_by_the_usual_rule() {
 
 #[test]
 fn a_new_process_that_says_it_holds_the_lock_is_not_believed() {
-    let mut world = World::after_restart(plain(), [501]);
+    let mut world = World::after_restart(policy(StuckPolicy::Wait), [501]);
+    used(&mut world, 501, GPU, gib(1));
     let forger = returns(&mut world, 777, HELD);
     world.run_for(Nanos::from_secs(10));
     assert_eq!(world.gate(forger).state(), GateState::Closed);
@@ -119,13 +121,18 @@ fn who_used_one_card_holds_up_that_one_only() {
 }
 
 #[test]
-fn who_used_nobody_knows_what_holds_up_every_card() {
-    let mut world = World::after_restart(policy(StuckPolicy::RunOthers), [501, 502]);
-    world.second_card();
-    used(&mut world, 501, GPU, gib(2));
-    let (_, b) = world.busy_program_on(&[(OTHER_GPU, gib(1))]);
-    world.run_for(Nanos::from_secs(600));
-    assert!(!world.passes(b));
+fn a_process_on_no_known_card_holds_up_every_card_until_it_is_overdue() {
+    for stuck_policy in [StuckPolicy::RunOthers, StuckPolicy::Wait, StuckPolicy::Kill] {
+        let mut world = World::after_restart(policy(stuck_policy), [501]);
+        let (_, a) = world.busy_program(gib(1));
+        world.run_for(ms(4999));
+        assert!(!world.passes(a), "process 501 may use any card with {stuck_policy:?}");
+        world.run_for(ms(1));
+        assert!(world.passes(a), "nothing says that process 501 uses the card: {stuck_policy:?}");
+        assert!(!world.core.is_recovering());
+        returns(&mut world, 501, None);
+        assert!(!world.core.is_recovering(), "its return holds up nothing again");
+    }
 }
 
 #[test]
