@@ -336,7 +336,7 @@ mod tests {
         let child = u32::try_from(pid).unwrap();
         let pidfd = peer::open(child).unwrap();
         let was_ending = (0..3000).any(|_| is_ending(child));
-        let lived = !crate::peer::is_dead(&pidfd);
+        let lived = !peer::is_dead(&pidfd);
         peer::kill(&pidfd).unwrap();
         // SAFETY: the child belongs to this test, and no other code waits for it.
         unsafe { libc::waitpid(pid, std::ptr::null_mut(), 0) };

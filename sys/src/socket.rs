@@ -5,16 +5,16 @@
 
 use std::io::{self, IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
 use rustix::cmsg_space;
 use rustix::io::{Errno, retry_on_intr};
-use rustix::net::sockopt::{Timeout, set_socket_timeout};
+use rustix::net::sockopt::{Timeout, set_socket_oobinline, set_socket_timeout};
 use rustix::net::{
-    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
+    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, SendAncillaryBuffer,
     SendAncillaryMessage, SendFlags, SocketAddrUnix, SocketFlags, SocketType, recvmsg, send, sendmsg,
     socket_with,
 };
@@ -96,6 +96,44 @@ pub fn recv_with_fd(socket: impl AsFd, buffer: &mut [u8]) -> io::Result<(usize, 
     });
     let first = descriptors.next().and_then(|mut descriptors| descriptors.next());
     Ok((received.bytes, first))
+}
+
+/// Receives bytes into `buffer`. Returns their number (0 at the end). Bytes with descriptors stay unread.
+///
+/// # Errors
+/// `Unsupported` before bytes with descriptors; `WouldBlock` if a non-blocking socket has no bytes; error of
+/// the socket.
+pub fn recv_without_fds(socket: impl AsFd, buffer: &mut [u8]) -> io::Result<usize> {
+    // Without space for descriptors the kernel reports them as cut off. A look leaves them where they are.
+    let mut control = RecvAncillaryBuffer::default();
+    let slices = &mut [IoSliceMut::new(buffer)];
+    let ahead = retry_on_intr(|| recvmsg(&socket, slices, &mut control, RecvFlags::PEEK))?;
+    if ahead.flags.contains(ReturnFlags::CTRUNC) {
+        return Err(io::ErrorKind::Unsupported.into());
+    }
+    match buffer.get_mut(..ahead.bytes) {
+        // Only this process reads, so these are the bytes that it saw.
+        Some(seen) if !seen.is_empty() => Ok(retry_on_intr(|| rustix::io::read(&socket, &mut *seen))?),
+        _ => Ok(0),
+    }
+}
+
+/// Refuses descriptors from peers of the socket, and of connections that a listening socket accepts later.
+///
+/// Urgent bytes are then read like other bytes, so that [`recv_without_fds`] sees their descriptors.
+///
+/// # Errors
+/// The kernel is older than Linux 6.16, so peers can send descriptors.
+pub fn refuse_descriptors(socket: impl AsFd) -> io::Result<()> {
+    /// Option of asm-generic/socket.h.
+    const PASSRIGHTS: libc::c_int = 83;
+    set_socket_oobinline(&socket, true)?;
+    let (socket, no): (_, libc::c_int) = (socket.as_fd().as_raw_fd(), 0);
+    let length = libc::socklen_t::try_from(size_of_val(&no)).map_err(io::Error::other)?;
+    // SAFETY: the kernel reads `length` bytes of `no`.
+    let result =
+        unsafe { libc::setsockopt(socket, libc::SOL_SOCKET, PASSRIGHTS, (&raw const no).cast(), length) };
+    if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
 #[cfg(test)]
@@ -201,6 +239,49 @@ mod tests {
         drop((first.unwrap(), theirs));
         // The other end reads the end of the stream only once every copy is closed.
         assert_eq!(recv_with_fd(&ours, &mut buffer).unwrap().0, 0);
+    }
+
+    #[test]
+    fn bytes_with_descriptors_stay_unread() {
+        let (a, b) = UnixStream::pair().unwrap();
+        let (ours, theirs) = UnixStream::pair().unwrap();
+        ours.set_nonblocking(true).unwrap();
+        set_socket_oobinline(&b, true).unwrap();
+        send_with_fd(&a, b"plain", None).unwrap();
+        let mut space = [MaybeUninit::uninit(); cmsg_space!(ScmRights(1))];
+        let mut control = SendAncillaryBuffer::new(&mut space);
+        let descriptors = [theirs.as_fd()];
+        assert!(control.push(SendAncillaryMessage::ScmRights(&descriptors)));
+        sendmsg(&a, &[IoSlice::new(b"x")], &mut control, SendFlags::NOSIGNAL | SendFlags::OOB).unwrap();
+        drop(theirs);
+        let mut buffer = [0; 16];
+        let mut plain = 0;
+        let error = loop {
+            match recv_without_fds(&b, &mut buffer) {
+                Ok(count) => plain += count,
+                Err(error) => break error,
+            }
+        };
+        assert!(plain <= 5);
+        assert_eq!(error.kind(), io::ErrorKind::Unsupported);
+        let kept = recv_with_fd(&ours, &mut buffer).unwrap_err();
+        assert_eq!(kept.kind(), io::ErrorKind::WouldBlock, "the descriptor was closed");
+    }
+
+    #[test]
+    fn a_socket_that_refuses_descriptors_makes_their_send_fail() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("socket");
+        let listener = std::os::unix::net::UnixListener::bind(&path).unwrap();
+        if refuse_descriptors(&listener).is_err() {
+            return;
+        }
+        let peer = connect(&path, Duration::from_secs(60)).unwrap();
+        let (accepted, _) = listener.accept().unwrap();
+        let error = send_with_fd(&peer, b"x", Some(peer.as_fd())).unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::PermissionDenied);
+        send_with_fd(&peer, b"x", None).unwrap();
+        assert_eq!(recv_without_fds(&accepted, &mut [0; 16]).unwrap(), 1);
     }
 
     #[test]

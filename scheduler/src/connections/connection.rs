@@ -20,15 +20,13 @@ use gpushare_proto::codec::{self, CodecError, HEADER, Message};
 use gpushare_proto::tenant::{
     Failure, FailureCode, Hello, MAGIC, PROTOCOL, Role, TenantReply, TenantRequest,
 };
-use gpushare_sys::socket::send_with_fd;
-use tokio::io::{AsyncReadExt, BufReader, Interest};
-use tokio::net::UnixStream;
-use tokio::net::unix::{OwnedReadHalf, OwnedWriteHalf};
+use tokio::io::{AsyncReadExt, BufReader};
 use tokio::sync::mpsc;
 use tokio::time::timeout;
 
 use super::inbox::{Inbox, Sender};
 use super::outbox::{Outbox, Outgoing};
+use super::socket::PeerSocket;
 use super::{ConnectionEvent, ConnectionId, Socket};
 use crate::identity::{self, Genealogist, PeerProcess};
 
@@ -37,7 +35,7 @@ const PATIENCE: Duration = Duration::from_secs(5);
 /// Number of bytes read ahead by one system call. Most frames have only a few bytes.
 const READ_AHEAD: usize = 1024;
 
-type Reader = BufReader<OwnedReadHalf>;
+type Reader<'a> = BufReader<&'a PeerSocket>;
 
 /// Set of messages of one of the two sockets (tenant's or administrator's).
 pub(crate) trait Dialect: Send + 'static {
@@ -110,6 +108,8 @@ pub(crate) enum End {
     Cut,
     #[error("the peer sent no hello within {PATIENCE:?}")]
     Silent,
+    #[error("the peer sent descriptors, and the daemon takes none")]
+    Descriptors,
     #[error("the peer does not speak gpushare")]
     Foreign,
     #[error("the peer asks for administration on the tenants' socket, which serves no administrator")]
@@ -133,23 +133,24 @@ impl From<io::Error> for End {
     fn from(error: io::Error) -> Self {
         match error.kind() {
             io::ErrorKind::ConnectionReset | io::ErrorKind::BrokenPipe => Self::HangUp,
+            io::ErrorKind::Unsupported => Self::Descriptors,
             _ => Self::Socket(error),
         }
     }
 }
 
 /// Serves one connection until its end. Reports the hello, the messages and the end as events to the engine.
-pub(crate) async fn serve<D: Dialect>(
-    stream: UnixStream,
+pub(super) async fn serve<D: Dialect>(
+    socket: PeerSocket,
     connection: ConnectionId,
     peer: PeerProcess,
     inbox: &Arc<Inbox>,
     genealogist: &Genealogist,
 ) -> End {
-    let (mut reader, writer) = split(stream);
+    let mut reader = reader(&socket);
     let hello = match timeout(PATIENCE, hello::<D>(&mut reader)).await {
         Ok(Ok(hello)) => hello,
-        Ok(Err(end)) => return refuse::<D>(&writer, end).await,
+        Ok(Err(end)) => return refuse::<D>(&socket, end).await,
         Err(_) => return End::Silent,
     };
     let role = hello.role;
@@ -165,7 +166,7 @@ pub(crate) async fn serve<D: Dialect>(
         .await;
     let end = tokio::select! {
         end = read::<D>(&mut reader, (connection, &known), &events, genealogist) => end,
-        end = write(&writer, outgoing) => end,
+        end = write(&socket, outgoing) => end,
         () = identity::death(pidfd) => End::Dead,
         _ = closed => End::Finished,
     };
@@ -177,20 +178,18 @@ pub(crate) async fn serve<D: Dialect>(
     end
 }
 
-fn split(stream: UnixStream) -> (Reader, OwnedWriteHalf) {
-    let (reader, writer) = stream.into_split();
-    (BufReader::with_capacity(READ_AHEAD, reader), writer)
+fn reader(socket: &PeerSocket) -> Reader<'_> {
+    BufReader::with_capacity(READ_AHEAD, socket)
 }
 
 /// Reads the first message of a peer, whatever it is, and answers with a failure.
-pub(crate) async fn turn_away<D: Dialect>(stream: UnixStream, failure: Failure) {
-    let (mut reader, writer) = split(stream);
-    let _ = timeout(PATIENCE, hello::<D>(&mut reader)).await;
-    send_failure::<D>(&writer, failure).await;
+pub(super) async fn turn_away<D: Dialect>(socket: PeerSocket, failure: Failure) {
+    let _ = timeout(PATIENCE, hello::<D>(&mut reader(&socket))).await;
+    send_failure::<D>(&socket, failure).await;
 }
 
 /// Reads the first message of a connection, which must be a hello of this protocol version.
-async fn hello<D: Dialect>(reader: &mut Reader) -> Result<Hello, End> {
+async fn hello<D: Dialect>(reader: &mut Reader<'_>) -> Result<Hello, End> {
     let body = frame::<D::Request>(reader).await?;
     match codec::claimed_protocol(&body) {
         None => return Err(End::Foreign),
@@ -201,26 +200,26 @@ async fn hello<D: Dialect>(reader: &mut Reader) -> Result<Hello, End> {
     hello.filter(|hello| hello.magic == MAGIC).ok_or(End::Foreign)
 }
 
-async fn refuse<D: Dialect>(writer: &OwnedWriteHalf, end: End) -> End {
+async fn refuse<D: Dialect>(socket: &PeerSocket, end: End) -> End {
     let (code, message) = match &end {
         End::Protocol(theirs) => (FailureCode::Protocol, codec::protocol_mismatch(*theirs)),
         End::Codec(cause) => (FailureCode::BadRequest, cause.to_string()),
         End::Foreign => (FailureCode::BadRequest, "the first message must be a hello of gpushare".to_owned()),
         _ => return end,
     };
-    send_failure::<D>(writer, Failure { code, message }).await;
+    send_failure::<D>(socket, Failure { code, message }).await;
     end
 }
 
-async fn send_failure<D: Dialect>(writer: &OwnedWriteHalf, failure: Failure) {
+async fn send_failure<D: Dialect>(socket: &PeerSocket, failure: Failure) {
     if let Ok(frame) = codec::encode(&D::failure(failure)) {
         // Best effort: the connection ends in any case.
-        let _ = timeout(PATIENCE, send(writer, &frame, None)).await;
+        let _ = timeout(PATIENCE, send(socket, &frame, None)).await;
     }
 }
 
 async fn read<D: Dialect>(
-    reader: &mut Reader,
+    reader: &mut Reader<'_>,
     (connection, peer): (ConnectionId, &PeerProcess),
     events: &Sender,
     genealogist: &Genealogist,
@@ -244,7 +243,7 @@ async fn read<D: Dialect>(
 }
 
 /// Reads the next frame and returns its body. Checks the length before allocating the body.
-async fn frame<M: Message>(reader: &mut Reader) -> Result<Vec<u8>, End> {
+async fn frame<M: Message>(reader: &mut Reader<'_>) -> Result<Vec<u8>, End> {
     let mut header = [0; HEADER];
     let first = reader.read(&mut header).await?;
     if first == 0 {
@@ -256,7 +255,7 @@ async fn frame<M: Message>(reader: &mut Reader) -> Result<Vec<u8>, End> {
     Ok(body)
 }
 
-async fn fill(reader: &mut Reader, rest: &mut [u8]) -> Result<(), End> {
+async fn fill(reader: &mut Reader<'_>, rest: &mut [u8]) -> Result<(), End> {
     match reader.read_exact(rest).await {
         Ok(_) => Ok(()),
         Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => Err(End::Cut),
@@ -264,9 +263,9 @@ async fn fill(reader: &mut Reader, rest: &mut [u8]) -> Result<(), End> {
     }
 }
 
-async fn write(writer: &OwnedWriteHalf, mut queue: mpsc::Receiver<Outgoing>) -> End {
+async fn write(socket: &PeerSocket, mut queue: mpsc::Receiver<Outgoing>) -> End {
     while let Some(next) = queue.recv().await {
-        let sent = send(writer, &next.frame, next.descriptor);
+        let sent = send(socket, &next.frame, next.descriptor);
         if next.last {
             let _ = timeout(PATIENCE, sent).await;
             return End::Finished;
@@ -278,12 +277,9 @@ async fn write(writer: &OwnedWriteHalf, mut queue: mpsc::Receiver<Outgoing>) -> 
     End::Finished
 }
 
-async fn send(writer: &OwnedWriteHalf, mut frame: &[u8], mut descriptor: Option<OwnedFd>) -> io::Result<()> {
-    let socket: &UnixStream = writer.as_ref();
+async fn send(socket: &PeerSocket, mut frame: &[u8], mut descriptor: Option<OwnedFd>) -> io::Result<()> {
     while !frame.is_empty() {
-        let with = descriptor.as_ref().map(AsFd::as_fd);
-        let send = || send_with_fd(socket, frame, with);
-        let sent = socket.async_io(Interest::WRITABLE, send).await?;
+        let sent = socket.send(frame, descriptor.as_ref().map(AsFd::as_fd)).await?;
         descriptor = None;
         frame = &frame[sent..];
     }

@@ -8,15 +8,15 @@
 //! Connections are accepted one by one, and other tasks run in between. The daemon's task reads nothing
 //! about a peer.
 
-use std::os::fd::AsFd;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use gpushare_proto::audit::Outcome;
 use gpushare_proto::tenant::{Failure, FailureCode};
+use gpushare_sys::socket::refuse_descriptors;
 use gpushare_sys::{clock, peer};
-use tokio::net::{UnixListener, UnixStream};
+use tokio::net::UnixListener;
 use tokio::task::{spawn_blocking, yield_now};
 use tokio::time::sleep;
 use tracing::{debug, warn};
@@ -24,6 +24,7 @@ use tracing::{debug, warn};
 use super::connection::{Dialect, serve, turn_away};
 use super::inbox::Inbox;
 use super::limit::{ConnectionLimit, OpenConnections, SharedConnections};
+use super::socket::{Closer, PeerSocket};
 use super::{ConnectionEvent, ConnectionId, Socket};
 use crate::identity::{Genealogist, PeerProcess};
 use crate::log::limiter::LogLimiter;
@@ -40,6 +41,7 @@ pub(crate) struct Acceptor {
     limit: ConnectionLimit,
     inbox: Arc<Inbox>,
     genealogist: Genealogist,
+    closer: Closer,
     next: AtomicU64,
     /// Limiter of log lines about bad connections, by user.
     log_lines: Mutex<LogLimiter<u32>>,
@@ -47,12 +49,19 @@ pub(crate) struct Acceptor {
 
 impl Acceptor {
     /// Creates the shared state for a daemon of user `uid`. Events of connections are sent to `inbox`.
-    pub(crate) fn new(uid: u32, limit: ConnectionLimit, inbox: Arc<Inbox>, genealogist: Genealogist) -> Self {
+    pub(crate) fn new(
+        uid: u32,
+        limit: ConnectionLimit,
+        inbox: Arc<Inbox>,
+        genealogist: Genealogist,
+        closer: Closer,
+    ) -> Self {
         Self {
             uid,
             limit,
             inbox,
             genealogist,
+            closer,
             next: AtomicU64::new(1),
             log_lines: Mutex::default(),
         }
@@ -71,9 +80,11 @@ impl Acceptor {
 /// Accepts connections on one socket until the task is aborted.
 pub(crate) async fn accept<D: Dialect>(listener: UnixListener, acceptor: Arc<Acceptor>) {
     let open = SharedConnections::default();
+    // Kernels before Linux 6.16 cannot.
+    let _ = refuse_descriptors(&listener);
     loop {
-        let stream = match listener.accept().await {
-            Ok((stream, _)) => stream,
+        let socket = match listener.accept().await {
+            Ok((stream, _)) => PeerSocket::new(stream, &acceptor.closer),
             Err(cause) => {
                 if acceptor.may_log(acceptor.uid) {
                     warn!("cannot accept a connection: {cause}");
@@ -82,18 +93,18 @@ pub(crate) async fn accept<D: Dialect>(listener: UnixListener, acceptor: Arc<Acc
                 continue;
             }
         };
-        let caller = peer::credentials(&stream).map(|peer| (peer.pid, peer.uid));
+        let caller = socket.stream().and_then(peer::credentials).map(|peer| (peer.pid, peer.uid));
         // A process outside of the daemon's PID namespace has no pid here.
         let caller = caller.ok().filter(|(pid, _)| *pid != 0);
         if caller.is_some_and(|caller| OpenConnections::is_over_limit(&open, caller, &acceptor.limit)) {
             // Closed without an answer, which would cost the descriptors that the limit saves.
-            drop(stream);
+            drop(socket);
             yield_now().await;
             continue;
         }
-        let identified = spawn_blocking(move || (PeerProcess::of(stream.as_fd()), stream)).await;
+        let identified = spawn_blocking(move || (socket.stream().and_then(PeerProcess::of), socket)).await;
         match identified {
-            Ok((Ok(peer), stream)) => receive::<D>(stream, peer, &acceptor, &open),
+            Ok((Ok(peer), socket)) => receive::<D>(socket, peer, &acceptor, &open),
             Ok((Err(cause), _)) => debug!("a peer ended before its credentials were read: {cause}"),
             Err(cause) => debug!("a peer was not identified: {cause}"),
         }
@@ -101,7 +112,7 @@ pub(crate) async fn accept<D: Dialect>(listener: UnixListener, acceptor: Arc<Acc
 }
 
 fn receive<D: Dialect>(
-    stream: UnixStream,
+    mut socket: PeerSocket,
     peer: PeerProcess,
     acceptor: &Arc<Acceptor>,
     open: &SharedConnections,
@@ -121,7 +132,7 @@ fn receive<D: Dialect>(
         tokio::spawn(async move {
             let (process, why) = ((pid, uid), message.clone());
             events.send(ConnectionEvent::Trespassed { process, why }).await;
-            turn_away::<D>(stream, Failure { code, message }).await;
+            turn_away::<D>(socket, Failure { code, message }).await;
         });
         return;
     }
@@ -130,11 +141,11 @@ fn receive<D: Dialect>(
         debug!("{} has {} connections already", peer.principal, acceptor.limit.most);
         return;
     };
+    socket.count_as(mark);
     let connection = acceptor.new_id();
     let acceptor = acceptor.clone();
     tokio::spawn(async move {
-        let _mark = mark;
-        let end = serve::<D>(stream, connection, peer, &acceptor.inbox, &acceptor.genealogist).await;
+        let end = serve::<D>(socket, connection, peer, &acceptor.inbox, &acceptor.genealogist).await;
         if !end.is_usual() && acceptor.may_log(user) {
             Operation::done("peer.close")
                 .process(pid)

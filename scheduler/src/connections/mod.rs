@@ -13,6 +13,7 @@ mod inbox;
 mod limit;
 mod listener;
 mod outbox;
+mod socket;
 
 use std::fmt;
 
@@ -27,6 +28,7 @@ pub(crate) use inbox::Inbox;
 pub(crate) use limit::ConnectionLimit;
 pub(crate) use listener::{Acceptor, accept};
 pub(crate) use outbox::{Outbox, Unsent};
+pub(crate) use socket::Closer;
 
 /// Number of a connection, never used twice by one daemon.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]

@@ -1,12 +1,16 @@
 //! Hostile peers: each is disconnected, without an effect on others.
 
 use std::io::{Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use gpushare_proto::codec;
 use gpushare_proto::tenant::{FailureCode, Hello, MAGIC, PROTOCOL, Role, TenantReply, TenantRequest};
 use gpushare_proto::{Bytes, GpuId, RequestId};
+use gpushare_sys::socket::send_with_fd;
+use rustix::net::sockopt::set_socket_linger;
 
 use crate::harness::{Daemon, Folders, Peer, eventually};
 
@@ -35,6 +39,28 @@ fn a_peer_that_connects_and_resets_changes_nothing() {
         stream.write_all(&hello()).unwrap();
     }
     serves(&daemon);
+}
+
+#[test]
+fn a_descriptor_that_is_slow_to_close_holds_up_nobody() {
+    let folders = Folders::new();
+    let bound = folders.bind();
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let mut slow = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+    let _never_reads = listener.accept().unwrap();
+    slow.set_nonblocking(true).unwrap();
+    while slow.write(&[0; 65536]).is_ok() {}
+    slow.set_nonblocking(false).unwrap();
+    set_socket_linger(&slow, Some(Duration::from_secs(60))).unwrap();
+    // Sent before the daemon can refuse descriptors.
+    let mut peer = UnixStream::connect(folders.runtime().tenant_socket()).unwrap();
+    peer.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+    assert_eq!(send_with_fd(&peer, &hello(), Some(slow.as_fd())).unwrap(), hello().len());
+    drop(slow);
+    let daemon = folders.start_on(&bound);
+    assert_eq!(peer.read(&mut [0; 64]).unwrap(), 0);
+    serves(&daemon);
+    folders.logged("the peer sent descriptors");
 }
 
 #[test]

@@ -1,0 +1,179 @@
+//! Socket of a peer that is not trusted, which never blocks the daemon's task.
+//!
+//! A peer can attach descriptors to its bytes, and the close of the last copy of a descriptor may block: a
+//! TCP socket with unsent data (`SO_LINGER`), or a file of a file system that the peer serves. A plain read
+//! closes the descriptors that came with the bytes, and the close of a socket those in its unread bytes.
+//!
+//! ```text
+//!   Linux 6.16   the socket refuses descriptors: the peer's send fails
+//!   before       read: descriptors ahead? ── the connection ends unread
+//!                end:  unread bytes?      ── closed by a thread that may block
+//! ```
+
+use std::io;
+use std::os::fd::BorrowedFd;
+use std::os::unix::net::UnixStream as Closing;
+use std::pin::Pin;
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::task::{Context, Poll, ready};
+use std::thread;
+
+use gpushare_sys::socket::{recv_without_fds, refuse_descriptors, send_with_fd};
+use rustix::io::ioctl_fionread;
+use rustix::net::{Shutdown as Ends, shutdown};
+use tokio::io::{AsyncRead, Interest, ReadBuf};
+use tokio::net::UnixStream;
+
+use super::limit::Mark;
+
+/// Connected socket of a peer. Dropping it closes the connection at once, and never blocks.
+#[derive(Debug)]
+pub(super) struct PeerSocket {
+    /// The socket, until it is dropped.
+    stream: Option<UnixStream>,
+    /// Place in the count of connections, until the socket is closed.
+    mark: Option<Mark>,
+    closer: Closer,
+}
+
+impl PeerSocket {
+    pub(super) fn new(stream: UnixStream, closer: &Closer) -> Self {
+        // Kernels before Linux 6.16 cannot.
+        let _ = refuse_descriptors(&stream);
+        Self { stream: Some(stream), mark: None, closer: closer.clone() }
+    }
+
+    /// Keeps the connection's place in the count until the socket is closed.
+    pub(super) fn count_as(&mut self, mark: Mark) {
+        self.mark = Some(mark);
+    }
+
+    pub(super) fn stream(&self) -> io::Result<&UnixStream> {
+        self.stream.as_ref().ok_or_else(|| io::ErrorKind::NotConnected.into())
+    }
+
+    /// Sends as many bytes as fit once some do, with a descriptor at the first byte.
+    pub(super) async fn send(&self, bytes: &[u8], descriptor: Option<BorrowedFd<'_>>) -> io::Result<usize> {
+        let stream = self.stream()?;
+        stream
+            .async_io(Interest::WRITABLE, || send_with_fd(stream, bytes, descriptor))
+            .await
+    }
+}
+
+/// Bytes of the peer. Fails with `Unsupported` before bytes with descriptors.
+impl AsyncRead for &PeerSocket {
+    fn poll_read(
+        self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        let stream = self.stream()?;
+        loop {
+            ready!(stream.poll_read_ready(context))?;
+            let unfilled = buffer.initialize_unfilled();
+            match stream.try_io(Interest::READABLE, || recv_without_fds(stream, unfilled)) {
+                Ok(count) => {
+                    buffer.advance(count);
+                    return Poll::Ready(Ok(()));
+                }
+                Err(cause) if cause.kind() == io::ErrorKind::WouldBlock => {}
+                Err(cause) => return Poll::Ready(Err(cause)),
+            }
+        }
+    }
+}
+
+impl Drop for PeerSocket {
+    fn drop(&mut self) {
+        let Some(Ok(stream)) = self.stream.take().map(UnixStream::into_std) else {
+            return;
+        };
+        // No bytes follow from here on. A failure means that the peer closed the connection.
+        let _ = shutdown(&stream, Ends::Both);
+        if ioctl_fionread(&stream) != Ok(0) {
+            // The thread lasts as long as the daemon.
+            let _ = self.closer.0.send((stream, self.mark.take()));
+        }
+    }
+}
+
+/// Sender to the thread that closes sockets with unread bytes.
+///
+/// Only peers that misbehave leave unread bytes, so only such peers wait for one that blocks the thread.
+#[derive(Clone, Debug)]
+pub(crate) struct Closer(Sender<(Closing, Option<Mark>)>);
+
+impl Closer {
+    /// Starts the thread, which ends with the last sender.
+    pub(crate) fn start() -> io::Result<Self> {
+        let (closer, closing): (_, Receiver<(Closing, Option<Mark>)>) = channel();
+        thread::Builder::new()
+            .name("closer".to_owned())
+            .spawn(move || closing.into_iter().for_each(drop))?;
+        Ok(Self(closer))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::{Read as _, Write as _};
+    use std::net::{TcpListener, TcpStream};
+    use std::os::fd::AsFd as _;
+    use std::time::{Duration, Instant};
+
+    use rustix::net::sockopt::set_socket_linger;
+    use tokio::io::AsyncReadExt as _;
+
+    use super::*;
+
+    /// Sends bytes with a descriptor whose last close takes a minute. Returns what ends that minute.
+    fn send_slow(peer: &Closing) -> TcpStream {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let mut slow = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let (reader, _) = listener.accept().unwrap();
+        slow.set_nonblocking(true).unwrap();
+        while slow.write(&[0; 65536]).is_ok() {}
+        slow.set_nonblocking(false).unwrap();
+        set_socket_linger(&slow, Some(Duration::from_secs(60))).unwrap();
+        send_with_fd(peer, b"hello", Some(slow.as_fd())).unwrap();
+        reader
+    }
+
+    /// Returns a socket as on a kernel that does not refuse descriptors, and its peer.
+    fn connected(closer: &Closer) -> (PeerSocket, Closing) {
+        let (ours, theirs) = Closing::pair().unwrap();
+        ours.set_nonblocking(true).unwrap();
+        let stream = UnixStream::from_std(ours).unwrap();
+        (PeerSocket { stream: Some(stream), mark: None, closer: closer.clone() }, theirs)
+    }
+
+    #[tokio::test]
+    async fn a_descriptor_that_is_slow_to_close_blocks_neither_read_nor_end() {
+        let closer = Closer::start().unwrap();
+        let began = Instant::now();
+        let (read, peer) = connected(&closer);
+        let first = send_slow(&peer);
+        let error = (&read).read(&mut [0; 16]).await.unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::Unsupported);
+        drop(read);
+        let (unread, mut other) = connected(&closer);
+        let second = send_slow(&other);
+        drop(unread);
+        assert!(began.elapsed() < Duration::from_secs(30));
+        assert_eq!(other.read(&mut [0; 16]).unwrap(), 0, "the peer learns it at once");
+        drop((first, second));
+    }
+
+    #[tokio::test]
+    async fn bytes_without_descriptors_are_read() {
+        let (socket, mut peer) = connected(&Closer::start().unwrap());
+        peer.write_all(b"hello").unwrap();
+        let mut buffer = [0; 16];
+        assert_eq!((&socket).read(&mut buffer).await.unwrap(), 5);
+        assert_eq!(socket.send(b"welcome", None).await.unwrap(), 7);
+        assert_eq!(peer.read(&mut buffer).unwrap(), 7);
+        drop(peer);
+        assert_eq!((&socket).read(&mut buffer).await.unwrap(), 0);
+    }
+}
