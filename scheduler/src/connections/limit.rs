@@ -1,4 +1,4 @@
-//! Limit on connections, disconnected clients and joined processes of one principal (user and container).
+//! Limit on connections, disconnected clients and joined processes of one principal.
 //!
 //! Each of these costs the daemon descriptors. The daemon's own principal has no limit: an administrator must
 //! be able to connect when users have reached their limits.
@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use crate::identity::Principal;
 
-/// Limit on the number of connections of one principal (user and container).
+/// Limit on the number of connections of one principal.
 #[derive(Clone, Debug)]
 pub(crate) struct ConnectionLimit {
     /// Principal of the daemon itself, which has no limit.
@@ -118,7 +118,7 @@ mod tests {
     const DOCKER: &str = "/system.slice/docker-1f2e.scope";
 
     fn limit_of_daemon_in(group: Option<&str>) -> ConnectionLimit {
-        ConnectionLimit { own: Principal::in_groups(0, group), most: 9 }
+        ConnectionLimit { own: Principal::seen_from(group, 0, group), most: 9 }
     }
 
     fn root_in(group: &str) -> Principal {
@@ -139,7 +139,9 @@ mod tests {
     #[test]
     fn a_daemon_in_a_container_does_not_limit_its_own_user_there() {
         let limit = limit_of_daemon_in(Some(DOCKER));
-        assert!(limit.allows(&root_in(DOCKER), 1000));
+        let beside = |uid| Principal::seen_from(Some(DOCKER), uid, Some(DOCKER));
+        assert!(limit.allows(&beside(0), 1000));
+        assert!(!limit.allows(&beside(1000), 9));
         assert!(!limit.allows(&root_in("/docker/other"), 9));
         assert!(!limit.allows(&root_in("/"), 9));
         let with_own_namespace = limit_of_daemon_in(Some("/"));

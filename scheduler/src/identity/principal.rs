@@ -1,12 +1,14 @@
 //! The principal of a process: its user together with its container, if it is in one.
 //!
 //! Limits count by principal. Root in a container without a user namespace has user id 0, like the system's
-//! daemon, so a user id alone would not distinguish the two. The kernel may not say which container a process
-//! is in (another PID namespace, or the process has died). All such processes of a user are one principal.
+//! daemon, and can become any other user. So all users of a container are one principal. Only in the daemon's
+//! own container is each user one. The kernel may not say which container a process is in (another PID
+//! namespace, or the process has died). All such processes of a user are one principal.
 //!
 //! A user's own service manager may make containers at will. All containers of one manager are one principal.
 
 use std::fmt;
+use std::sync::LazyLock;
 
 use gpushare_sys::process;
 use serde::{Deserialize, Serialize};
@@ -22,11 +24,32 @@ enum Location {
     Unknown,
 }
 
-/// User with one container, or outside of any. All processes of a principal count together.
+/// User outside of containers or beside the daemon, or a container with all its users. All processes of a
+/// principal count together.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub(crate) struct Principal {
+    /// User id; 0 for a container other than the daemon's, with all its users.
     uid: u32,
     at: Location,
+}
+
+/// Location of the daemon itself.
+static OWN: LazyLock<Location> = LazyLock::new(|| {
+    let groups = process::cgroups(std::process::id());
+    Location::of(groups.iter().map(String::as_str))
+});
+
+impl Location {
+    /// Returns the location of a process by the paths of its control groups.
+    fn of<'a>(groups: impl IntoIterator<Item = &'a str>) -> Self {
+        let mut groups = groups.into_iter().peekable();
+        let is_known = groups.peek().is_some();
+        match groups.find_map(container) {
+            Some(container) => Self::Container(maker(container).to_owned()),
+            None if is_known => Self::Outside,
+            None => Self::Unknown,
+        }
+    }
 }
 
 impl Principal {
@@ -37,20 +60,23 @@ impl Principal {
 
     /// Returns the principal of the daemon itself.
     pub(crate) fn own() -> Self {
-        let groups = process::cgroups(std::process::id());
-        Self::in_groups(rustix::process::geteuid().as_raw(), groups.iter().map(String::as_str))
+        Self::at(rustix::process::geteuid().as_raw(), OWN.clone(), &OWN)
     }
 
     /// Returns the principal of a user's process by the paths of its control groups.
     pub(crate) fn in_groups<'a>(uid: u32, groups: impl IntoIterator<Item = &'a str>) -> Self {
-        let mut groups = groups.into_iter().peekable();
-        let is_known = groups.peek().is_some();
-        let at = match groups.find_map(container) {
-            Some(container) => Location::Container(maker(container).to_owned()),
-            None if is_known => Location::Outside,
-            None => Location::Unknown,
-        };
-        Self { uid, at }
+        Self::at(uid, Location::of(groups), &OWN)
+    }
+
+    /// Returns the principal that a daemon at `own` sees in a user's process in control group `group`.
+    #[cfg(test)]
+    pub(crate) fn seen_from(own: Option<&str>, uid: u32, group: Option<&str>) -> Self {
+        Self::at(uid, Location::of(group), &Location::of(own))
+    }
+
+    fn at(uid: u32, at: Location, own: &Location) -> Self {
+        let is_elsewhere = matches!(at, Location::Container(_)) && at != *own;
+        Self { uid: if is_elsewhere { 0 } else { uid }, at }
     }
 
     /// Returns the user that the processes of the principal belong to.
@@ -126,7 +152,10 @@ impl fmt::Display for Principal {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.at {
             Location::Outside => write!(f, "user {}", self.uid),
-            Location::Container(group) => write!(f, "user {} in container {group}", self.uid),
+            Location::Container(group) if self.at == *OWN => {
+                write!(f, "user {} in container {group}", self.uid)
+            }
+            Location::Container(group) => write!(f, "container {group}"),
             Location::Unknown => write!(f, "user {} in an unknown container", self.uid),
         }
     }
@@ -142,9 +171,9 @@ mod tests {
         let docker = "/system.slice/docker-1f2e.scope";
         assert_eq!(root_in(docker), root_in(&format!("{docker}/init")));
         assert_ne!(root_in(docker), root_in("/docker/other"));
-        assert_eq!(root_in(docker).to_string(), format!("user 0 in container {docker}"));
+        assert_eq!(root_in(docker).to_string(), format!("container {docker}"));
         let beside = root_in("/../9c3b/init/x");
-        assert_eq!(beside.to_string(), "user 0 in container /../9c3b");
+        assert_eq!(beside.to_string(), "container /../9c3b");
         let old_hierarchies = ["/system.slice/containerd.service", "/docker/1f2e", "/docker/1f2e"];
         assert_eq!(Principal::in_groups(0, old_hierarchies), root_in("/docker/1f2e"));
     }
@@ -157,7 +186,15 @@ mod tests {
         assert_eq!(called("app.slice"), Principal::in_groups(1000, Some("/")));
         let service = "/machine.slice/systemd-nspawn@box.service";
         let inside = Principal::in_groups(0, Some(service));
-        assert_eq!(inside.to_string(), format!("user 0 in container {service}"));
+        assert_eq!(inside.to_string(), format!("container {service}"));
+    }
+
+    #[test]
+    fn root_of_a_container_gains_nothing_by_becoming_other_users() {
+        let docker = "/system.slice/docker-1f2e.scope";
+        assert_eq!(Principal::in_groups(0, Some(docker)), Principal::in_groups(20_001, Some(docker)));
+        let beside = |uid| Principal::seen_from(Some(docker), uid, Some(docker));
+        assert_ne!(beside(0), beside(1000), "in the daemon's own container");
     }
 
     #[test]
