@@ -167,9 +167,8 @@ mod tests {
         let user = |group| Principal::in_groups(1000, Some(group));
         assert!(limit.is_beside_daemon(&user("/user.slice/user-1000.slice/session-1.scope")));
         assert!(!limit.is_beside_daemon(&user(DOCKER)));
-        assert!(
-            !limit.is_beside_daemon(&user("/user.slice/user-1000.slice/user@1000.service/libpod-1.scope"))
-        );
+        let own_container = "/user.slice/user-1000.slice/user@1000.service/libpod-1.scope";
+        assert!(limit.is_beside_daemon(&user(own_container)), "a user names the groups in its slice");
         assert!(!limit.is_beside_daemon(&Principal::in_groups(1000, None)));
         let inside = limit_of_daemon_in(Some(DOCKER));
         assert!(inside.is_beside_daemon(&user(DOCKER)));

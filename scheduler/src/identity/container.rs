@@ -5,10 +5,12 @@
 //!   /kubepods/burstable/pod1/2                     container /kubepods/burstable/pod1/2
 //!   /../9c3b/init                                  container /../9c3b, seen by a daemon in another container
 //!   /user.slice/user-1000.slice/session-3.scope    no container
+//!   /user.slice/user-1000.slice/…/libpod-9.scope   a container that user 1000 made
 //! ```
 //!
 //! A container itself names the control groups inside its own group. So these names are cut off. Otherwise
-//! one container could appear as many.
+//! one container could appear as many. For the same reason a group in a user's own slice is no container,
+//! whatever its name: it belongs to that user.
 
 /// Names of control groups in which each child group is a container or holds containers.
 const FOLDERS: [&str; 4] = ["docker", "lxc", "garden", "libpod_parent"];
@@ -20,16 +22,32 @@ const SLICE: &str = ".slice";
 const PODS: &str = "kubepods";
 /// Suffix of control groups of services, which make their inner groups themselves.
 const SERVICE: &str = ".service";
+/// Beginning of the path of the slice in which systemd keeps the groups of one user.
+const USERS: &str = "/user.slice/user-";
 
 /// Returns the control group of the container to which `group` belongs.
 pub(super) fn container(group: &str) -> Option<&str> {
     match beside(group) {
+        None if owner(group).is_some() => None,
         None => named(group),
         // A slice is no container.
         Some(slice) if slice.ends_with(SLICE) => named(group).or(Some(slice)),
         // The container may choose the names that follow.
         container => container,
     }
+}
+
+/// Returns the user who made the container to which one of `groups` belongs.
+pub(super) fn made_by<'a>(groups: impl IntoIterator<Item = &'a str>) -> Option<u32> {
+    groups
+        .into_iter()
+        .find_map(|group| owner(group).filter(|_| named(group).is_some()))
+}
+
+/// Returns the user in whose own slice a control group is. The user names the groups below.
+fn owner(group: &str) -> Option<u32> {
+    let slice = group.strip_prefix(USERS)?.split('/').next()?;
+    slice.strip_suffix(SLICE)?.parse().ok()
 }
 
 /// Returns the outermost control group that does not hold this daemon. The daemon must see the path relative
@@ -105,7 +123,6 @@ mod tests {
             "/kubepods.slice/kubepods-pod1.slice/cri-containerd-2.scope",
             "/kubepods.slice/kubepods-pod1.slice/2",
             "/kubepods/besteffort",
-            "/user.slice/user-1000.slice/libpod-9.scope",
             "/machine.slice/systemd-nspawn@box.service",
             "/lxc.payload.box",
             "/lxc/box",
@@ -116,11 +133,22 @@ mod tests {
             "/",
             "",
             "/user.slice/user-1000.slice/session-3.scope",
+            "/user.slice/user-1000.slice/user@1000.service/app.slice/docker-x.scope",
             "/init.scope",
             "/system.slice/docker.service",
         ] {
             assert_eq!(container(path), None, "{path}");
         }
+    }
+
+    #[test]
+    fn a_container_in_a_users_slice_is_made_by_that_user() {
+        let by = |group| made_by([group]);
+        assert_eq!(by("/user.slice/user-1000.slice/user@1000.service/app.slice/docker-x.scope"), Some(1000));
+        assert_eq!(by("/user.slice/user-1000.slice/libpod-9.scope"), Some(1000));
+        assert_eq!(by("/user.slice/user-1000.slice/session-3.scope"), None, "sudo works there");
+        assert_eq!(by("/docker/x/user.slice/user-0.slice/docker-y.scope"), None);
+        assert_eq!(made_by(["/", "/user.slice/user-7.slice/docker/x"]), Some(7));
     }
 
     #[test]

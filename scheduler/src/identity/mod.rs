@@ -16,7 +16,7 @@ use std::{fmt, io};
 use gpushare_sys::{peer, process, user_namespace};
 use serde::{Deserialize, Serialize};
 
-use container::container;
+use container::{container, made_by};
 pub(crate) use lineage::{Genealogist, KnownLineage};
 pub(crate) use principal::{Principal, User};
 pub(crate) use watch::{Watch, death};
@@ -40,7 +40,8 @@ impl ProcessId {
 pub(crate) struct PeerProcess {
     pub(crate) pid: u32,
     pub(crate) uid: u32,
-    /// User id of the accountable user: the maker of the process's user namespace if not root, else `uid`.
+    /// User id of the accountable user: of the user who made the process's container or user namespace if
+    /// that is not root, else `uid`.
     ///
     /// A user with subordinate ids therefore counts once. Container engines make namespaces as root, so users
     /// in their containers stay distinct.
@@ -64,8 +65,8 @@ impl PeerProcess {
         let id = process::start_time(pid).map(|start| ProcessId { pid, start });
         let is_alive = || !peer::is_dead(&pidfd);
         let maker = user_namespace::maker(pid).filter(|&maker| maker != 0 && is_alive());
-        let user = maker.unwrap_or(uid);
         let groups = principal::groups(pid, is_alive);
+        let user = made_by(groups.iter().map(String::as_str)).or(maker).unwrap_or(uid);
         Ok(Self {
             pid,
             uid,
@@ -102,6 +103,13 @@ impl PeerProcess {
             (Some(own), Some(theirs)) if own.namespace == theirs.namespace => own.pid,
             _ => self.pid,
         }
+    }
+
+    /// Returns the users whose bindings take the process, the first before the second. In a container that a
+    /// user made, this is that user alone, since root there can become others.
+    pub(crate) fn users(&self) -> [u32; 2] {
+        let maker = made_by(self.groups.iter().map(String::as_str));
+        [maker.unwrap_or(self.uid), self.user]
     }
 
     /// Returns the control group of the container that the process is in; `None` outside of containers.

@@ -5,7 +5,8 @@
 //! own container is each user one. The kernel may not say which container a process is in (another PID
 //! namespace, or the process has died). All such processes of a user are one principal.
 //!
-//! A user's own service manager may make containers at will. All containers of one manager are one principal.
+//! Containers that are made in a user's own slice are that user, who may make them at will. All containers
+//! that one service makes are one principal.
 
 use std::fmt;
 use std::sync::LazyLock;
@@ -13,7 +14,7 @@ use std::sync::LazyLock;
 use gpushare_sys::process;
 use serde::{Deserialize, Serialize};
 
-use super::container::{container, maker, pod};
+use super::container::{container, made_by, maker, pod};
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -60,7 +61,9 @@ impl Principal {
 
     /// Returns the principal of the daemon itself.
     pub(crate) fn own() -> Self {
-        Self::at(rustix::process::geteuid().as_raw(), OWN.clone(), &OWN)
+        let groups = process::cgroups(std::process::id());
+        let maker = made_by(groups.iter().map(String::as_str));
+        Self::at(maker.unwrap_or(rustix::process::geteuid().as_raw()), OWN.clone(), &OWN)
     }
 
     /// Returns the principal of a user's process by the paths of its control groups.
@@ -179,14 +182,21 @@ mod tests {
     }
 
     #[test]
-    fn all_containers_of_one_users_manager_are_one_principal() {
+    fn all_containers_of_one_service_are_one_principal() {
+        let service = "/machine.slice/systemd-nspawn@box.service";
+        let called = |name: &str| Principal::in_groups(0, Some(format!("{service}/{name}/x").as_str()));
+        assert_eq!(called("libpod-1.scope"), called("docker/2"));
+        assert_eq!(called("init").to_string(), format!("container {service}"));
+    }
+
+    #[test]
+    fn containers_in_a_users_slice_are_that_user() {
         let manager = "/user.slice/user-1000.slice/user@1000.service";
         let called = |name: &str| Principal::in_groups(1000, Some(format!("{manager}/{name}/x").as_str()));
-        assert_eq!(called("libpod-1.scope"), called("docker/2"));
-        assert_eq!(called("app.slice"), Principal::in_groups(1000, Some("/")));
-        let service = "/machine.slice/systemd-nspawn@box.service";
-        let inside = Principal::in_groups(0, Some(service));
-        assert_eq!(inside.to_string(), format!("container {service}"));
+        for name in ["app.slice", "libpod-1.scope", "docker/2", "app.slice/docker-x.scope"] {
+            assert_eq!(called(name), Principal::in_groups(1000, Some("/")));
+            assert_eq!(called(name).user(), User::Uid(1000));
+        }
     }
 
     #[test]

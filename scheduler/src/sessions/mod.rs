@@ -102,7 +102,7 @@ impl Sessions {
     /// A container chooses the user ids of its processes. So bindings to users count only for processes
     /// `beside` the daemon: outside of containers, or in the daemon's own one.
     pub(crate) fn bound(&self, peer: &PeerProcess, beside: bool) -> Option<SessionId> {
-        let users = [peer.uid, peer.user];
+        let users = peer.users();
         self.by_binding(if beside { &users } else { &[] }, &peer.groups)
     }
 

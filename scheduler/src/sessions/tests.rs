@@ -48,6 +48,10 @@ fn a_binding_to_a_user_counts_only_beside_the_daemon() {
     inside.groups = ["/docker/1f2e".to_owned()].into();
     let group = bound_to(&mut sessions, Binding::Cgroup("/docker".into()));
     assert_eq!(sessions.bound(&inside, false), Some(group), "a container cannot choose its control group");
+    let theirs = bound_to(&mut sessions, Binding::Uid(70_001));
+    let own_container = "/user.slice/user-70001.slice/user@70001.service/app.slice/docker-x.scope";
+    (inside.user, inside.groups) = (70_001, [own_container.to_owned()].into());
+    assert_eq!(sessions.bound(&inside, true), Some(theirs), "its root can become any user");
 }
 
 #[test]
