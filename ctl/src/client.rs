@@ -37,6 +37,11 @@ pub(crate) enum ClientError {
     )]
     Denied(PathBuf),
     #[error(
+        "user {uid} listens at {path}, who is neither root nor this user; remove that folder, or name your own \
+         daemon with --runtime-dir"
+    )]
+    Stranger { path: PathBuf, uid: u32 },
+    #[error(
         "{path} is {what}, not the socket of a daemon; remove it, or choose another folder with --runtime-dir"
     )]
     NotASocket { path: PathBuf, what: &'static str },
@@ -68,7 +73,7 @@ impl CommandError for ClientError {
     fn code(&self) -> u8 {
         match self {
             Self::Absent(_) | Self::Silent(_) | Self::Gone(_) => exit::DAEMON_DOWN,
-            Self::Denied(_) => exit::PERMISSION,
+            Self::Denied(_) | Self::Stranger { .. } => exit::PERMISSION,
             Self::Refused(failure) => match failure.code {
                 FailureCode::Permission => exit::PERMISSION,
                 FailureCode::NotFound => exit::NOT_FOUND,
@@ -142,6 +147,10 @@ impl<D: Door> Client<D> {
     pub(crate) fn connect(dir: &RuntimeDir) -> Result<Self, ClientError> {
         let path = (D::PATH)(dir);
         let mut client = Self { stream: open(&path)?, path, door: std::marker::PhantomData };
+        let uid = client.peer().uid;
+        if !dir.may_hold_daemon_of(uid) {
+            return Err(ClientError::Stranger { path: client.path, uid });
+        }
         let reply = client.ask(&(D::HELLO)(Hello::new(Role::Tool)))?;
         match D::ready(&reply) {
             Some(PROTOCOL) => Ok(client),

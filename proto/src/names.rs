@@ -1,6 +1,7 @@
 //! Names of environment variables, folders, files and sockets.
 
 use std::ffi::OsString;
+use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
 /// Environment variable: path of a file (mode 0600) that holds the session's token.
@@ -57,12 +58,16 @@ pub fn requirement(variable: impl Fn(&'static str) -> Option<OsString>) -> Optio
 
 /// Runtime folder of one daemon: the folder of its sockets and other files.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct RuntimeDir(PathBuf);
+pub struct RuntimeDir {
+    root: PathBuf,
+    /// User whose own folder was guessed; `None` for a folder that a setting names, and for the system's.
+    guessed_for: Option<u32>,
+}
 
 impl RuntimeDir {
     /// Returns the runtime folder at `root`.
     pub fn new(root: impl Into<PathBuf>) -> Self {
-        Self(root.into())
+        Self { root: root.into(), guessed_for: None }
     }
 
     /// Returns the runtime folder of the system's daemon.
@@ -72,10 +77,11 @@ impl RuntimeDir {
 
     /// Returns the user's own runtime folder: `$XDG_RUNTIME_DIR/gpushare`, else `/tmp/gpushare-UID`.
     pub fn user(xdg_runtime_dir: Option<OsString>, uid: u32) -> Self {
-        match xdg_runtime_dir.filter(|dir| Path::new(dir).is_absolute()) {
-            Some(dir) => Self(PathBuf::from(dir).join("gpushare")),
-            None => Self(PathBuf::from(format!("/tmp/gpushare-{uid}"))),
-        }
+        let root = match xdg_runtime_dir.filter(|dir| Path::new(dir).is_absolute()) {
+            Some(dir) => PathBuf::from(dir).join("gpushare"),
+            None => PathBuf::from(format!("/tmp/gpushare-{uid}")),
+        };
+        Self { root, guessed_for: Some(uid) }
     }
 
     /// Returns the folders in which a process looks for its daemon, in order: only `override_dir`
@@ -86,19 +92,35 @@ impl RuntimeDir {
         uid: u32,
     ) -> Vec<Self> {
         match override_dir.filter(|dir| !dir.is_empty()) {
-            Some(dir) => vec![Self(PathBuf::from(dir))],
+            Some(dir) => vec![Self::new(dir)],
             None => vec![Self::system(), Self::user(xdg_runtime_dir, uid)],
+        }
+    }
+
+    /// Returns whether a listener of user `listener` in this folder can be the daemon that is looked for.
+    ///
+    /// Only root can make the system's folder, and a setting that names a folder is believed. A folder that
+    /// was guessed may be a stranger's, as in `/tmp`. There the listener must be the user's own, or root's.
+    /// The owner of a private folder around it (`$XDG_RUNTIME_DIR`) is believed too.
+    pub fn may_hold_daemon_of(&self, listener: u32) -> bool {
+        let of_folder = || {
+            let around = self.root.parent()?.metadata().ok()?;
+            (around.mode() & 0o022 == 0).then_some(around.uid())
+        };
+        match self.guessed_for {
+            Some(uid) => [0, uid].contains(&listener) || of_folder() == Some(listener),
+            None => true,
         }
     }
 
     /// Returns the path of the daemon's runtime folder.
     pub fn root(&self) -> &Path {
-        &self.0
+        &self.root
     }
 
     /// Returns the folder of the tenant socket alone, which is mounted into containers.
     pub fn tenant_dir(&self) -> PathBuf {
-        self.0.join("tenant")
+        self.root.join("tenant")
     }
 
     /// Returns the path of the tenant socket, for processes that use a card.
@@ -108,12 +130,12 @@ impl RuntimeDir {
 
     /// Returns the path of the admin socket (mode 0600).
     pub fn admin_socket(&self) -> PathBuf {
-        self.0.join("admin.sock")
+        self.root.join("admin.sock")
     }
 
     /// Returns the path of the registry file (sessions, usage, processes) without a separate state folder.
     pub fn registry(&self) -> PathBuf {
-        self.0.join(REGISTRY)
+        self.root.join(REGISTRY)
     }
 
     /// Returns the default path of the audit log. The daemon's configuration may name another file.
@@ -123,18 +145,18 @@ impl RuntimeDir {
 
     /// Returns the path of the log of a daemon that `gpushare-ctl run` started.
     pub fn log(&self) -> PathBuf {
-        self.0.join("scheduler.log")
+        self.root.join("scheduler.log")
     }
 
     /// Returns the folder with the token files of the sessions that `gpushare-ctl run` registered.
     pub fn tokens_dir(&self) -> PathBuf {
-        self.0.join("tokens")
+        self.root.join("tokens")
     }
 
     /// Returns the path of the symbolic link to a state folder elsewhere. Tools follow the link to token
     /// files and the audit log, even while no daemon runs.
     pub fn state_link(&self) -> PathBuf {
-        self.0.join("state")
+        self.root.join("state")
     }
 
     /// Returns the folder for data that outlives a restart of the machine: the target of
@@ -144,19 +166,40 @@ impl RuntimeDir {
         match std::fs::read_link(self.state_link()) {
             Ok(folder) if folder.is_absolute() => folder,
             _ if *self == Self::system() => SYSTEM_STATE_DIR.into(),
-            _ => self.0.clone(),
+            _ => self.root.clone(),
         }
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::fs::Permissions;
+    use std::os::unix::fs::PermissionsExt as _;
+
     use super::*;
 
     #[test]
     fn an_override_is_the_only_candidate() {
         let dirs = RuntimeDir::candidates(Some("/x".into()), Some("/run/user/7".into()), 7);
         assert_eq!(dirs, [RuntimeDir::new("/x")]);
+    }
+
+    #[test]
+    fn a_strangers_listener_in_a_guessed_folder_is_not_believed() {
+        let believed = |dir: RuntimeDir| [0, 7, 8].map(|uid| dir.may_hold_daemon_of(uid));
+        assert_eq!(believed(RuntimeDir::user(None, 7)), [true, true, false]);
+        assert_eq!(believed(RuntimeDir::system()), [true; 3]);
+        assert_eq!(believed(RuntimeDir::new("/tmp/gpushare-7")), [true; 3], "a setting names it");
+        let folder = std::env::temp_dir().join(format!("gpushare-around-{}", std::process::id()));
+        std::fs::create_dir_all(&folder).unwrap();
+        let owner = folder.metadata().unwrap().uid();
+        for (mode, private) in [(0o700, true), (0o1777, false)] {
+            std::fs::set_permissions(&folder, Permissions::from_mode(mode)).unwrap();
+            let dir = RuntimeDir::user(Some(folder.clone().into()), owner + 1);
+            assert_eq!(dir.may_hold_daemon_of(owner), private || owner == 0);
+            assert!(!dir.may_hold_daemon_of(owner + 2));
+        }
+        std::fs::remove_dir_all(&folder).unwrap();
     }
 
     #[test]
@@ -173,7 +216,8 @@ mod tests {
     #[test]
     fn the_system_comes_before_the_user() {
         let dirs = RuntimeDir::candidates(None, Some("/run/user/7".into()), 7);
-        assert_eq!(dirs, [RuntimeDir::system(), RuntimeDir::new("/run/user/7/gpushare")]);
+        assert_eq!(dirs[0], RuntimeDir::system());
+        assert_eq!(dirs[1].root(), Path::new("/run/user/7/gpushare"));
         let dirs = RuntimeDir::candidates(None, None, 7);
         assert_eq!(dirs[1].tenant_socket(), Path::new("/tmp/gpushare-7/tenant/scheduler.sock"));
     }

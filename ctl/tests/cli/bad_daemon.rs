@@ -1,5 +1,7 @@
 //! Daemons that are not there, not ours, or not willing.
 
+use std::fs::{self, Permissions};
+use std::os::unix::fs::PermissionsExt as _;
 use std::os::unix::net::UnixListener;
 use std::path::Path;
 
@@ -26,6 +28,30 @@ fn a_daemon_that_is_down() {
     // The stale socket of a daemon that was killed.
     drop(UnixListener::bind(&socket).unwrap());
     assert_eq!(fails(&mut ctl(folder.path(), &["status"]), 3), expected);
+}
+
+#[test]
+fn a_strangers_daemon_in_the_users_folder() {
+    if !rustix::process::geteuid().is_root() {
+        eprintln!("skipped: only root can listen as another user");
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let root = folder.path().join("gpushare");
+    fs::create_dir(&root).unwrap();
+    // As in `/tmp`, anybody may make the user's folder.
+    for folder in [folder.path(), &root] {
+        fs::set_permissions(folder, Permissions::from_mode(0o1777)).unwrap();
+    }
+    let socket = RuntimeDir::new(&root).admin_socket();
+    let listen = || {
+        rustix::thread::set_thread_uid(rustix::fs::Uid::from_raw(65534)).unwrap();
+        UnixListener::bind(&socket).unwrap()
+    };
+    let _stranger = std::thread::scope(|scope| scope.spawn(listen).join().unwrap());
+    let mut status = ctl(folder.path(), &["status"]);
+    let sentence = fails(status.env_remove("GPUSHARE_RUNTIME_DIR"), 4);
+    assert!(sentence.contains("user 65534 listens at"), "{sentence}");
 }
 
 #[test]

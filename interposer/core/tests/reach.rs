@@ -11,6 +11,7 @@ use std::process::Command;
 use std::thread;
 
 use gpushare_client::daemon::address::{Address, ConnectError};
+use gpushare_proto::names::RuntimeDir;
 
 /// Variable with the socket for a process that another test starts.
 const SOCKET: &str = "GPUSHARE_TEST_SOCKET";
@@ -105,6 +106,27 @@ fn a_later_socket_without_permission_means_absence() {
     let error = without_rights(|| error(&[&nobody, &path]));
     assert!(is_unreachable(&error, &path, libc::EACCES), "{error}");
     assert!(error.is_absence());
+}
+
+#[test]
+fn a_strangers_listener_in_the_users_folder_is_no_daemon() {
+    let folder = tempfile::tempdir().unwrap();
+    // As in `/tmp`, anybody may make the user's folder.
+    fs::set_permissions(&folder, Permissions::from_mode(0o1777)).unwrap();
+    let listener = without_rights(|| {
+        let tenant = folder.path().join("gpushare/tenant");
+        fs::create_dir_all(&tenant).unwrap();
+        UnixListener::bind(tenant.join("scheduler.sock")).unwrap()
+    });
+    thread::spawn(move || listener.incoming().for_each(drop));
+    let guessed = RuntimeDir::user(Some(folder.path().into()), 70_000);
+    let ask = |dir| Address::in_dirs(vec![RuntimeDir::new("/nonexistent"), dir], None, None);
+    let error = ask(guessed).session_memory().unwrap_err();
+    assert!(error.is_absence() && error.to_string().contains("who is neither root"), "{error}");
+    let error = ask(RuntimeDir::new(folder.path().join("gpushare")))
+        .session_memory()
+        .unwrap_err();
+    assert!(matches!(error, ConnectError::Broken(..)), "a folder that a setting names is believed: {error}");
 }
 
 #[test]

@@ -15,7 +15,7 @@ use gpushare_proto::page::Page;
 use gpushare_proto::tenant::{
     CardPart, Failure, Hello, Returning, Role, SessionMemory, TenantReply, TenantRequest, Welcome,
 };
-use gpushare_sys::{page, socket};
+use gpushare_sys::{page, peer, socket};
 
 use super::connection::{Connection, HELLO_TIMEOUT, send};
 use super::machine_config::{MachineConfig, MachineConfigError};
@@ -94,10 +94,33 @@ fn list(paths: &[PathBuf]) -> String {
 /// Sockets of the daemon and the process's token, read once from the environment.
 #[derive(Clone, Debug)]
 pub struct Address {
-    sockets: Vec<PathBuf>,
+    sockets: Vec<Socket>,
     token: Option<Token>,
     /// Setting that forbids this process to use the GPU without a daemon.
     pub required: Option<Requirement>,
+}
+
+/// Socket on which a daemon may listen.
+#[derive(Clone, Debug)]
+struct Socket {
+    path: PathBuf,
+    /// Runtime folder of the socket; `None` for a socket that is believed whoever listens there.
+    dir: Option<RuntimeDir>,
+}
+
+impl Socket {
+    /// Connects to the socket. A listener that cannot be this process's daemon is refused.
+    fn connect(&self, patience: Duration) -> io::Result<UnixStream> {
+        let stream = connect(&self.path, patience)?;
+        let listener = peer::credentials(&stream)?.uid;
+        match &self.dir {
+            Some(dir) if !dir.may_hold_daemon_of(listener) => Err(io::Error::new(
+                ErrorKind::PermissionDenied,
+                format!("user {listener} listens there, who is neither root nor this user"),
+            )),
+            _ => Ok(stream),
+        }
+    }
 }
 
 /// Setting because of which a process must not use the GPU without a daemon.
@@ -133,12 +156,18 @@ impl Address {
             true => Some(Requirement::MachineConfig),
             false => names::requirement(variable).map(Requirement::Variable),
         };
-        let sockets = dirs.iter().map(RuntimeDir::tenant_socket).collect();
-        Ok(Self::new(sockets, token, required))
+        Ok(Self::in_dirs(dirs, token, required))
     }
 
-    /// Creates the address of a daemon at one of `sockets`, tried in order.
-    pub fn new(sockets: Vec<PathBuf>, token: Option<Token>, required: Option<Requirement>) -> Self {
+    /// Creates the address of a daemon in one of the folders `dirs`, tried in order.
+    pub fn in_dirs(dirs: Vec<RuntimeDir>, token: Option<Token>, required: Option<Requirement>) -> Self {
+        let socket = |dir: RuntimeDir| Socket { path: dir.tenant_socket(), dir: Some(dir) };
+        Self { sockets: dirs.into_iter().map(socket).collect(), token, required }
+    }
+
+    /// Creates the address of a daemon at one of the sockets `paths`, tried in order.
+    pub fn new(paths: Vec<PathBuf>, token: Option<Token>, required: Option<Requirement>) -> Self {
+        let sockets = paths.into_iter().map(|path| Socket { path, dir: None }).collect();
         Self { sockets, token, required }
     }
 
@@ -206,8 +235,9 @@ impl Address {
     /// the cards. A daemon that refuses this user is skipped: the next one manages none of its cards.
     fn connect_any(&self, patience: Duration) -> Result<(&PathBuf, UnixStream), ConnectError> {
         let mut unreachable: Option<ConnectError> = None;
-        for (nth, path) in self.sockets.iter().enumerate() {
-            let cause = match connect(path, patience) {
+        for (nth, socket) in self.sockets.iter().enumerate() {
+            let path = &socket.path;
+            let cause = match socket.connect(patience) {
                 Ok(stream) => return Ok((path, stream)),
                 Err(cause) if matches!(cause.kind(), ErrorKind::NotFound | ErrorKind::ConnectionRefused) => {
                     continue;
@@ -225,7 +255,8 @@ impl Address {
                 unreachable = Some(error);
             }
         }
-        Err(unreachable.unwrap_or_else(|| ConnectError::Absent(self.sockets.clone())))
+        let paths = || self.sockets.iter().map(|socket| socket.path.clone()).collect();
+        Err(unreachable.unwrap_or_else(|| ConnectError::Absent(paths())))
     }
 }
 
