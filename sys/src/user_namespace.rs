@@ -1,4 +1,4 @@
-//! Creator of the user namespace in which a process runs.
+//! User namespace in which a process runs, and its creator.
 //!
 //! A user with subordinate ids (`/etc/subuid`, tens of thousands on most distributions) can become each of
 //! them in a user namespace of its own. The kernel treats these as other users, but it also knows the creator
@@ -14,9 +14,18 @@ const GET_OWNER_UID: libc::Ioctl = 0xb704;
 /// Deepest nesting of user namespaces that the kernel allows.
 const DEEPEST: usize = 33;
 
-/// Returns the user who created the outermost namespace around the process that is inside this process's
-/// namespace. Returns `None` if both are in the same namespace, or if the namespace cannot be read.
-pub fn maker(pid: u32) -> Option<u32> {
+/// User namespace beside this process's own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Namespace {
+    /// User who created the namespace.
+    pub maker: u32,
+    /// Inode number, which no other living namespace has.
+    pub number: u64,
+}
+
+/// Returns the outermost user namespace around a process that is inside this process's namespace. Returns
+/// `None` if both are in the same namespace, or if the namespace cannot be read.
+pub fn outermost(pid: u32) -> Option<Namespace> {
     let own = identity(&File::open("/proc/self/ns/user").ok()?)?;
     let mut inner = File::open(format!("/proc/{pid}/ns/user")).ok()?;
     if identity(&inner)? == own {
@@ -25,7 +34,8 @@ pub fn maker(pid: u32) -> Option<u32> {
     for _ in 0..DEEPEST {
         let outer = parent(&inner)?;
         if identity(&outer)? == own {
-            return owner(&inner);
+            let (_, number) = identity(&inner)?;
+            return Some(Namespace { maker: owner(&inner)?, number });
         }
         inner = outer;
     }
@@ -55,7 +65,7 @@ fn owner(namespace: &File) -> Option<u32> {
 
 #[cfg(test)]
 mod tests {
-    use std::io::Read;
+    use std::io::{BufRead, BufReader};
     use std::os::unix::process::CommandExt;
     use std::process::{Command, Stdio};
 
@@ -64,25 +74,26 @@ mod tests {
     #[test]
     fn a_user_in_namespaces_of_its_own_is_told_however_deep_they_are() {
         let own = rustix::process::geteuid();
-        assert_eq!(maker(std::process::id()), None);
-        assert_eq!(maker(u32::MAX), None);
+        assert_eq!(outermost(std::process::id()), None);
+        assert_eq!(outermost(u32::MAX), None);
         let user = if own.is_root() { 12345 } else { own.as_raw() };
         for nested in ["", "unshare --user --map-root-user"] {
             let mut command = Command::new("unshare");
             command.args(["--user", "--map-root-user", "sh", "-c"]);
-            command.arg(format!("exec {nested} sh -c 'echo in; exec cat'"));
+            command.arg(format!("readlink /proc/self/ns/user; exec {nested} sh -c 'echo in; exec cat'"));
             let child = command.uid(user).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn();
             let mut child = child.unwrap();
-            let mut said = [0; 3];
-            if child.stdout.as_mut().unwrap().read_exact(&mut said).is_err() {
+            let mut said = BufReader::new(child.stdout.take().unwrap()).lines().map_while(Result::ok);
+            let (Some(outer), Some(_)) = (said.next(), said.next()) else {
                 eprintln!("skipped: this machine does not allow user namespaces");
                 child.wait().unwrap();
                 return;
-            }
-            let told = maker(child.id());
+            };
+            let told = outermost(child.id());
             drop(child.stdin.take());
             child.wait().unwrap();
-            assert_eq!(told, Some(user), "{nested}");
+            let number = outer.trim_start_matches("user:[").trim_end_matches(']').parse().unwrap();
+            assert_eq!(told, Some(Namespace { maker: user, number }), "{nested}");
         }
     }
 }

@@ -13,7 +13,8 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::{fmt, io};
 
-use gpushare_sys::{peer, process, user_namespace};
+use gpushare_sys::user_namespace::{self, Namespace};
+use gpushare_sys::{peer, process};
 use serde::{Deserialize, Serialize};
 
 use container::{container, made_by};
@@ -54,6 +55,8 @@ pub(crate) struct PeerProcess {
     /// Paths of the control groups of the process when it connected; empty if they are not known.
     pub(crate) groups: Arc<[String]>,
     pub(crate) lineage: KnownLineage,
+    /// Name of the process's user namespace if root made it: `userns:` and the number.
+    namespace: Option<String>,
     inside: Option<process::Inside>,
 }
 
@@ -64,16 +67,24 @@ impl PeerProcess {
         let pidfd = peer::pidfd(&socket, pid)?;
         let id = process::start_time(pid).map(|start| ProcessId { pid, start });
         let is_alive = || !peer::is_dead(&pidfd);
-        let maker = user_namespace::maker(pid).filter(|&maker| maker != 0 && is_alive());
+        let namespace = user_namespace::outermost(pid).filter(|_| is_alive());
         let groups = principal::groups(pid, is_alive);
-        let user = made_by(groups.iter().map(String::as_str)).or(maker).unwrap_or(uid);
+        let of_container = made_by(groups.iter().map(String::as_str));
+        let (user, namespace) = match (of_container, namespace) {
+            (Some(maker), _) => (maker, None),
+            // Root makes them for containers, whose users are many.
+            (None, Some(Namespace { maker: 0, number })) => (uid, Some(format!("userns:{number}"))),
+            (None, Some(Namespace { maker, .. })) => (maker, None),
+            (None, None) => (uid, None),
+        };
         Ok(Self {
             pid,
             uid,
             user,
             id,
-            principal: Principal::in_groups(user, groups.iter().map(String::as_str)),
+            principal: Principal::new(user, groups.iter().map(String::as_str), namespace.as_deref()),
             groups: groups.into(),
+            namespace,
             lineage: KnownLineage::default(),
             pidfd: Arc::new(pidfd),
             inside: process::inside(pid),
@@ -112,9 +123,11 @@ impl PeerProcess {
         [maker.unwrap_or(self.uid), self.user]
     }
 
-    /// Returns the control group of the container that the process is in; `None` outside of containers.
+    /// Returns the control group of the container that the process is in, else the name of the user namespace
+    /// that root made for it; `None` outside of containers.
     fn container(&self) -> Option<&str> {
-        self.groups.iter().find_map(|group| container(group))
+        let by_group = self.groups.iter().find_map(|group| container(group));
+        by_group.or(self.namespace.as_deref())
     }
 }
 
@@ -155,6 +168,8 @@ impl fmt::Display for ImplicitKey {
 
 #[cfg(test)]
 mod tests {
+    use std::process::{Command, Stdio};
+
     use super::*;
 
     #[test]
@@ -169,6 +184,52 @@ mod tests {
         assert_eq!(process.pid_as_seen_by(&inside("pid:[1]", 9)), 7);
         assert_eq!(process.pid_as_seen_by(&inside("pid:[2]", 9)), own.pid);
         assert_eq!(process.pid_as_seen_by(&PeerProcess { inside: None, ..own.clone() }), own.pid);
+    }
+
+    /// Variable with the socket to which the process of another test connects.
+    const SOCKET: &str = "GPUSHARE_TEST_SOCKET";
+
+    #[test]
+    fn a_process_in_a_user_namespace_is_its_makers_or_in_a_container() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("socket");
+        let listener = std::os::unix::net::UnixListener::bind(&path).unwrap();
+        let test = "identity::tests::a_process_that_connects";
+        let mut child = Command::new("unshare")
+            .args(["--user", "--map-root-user"])
+            .arg(std::env::current_exe().unwrap())
+            .args(["--exact", test, "--ignored"])
+            .env(SOCKET, &path)
+            .stdout(Stdio::null())
+            .spawn()
+            .unwrap();
+        listener.set_nonblocking(true).unwrap();
+        let stream = loop {
+            match listener.accept() {
+                Ok((stream, _)) => break stream,
+                Err(_) if child.try_wait().unwrap().is_some() => {
+                    eprintln!("skipped: this machine does not allow user namespaces");
+                    return;
+                }
+                Err(_) => std::thread::yield_now(),
+            }
+        };
+        let user = PeerProcess::of(&stream).unwrap().principal.user();
+        drop(stream);
+        child.wait().unwrap();
+        let own = rustix::process::geteuid();
+        match own.is_root() {
+            true => assert!(matches!(&user, User::Container(name) if name.starts_with("userns:")), "{user}"),
+            false => assert_eq!(user, User::Uid(own.as_raw())),
+        }
+    }
+
+    #[test]
+    #[ignore = "started by another test"]
+    fn a_process_that_connects() {
+        let socket = std::env::var_os(SOCKET).unwrap();
+        let mut stream = std::os::unix::net::UnixStream::connect(socket).unwrap();
+        io::copy(&mut stream, &mut io::sink()).unwrap();
     }
 
     #[test]

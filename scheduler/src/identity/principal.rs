@@ -5,6 +5,9 @@
 //! own container is each user one. The kernel may not say which container a process is in (another PID
 //! namespace, or the process has died). All such processes of a user are one principal.
 //!
+//! A user namespace that root made is a container too, whatever its control group is called: its root can
+//! become each of its users.
+//!
 //! Containers that are made in a user's own slice are that user, who may make them at will. All containers
 //! that one service makes are one principal.
 
@@ -20,7 +23,8 @@ use super::container::{container, made_by, maker, pod};
 #[serde(rename_all = "snake_case")]
 enum Location {
     Outside,
-    /// Path of the control group of the container, or of the service that made it.
+    /// Path of the control group of the container, or of the service that made it; else the name of the
+    /// container's user namespace.
     Container(String),
     Unknown,
 }
@@ -66,9 +70,25 @@ impl Principal {
         Self::at(maker.unwrap_or(rustix::process::geteuid().as_raw()), OWN.clone(), &OWN)
     }
 
+    /// Returns the principal of a user's process by the paths of its control groups, and by the name of its
+    /// user namespace if root made that.
+    pub(super) fn new<'a>(
+        uid: u32,
+        groups: impl IntoIterator<Item = &'a str>,
+        namespace: Option<&str>,
+    ) -> Self {
+        let at = match (Location::of(groups), namespace) {
+            (container @ Location::Container(_), _) => container,
+            (_, Some(namespace)) => Location::Container(namespace.to_owned()),
+            (at, None) => at,
+        };
+        Self::at(uid, at, &OWN)
+    }
+
     /// Returns the principal of a user's process by the paths of its control groups.
+    #[cfg(test)]
     pub(crate) fn in_groups<'a>(uid: u32, groups: impl IntoIterator<Item = &'a str>) -> Self {
-        Self::at(uid, Location::of(groups), &OWN)
+        Self::new(uid, groups, None)
     }
 
     /// Returns the principal that a daemon at `own` sees in a user's process in control group `group`.
@@ -117,7 +137,8 @@ pub(super) fn groups(pid: u32, is_alive: impl FnOnce() -> bool) -> Vec<String> {
 #[serde(rename_all = "snake_case")]
 pub(crate) enum User {
     Uid(u32),
-    /// Path of the control group of a pod, or of a container outside of pods.
+    /// Path of the control group of a pod, or of a container outside of pods; else `userns:` and the number of
+    /// the container's user namespace.
     Container(String),
     /// User id of processes whose container the kernel did not report.
     Unlocated(u32),
@@ -134,9 +155,9 @@ impl User {
 
     /// Returns the user that an administrator names: by user id, or by the control group of a container.
     pub(crate) fn named(name: &str) -> Option<Self> {
-        match name.strip_prefix('/') {
-            Some(_) => Some(Self::Container(pod(name.trim_end_matches('/')).to_owned())),
-            None => Some(Self::Uid(name.parse().ok()?)),
+        match name.starts_with('/') || name.starts_with("userns:") {
+            true => Some(Self::Container(pod(name.trim_end_matches('/')).to_owned())),
+            false => Some(Self::Uid(name.parse().ok()?)),
         }
     }
 }
@@ -197,6 +218,17 @@ mod tests {
             assert_eq!(called(name), Principal::in_groups(1000, Some("/")));
             assert_eq!(called(name).user(), User::Uid(1000));
         }
+    }
+
+    #[test]
+    fn a_user_namespace_that_root_made_is_a_container() {
+        let system = "/system.slice/payload.service";
+        let inside = |uid| Principal::new(uid, Some(system), Some("userns:4026532610"));
+        assert_eq!(inside(300_000), inside(301_000));
+        assert_eq!(inside(301_000).user(), User::named("userns:4026532610").unwrap());
+        assert_ne!(inside(300_000), Principal::in_groups(300_000, Some(system)));
+        let docker = Some("/docker/1f2e");
+        assert_eq!(Principal::new(0, docker, Some("userns:1")), Principal::in_groups(0, docker));
     }
 
     #[test]
