@@ -73,9 +73,9 @@ impl Engine {
 
     /// Returns the name of a session for a client. A session of another user is named by its number only.
     fn name_for(&self, client: ClientId, session: SessionId) -> String {
-        let user = self.clients.get(client).map(|client| client.peer.user);
+        let user = self.clients.get(client).map(|client| client.peer.principal.user());
         match self.sessions.get(session) {
-            Some(found) if user == Some(found.uid()) => found.name.clone(),
+            Some(found) if user.is_some_and(|user| found.is_of(&user)) => found.name.clone(),
             _ => session.to_string(),
         }
     }

@@ -108,6 +108,11 @@ impl Session {
         }
     }
 
+    /// Returns whether a user made the session. Root in a container is another user than the machine's.
+    pub(crate) fn is_of(&self, user: &User) -> bool {
+        self.user().unwrap_or(User::Uid(self.uid())) == *user
+    }
+
     /// Returns whether the session lasts until an administrator deletes it.
     pub(crate) fn is_kept(&self) -> bool {
         matches!(self.origin, Origin::Created { .. })

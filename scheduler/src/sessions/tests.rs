@@ -55,6 +55,16 @@ fn a_binding_to_a_user_counts_only_beside_the_daemon() {
 }
 
 #[test]
+fn root_in_a_container_is_not_the_machines_root() {
+    let [one, other] = ["/docker/1", "/docker/2"].map(|group| User::named(group).unwrap());
+    let by_root = created("a", Origin::Created { token: None, binding: Binding::Token, uid: 0 });
+    assert_eq!([&User::Uid(0), &one].map(|user| by_root.is_of(user)), [true, false]);
+    let (token, user) = (TokenHash::of(&TOKEN), Some(one.clone()));
+    let inside = created("b", Origin::Registered { token, uid: 0, by: REGISTRAR, user });
+    assert_eq!([&one, &other, &User::Uid(0)].map(|user| inside.is_of(user)), [true, false, false]);
+}
+
+#[test]
 fn a_session_is_found_by_its_number_or_unique_name() {
     let mut sessions = Sessions::new(1);
     for _ in 0..2 {
