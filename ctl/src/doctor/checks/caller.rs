@@ -58,11 +58,31 @@ fn container_sign(facts: &Facts) -> Option<String> {
     Some(format!("a control group of {engine}"))
 }
 
+/// Returns whether a folder is a mount point, as of a folder from outside the container, and not read-only.
+fn is_mounted_writable(facts: &Facts, folder: &Path) -> bool {
+    let mounts = facts.root.read("/proc/self/mountinfo").unwrap_or_default();
+    // The fifth field is the mount point, the sixth its options. A later mount hides an earlier one.
+    let options = mounts.lines().rev().find_map(|mount| {
+        let mut fields = mount.split(' ').skip(4);
+        fields.next().filter(|&point| Path::new(point) == folder)?;
+        fields.next()
+    });
+    options.is_some_and(|options| options.split(',').any(|option| option == "rw"))
+}
+
 pub(super) fn container(facts: &Facts) -> Vec<Outcome> {
     let Some(sign) = container_sign(facts) else {
         return vec![Outcome::ok("not a container")];
     };
     vec![match facts.answering() {
+        Some((daemon, _)) if is_mounted_writable(facts, &daemon.dir.tenant_dir()) => Outcome::warning(
+            format!(
+                "a container ({sign}) with write access to {}: its root can listen there itself and read the tokens \
+                 of all others",
+                daemon.dir.tenant_dir().display()
+            ),
+            "mount the folder read-only (`:ro`, in Kubernetes `readOnly: true`): programs connect all the same",
+        ),
         Some((daemon, _)) => Outcome::ok(format!(
             "a container ({sign}), and the daemon in {} answers",
             daemon.dir.root().display()
@@ -72,7 +92,7 @@ pub(super) fn container(facts: &Facts) -> Vec<Outcome> {
                 "a container ({sign}) without a daemon: a daemon that is started here does not see other containers"
             ),
             format!(
-                "mount the machine's daemon into it: `-v {SYSTEM_RUNTIME_DIR}/tenant:{SYSTEM_RUNTIME_DIR}/tenant` (the folder, not the socket)"
+                "mount the machine's daemon into it: `-v {SYSTEM_RUNTIME_DIR}/tenant:{SYSTEM_RUNTIME_DIR}/tenant:ro` (the folder, not the socket; read-only, else its root can take the daemon's place)"
             ),
         ),
     }]
@@ -208,6 +228,28 @@ mod tests {
         assert!(container(&facts)[0].finding.contains("/.dockerenv"));
         answering(&mut facts, 0);
         assert_eq!(container(&facts)[0].severity, Ok);
+    }
+
+    #[test]
+    fn a_container_must_not_write_where_the_daemon_listens() {
+        let root = tempfile::tempdir().unwrap();
+        let mut facts = Facts::bare(root.path());
+        answering(&mut facts, 0);
+        fs::write(root.path().join(".dockerenv"), "").unwrap();
+        fs::create_dir_all(root.path().join("proc/self")).unwrap();
+        let judge = |mounts: &str| {
+            fs::write(root.path().join("proc/self/mountinfo"), mounts).unwrap();
+            container(&facts)[0].severity
+        };
+        let mount = |point: &str, option: &str| {
+            format!(
+                "97 60 0:25 /gpushare/tenant {point} {option},nosuid,relatime master:5 - tmpfs tmpfs rw\n"
+            )
+        };
+        assert_eq!(judge(&mount("/run/x/tenant", "rw")), Warning);
+        assert_eq!(judge(&mount("/run/x/tenant", "ro")), Ok);
+        assert_eq!(judge(&mount("/run", "rw")), Ok, "the daemon is in the container too");
+        assert_eq!(judge(&(mount("/run/x/tenant", "rw") + &mount("/run/x/tenant", "ro"))), Ok);
     }
 
     #[test]

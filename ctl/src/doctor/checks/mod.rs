@@ -168,7 +168,7 @@ checks! {
             "warning: the effective user is not the real one";
         "caller.container" caller::container:
             "whether this is a container (`/.dockerenv`, `/run/.containerenv`, control group)",
-            "warning: a container without the daemon's folder";
+            "warning: a container without the daemon's folder, or with write access to it";
         "caller.pid-namespace" caller::pid_namespace: "whether the daemon sees the pid of this process",
             "error: the pid is not visible";
         "caller.token" caller::token:
