@@ -35,6 +35,11 @@ pub fn is_stopped(pid: u32) -> bool {
     matches!(stat(pid).as_deref().and_then(|stat| field(stat, 3)), Some("T" | "t"))
 }
 
+/// Returns whether a tracer, such as a debugger, holds the process. It may hold one that was killed, for ever.
+pub fn is_held_by_tracer(pid: u32) -> bool {
+    stat(pid).as_deref().and_then(|stat| field(stat, 3)) == Some("t")
+}
+
 /// Returns whether the process is dead, even if its parent has not waited for it yet.
 pub fn is_dead(pid: u32) -> bool {
     matches!(stat(pid).as_deref().and_then(|stat| field(stat, 3)), None | Some("Z" | "X"))
@@ -160,6 +165,28 @@ mod tests {
     use super::*;
 
     const EVIL: &str = "77 (a) R (b) S 1 70 60 0 -1 4194560 1 2 3 4 5 6 7 8 20 0 1 0 123456 99 88";
+
+    #[test]
+    fn a_tracer_that_holds_a_process_is_told() {
+        let mut child = Command::new("sleep").arg("600").spawn().unwrap();
+        let pid = child.id();
+        let request = |request| {
+            // SAFETY: neither request writes to this process, and the process is our child.
+            unsafe { libc::ptrace(request, pid.cast_signed(), 0, 0) }
+        };
+        if request(libc::PTRACE_SEIZE) == 0 {
+            assert!(!is_held_by_tracer(pid));
+            assert_eq!(request(libc::PTRACE_INTERRUPT), 0);
+            // SAFETY: asks for no status.
+            let stopped = unsafe { libc::waitpid(pid.cast_signed(), std::ptr::null_mut(), 0) };
+            assert_eq!(stopped.cast_unsigned(), pid);
+            assert!(is_stopped(pid) && is_held_by_tracer(pid));
+        } else {
+            eprintln!("skipped: this machine does not allow ptrace");
+        }
+        child.kill().unwrap();
+        child.wait().unwrap();
+    }
 
     #[test]
     fn a_name_with_parentheses_does_not_shift_the_fields() {

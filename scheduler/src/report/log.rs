@@ -128,6 +128,9 @@ pub(crate) fn stopped_clients(clients: &Clients, session: SessionId) -> Option<S
         let pid = client.peer.pid;
         match client.connection {
             None => Some(format!("pid {pid} hung up and lives")),
+            Some(_) if process::is_held_by_tracer(pid) => {
+                Some(format!("pid {pid} is held by a tracer (TracerPid in /proc/{pid}/status), which to end"))
+            }
             Some(_) => process::is_stopped(pid).then(|| format!("pid {pid} is stopped")),
         }
     });
