@@ -21,7 +21,7 @@ use tracing::info;
 use crate::alarm::Alarm;
 use crate::audit::Audit;
 use crate::config::{Reader, Settings};
-use crate::connections::{Acceptor, Admin, Closer, ConnectionLimit, Inbox, Tenant, accept};
+use crate::connections::{Acceptor, Admin, Closer, ConnectionLimit, Identifier, Inbox, Tenant, accept};
 use crate::engine::Engine;
 use crate::errors::failed;
 use crate::identity::Genealogist;
@@ -93,8 +93,10 @@ async fn serve(
     let limit = ConnectionLimit::new(settings.connections_per_user);
     let inbox = Inbox::new();
     let genealogist = Genealogist::start().map_err(failed("start a thread for the parents of processes"))?;
+    let identifier = Identifier::start().map_err(failed("start a thread that identifies peers"))?;
     let closer = Closer::start().map_err(failed("start a thread that closes sockets"))?;
-    let acceptor = Arc::new(Acceptor::new(uid, limit.clone(), inbox.clone(), genealogist, closer));
+    let acceptor =
+        Arc::new(Acceptor::new(uid, limit.clone(), inbox.clone(), genealogist, identifier, closer));
     let root = settings.runtime.root().display().to_string();
     let (metrics, names) = (settings.metrics, settings.metrics_names);
     let (requests, mut observed) = mpsc::channel(1);

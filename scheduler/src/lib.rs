@@ -23,6 +23,7 @@ mod state;
 // Peers: who they are, their connections, what they send.
 mod connections;
 mod fair;
+mod fair_thread;
 mod identity;
 mod input;
 mod peers;

@@ -61,6 +61,13 @@ pub fn is_dead(pidfd: impl AsFd) -> bool {
     poll(&mut polled, Some(&rustix::fs::Timespec::default())).is_ok_and(|ready| ready > 0)
 }
 
+/// Returns whether the peer of a connected socket has closed its end.
+pub fn has_hung_up(socket: impl AsFd) -> bool {
+    let mut polled = [PollFd::new(&socket, PollFlags::empty())];
+    let ready = poll(&mut polled, Some(&rustix::fs::Timespec::default()));
+    ready.is_ok() && polled[0].revents().contains(PollFlags::HUP)
+}
+
 /// Kills the process behind a pidfd with SIGKILL.
 ///
 /// # Errors
@@ -103,6 +110,15 @@ mod tests {
         let pidfd = pidfd(&a, peer.pid).unwrap();
         let mut polled = [PollFd::new(&pidfd, PollFlags::IN)];
         assert_eq!(poll(&mut polled, Some(&rustix::fs::Timespec::default())), Ok(0));
+    }
+
+    #[test]
+    fn a_peer_that_closed_its_end_has_hung_up() {
+        let (a, b) = UnixStream::pair().unwrap();
+        b.shutdown(std::net::Shutdown::Write).unwrap();
+        assert!(!has_hung_up(&a), "it may still listen");
+        drop(b);
+        assert!(has_hung_up(&a));
     }
 
     #[test]

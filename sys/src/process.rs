@@ -4,7 +4,7 @@
 //! compares [`start_time`] with an earlier value.
 
 use std::fs;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
 use crate::peer;
@@ -119,21 +119,24 @@ pub struct Inside {
 }
 
 /// Returns the ids from inside the process's PID namespace; `None` if they cannot be read.
-pub fn inside(pid: u32) -> Option<Inside> {
+pub fn inside(pid: u32, pidfd: impl AsFd) -> Option<Inside> {
     let namespace = fs::read_link(format!("/proc/{pid}/ns/pid")).ok()?;
-    let status = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
-    let pid = innermost_pid(&status)?;
+    // The status file of the process has this line too, but behind up to 65536 groups.
+    let pidfd = pidfd.as_fd().as_raw_fd();
+    let facts = fs::read_to_string(format!("/proc/self/fdinfo/{pidfd}")).ok()?;
+    let pid = innermost_pid(&facts)?;
     Some(Inside { namespace, pid })
 }
 
-/// Returns the last pid in the status line of pids, which lead from this namespace inwards.
-fn innermost_pid(status: &str) -> Option<u32> {
-    let line = status.lines().find_map(|line| line.strip_prefix("NSpid:"))?;
+/// Returns the last pid in the line of pids, which lead from this namespace inwards.
+fn innermost_pid(facts: &str) -> Option<u32> {
+    let line = facts.lines().find_map(|line| line.strip_prefix("NSpid:"))?;
     line.split_ascii_whitespace().next_back()?.parse().ok()
 }
 
+/// Returns the stat line of the process's first thread. The kernel adds up all threads for that of the process.
 fn stat(pid: u32) -> Option<String> {
-    read(format!("/proc/{pid}/stat").as_ref())
+    read(format!("/proc/{pid}/task/{pid}/stat").as_ref())
 }
 
 fn read(stat: &Path) -> Option<String> {
@@ -212,10 +215,12 @@ mod tests {
     #[test]
     fn a_process_is_seen_from_within_by_its_own_pid() {
         let pid = std::process::id();
-        assert_eq!(inside(pid).unwrap().pid, pid);
-        assert_eq!(inside(u32::MAX), None);
-        assert_eq!(innermost_pid("Name:\tx\nNSpid:\t5000\t12\t7\n"), Some(7));
-        assert_eq!(innermost_pid("Name:\tx\n"), None);
+        let pidfd = peer::open(pid).unwrap();
+        assert_eq!(inside(pid, &pidfd).unwrap().pid, pid);
+        assert_eq!(inside(u32::MAX, &pidfd), None);
+        assert_eq!(innermost_pid("Pid:\t5000\nNSpid:\t5000\t12\t7\n"), Some(7));
+        assert_eq!(innermost_pid("Pid:\t-1\nNSpid:\t-1\n"), None, "it is dead");
+        assert_eq!(innermost_pid("Pid:\t5000\n"), None);
     }
 
     #[test]

@@ -1,12 +1,11 @@
 //! Accepts connections on the sockets, after checks of the peer and of the number of its connections.
 //!
 //! ```text
-//!   accept ─▶ pid and uid ── process at its limit? closed
-//!               └─▶ a blocking thread reads /proc: who is it? ─▶ principal at its limit? closed ─▶ connection
+//!   accept ─▶ pid and uid ── process at its limit? user has too many unidentified? closed
+//!               └─▶ a thread reads /proc, users in turn: who is it? ─▶ principal at its limit? closed ─▶ connection
 //! ```
 //!
-//! Connections are accepted one by one, and other tasks run in between. The daemon's task reads nothing
-//! about a peer.
+//! Accepting waits for no peer's `/proc`. The daemon's task reads nothing about a peer.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -17,7 +16,7 @@ use gpushare_proto::tenant::{Failure, FailureCode};
 use gpushare_sys::socket::refuse_descriptors;
 use gpushare_sys::{clock, peer};
 use tokio::net::UnixListener;
-use tokio::task::{spawn_blocking, yield_now};
+use tokio::task::yield_now;
 use tokio::time::sleep;
 use tracing::{debug, warn};
 
@@ -25,6 +24,7 @@ use super::connection::{Dialect, serve, turn_away};
 use super::inbox::Inbox;
 use super::limit::{ConnectionLimit, OpenConnections, SharedConnections};
 use super::socket::{Closer, PeerSocket};
+use super::unidentified::{Identifier, Unidentified};
 use super::{ConnectionEvent, ConnectionId, Socket};
 use crate::identity::{Genealogist, PeerProcess};
 use crate::log::limiter::LogLimiter;
@@ -41,6 +41,7 @@ pub(crate) struct Acceptor {
     limit: ConnectionLimit,
     inbox: Arc<Inbox>,
     genealogist: Genealogist,
+    identifier: Identifier,
     closer: Closer,
     next: AtomicU64,
     /// Limiter of log lines about bad connections, by user.
@@ -54,6 +55,7 @@ impl Acceptor {
         limit: ConnectionLimit,
         inbox: Arc<Inbox>,
         genealogist: Genealogist,
+        identifier: Identifier,
         closer: Closer,
     ) -> Self {
         Self {
@@ -61,6 +63,7 @@ impl Acceptor {
             limit,
             inbox,
             genealogist,
+            identifier,
             closer,
             next: AtomicU64::new(1),
             log_lines: Mutex::default(),
@@ -79,7 +82,7 @@ impl Acceptor {
 
 /// Accepts connections on one socket until the task is aborted.
 pub(crate) async fn accept<D: Dialect>(listener: UnixListener, acceptor: Arc<Acceptor>) {
-    let open = SharedConnections::default();
+    let (open, unidentified) = (SharedConnections::default(), Unidentified::default());
     // Kernels before Linux 6.16 cannot.
     let _ = refuse_descriptors(&listener);
     loop {
@@ -93,27 +96,47 @@ pub(crate) async fn accept<D: Dialect>(listener: UnixListener, acceptor: Arc<Acc
                 continue;
             }
         };
-        let caller = socket.stream().and_then(peer::credentials).map(|peer| (peer.pid, peer.uid));
-        // A process outside of the daemon's PID namespace has no pid here.
-        let caller = caller.ok().filter(|(pid, _)| *pid != 0);
-        if caller.is_some_and(|caller| OpenConnections::is_over_limit(&open, caller, &acceptor.limit)) {
-            // Closed without an answer, which would cost the descriptors that the limit saves.
-            drop(socket);
-            yield_now().await;
-            continue;
-        }
-        let identified = spawn_blocking(move || (socket.stream().and_then(PeerProcess::of), socket)).await;
-        match identified {
-            Ok((Ok(peer), socket)) => receive::<D>(socket, peer, &acceptor, &open),
-            Ok((Err(cause), _)) => debug!("a peer ended before its credentials were read: {cause}"),
-            Err(cause) => debug!("a peer was not identified: {cause}"),
-        }
+        accepted::<D>(socket, &acceptor, &open, &unidentified);
+        // A flood of connections leaves others their turns.
+        yield_now().await;
     }
+}
+
+/// Closes a connection that certainly may not be, and identifies its peer otherwise. Closed ones get no
+/// answer, which would cost the descriptors that the limits save.
+fn accepted<D: Dialect>(
+    socket: PeerSocket,
+    acceptor: &Arc<Acceptor>,
+    open: &SharedConnections,
+    unidentified: &Unidentified,
+) {
+    let Ok(peer) = socket.stream().and_then(peer::credentials) else {
+        return;
+    };
+    // A process outside of the daemon's PID namespace has no pid here.
+    if peer.pid != 0 && OpenConnections::is_over_limit(open, (peer.pid, peer.uid), &acceptor.limit) {
+        return;
+    }
+    let Some(place) = unidentified.place(peer.uid) else {
+        return;
+    };
+    let (acceptor, open) = (acceptor.clone(), open.clone());
+    tokio::spawn(async move {
+        let connection = acceptor.new_id();
+        let identified = acceptor.identifier.identify(peer.uid, connection, socket).await;
+        drop(place);
+        match identified {
+            Some((Ok(peer), socket)) => receive::<D>(socket, peer, connection, &acceptor, &open),
+            Some((Err(cause), _)) => debug!("a peer ended before its credentials were read: {cause}"),
+            None => {}
+        }
+    });
 }
 
 fn receive<D: Dialect>(
     mut socket: PeerSocket,
     peer: PeerProcess,
+    connection: ConnectionId,
     acceptor: &Arc<Acceptor>,
     open: &SharedConnections,
 ) {
@@ -128,7 +151,7 @@ fn receive<D: Dialect>(
             "user {uid} may not administrate this daemon; run the command as user {} or root",
             acceptor.uid
         );
-        let events = acceptor.inbox.sender(peer.principal, acceptor.new_id());
+        let events = acceptor.inbox.sender(peer.principal, connection);
         tokio::spawn(async move {
             let (process, why) = ((pid, uid), message.clone());
             events.send(ConnectionEvent::Trespassed { process, why }).await;
@@ -142,7 +165,6 @@ fn receive<D: Dialect>(
         return;
     };
     socket.count_as(mark);
-    let connection = acceptor.new_id();
     let acceptor = acceptor.clone();
     tokio::spawn(async move {
         let end = serve::<D>(socket, connection, peer, &acceptor.inbox, &acceptor.genealogist).await;

@@ -1,7 +1,7 @@
 //! Connections of tenants and administrators, from accept to end.
 //!
 //! ```text
-//!   socket ─▶ listener: may this peer connect? how many has its principal? ─▶ connection ─▶ inbox ─▶ engine
+//!   socket ─▶ listener ─▶ who is it? ─▶ how many has its principal? ─▶ connection ─▶ inbox ─▶ engine
 //!                                                                     socket ◀─ outbox ◀────────────┘
 //! ```
 //!
@@ -14,6 +14,7 @@ mod limit;
 mod listener;
 mod outbox;
 mod socket;
+mod unidentified;
 
 use std::fmt;
 
@@ -29,6 +30,7 @@ pub(crate) use limit::ConnectionLimit;
 pub(crate) use listener::{Acceptor, accept};
 pub(crate) use outbox::{Outbox, Unsent};
 pub(crate) use socket::Closer;
+pub(crate) use unidentified::Identifier;
 
 /// Number of a connection, never used twice by one daemon.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]

@@ -7,16 +7,14 @@
 //!   connection without a token ── process ──▶ fair queue ──▶ lineage thread ── /proc ──▶ connection ──▶ engine
 //! ```
 
-use std::iter;
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
-use std::{io, thread};
+use std::sync::{Arc, OnceLock};
+use std::{io, iter};
 
-use gpushare_proto::Nanos;
-use gpushare_sys::{clock, process};
+use gpushare_sys::process;
 use tokio::sync::oneshot;
 
 use super::{ImplicitKey, PeerProcess, Principal, ProcessId, Scope};
-use crate::fair::FairQueue;
+use crate::fair_thread::FairThread;
 
 /// Largest number of parent processes that the search visits.
 const GENERATIONS: usize = 64;
@@ -67,30 +65,14 @@ struct Question {
     answered: oneshot::Sender<()>,
 }
 
-#[derive(Debug)]
-struct Queue {
-    questions: Mutex<FairQueue<Principal, u64, Question>>,
-    news: Condvar,
-}
-
-impl Queue {
-    fn questions(&self) -> MutexGuard<'_, FairQueue<Principal, u64, Question>> {
-        // No function of the queue panics, so a poisoned lock is usable.
-        self.questions.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
 /// Sender of questions to the lineage thread.
 #[derive(Clone, Debug)]
-pub(crate) struct Genealogist(Arc<Queue>);
+pub(crate) struct Genealogist(FairThread<Principal, u64, Question>);
 
 impl Genealogist {
     /// Starts the thread, which runs as long as the daemon.
     pub(crate) fn start() -> io::Result<Self> {
-        let queue = Arc::new(Queue { questions: Mutex::new(FairQueue::new()), news: Condvar::new() });
-        let own = queue.clone();
-        thread::Builder::new().name("lineage".to_owned()).spawn(move || answer(&own))?;
-        Ok(Self(queue))
+        Ok(Self(FairThread::start("lineage", answer)?))
     }
 
     /// Completes once the lineage of the process of connection number `connection` is known.
@@ -100,34 +82,19 @@ impl Genealogist {
         }
         let (answered, answer) = oneshot::channel();
         let question = Question { peer: peer.clone(), answered };
-        self.0.questions().push(&peer.principal, connection, question);
-        self.0.news.notify_one();
+        self.0.push(&peer.principal, connection, question);
         // The thread lasts as long as the daemon.
         let _ = answer.await;
     }
 }
 
-fn answer(queue: &Queue) {
-    loop {
-        let mut questions = queue.questions();
-        let (ticket, Question { peer, answered }) = loop {
-            match questions.pop() {
-                Some(next) => break next,
-                None => questions = queue.news.wait(questions).unwrap_or_else(PoisonError::into_inner),
-            }
-        };
-        drop(questions);
-        let began = clock::thread();
-        if !answered.is_closed() {
-            peer.lineage.get_or_init(|| {
-                Lineage::read(peer.user, peer.pid, peer.id, peer.container().map(str::to_owned))
-            });
-        }
-        let took = clock::thread() - began;
-        queue.questions().charge(ticket, took.max(Nanos(1)), 1);
-        // The connection may have ended.
-        let _ = answered.send(());
+fn answer(Question { peer, answered }: Question) {
+    if !answered.is_closed() {
+        peer.lineage
+            .get_or_init(|| Lineage::read(peer.user, peer.pid, peer.id, peer.container().map(str::to_owned)));
     }
+    // The connection may have ended.
+    let _ = answered.send(());
 }
 
 fn parents(of: Option<ProcessId>) -> impl Iterator<Item = ProcessId> {

@@ -86,8 +86,8 @@ impl PeerProcess {
             groups: groups.into(),
             namespace,
             lineage: KnownLineage::default(),
+            inside: process::inside(pid, &pidfd),
             pidfd: Arc::new(pidfd),
-            inside: process::inside(pid),
         })
     }
 
