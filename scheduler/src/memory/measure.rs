@@ -3,12 +3,13 @@
 //! NVML may list a process without bytes (on WSL), or list no process of this PID namespace (in containers).
 //! Such processes are booked with the assumed size of a context. So are all processes when the driver stops
 //! answering. Where NVML lists another client, a client that it omits has no context, whatever it claims. If
-//! the list of one card fails once, nothing changes for its processes.
+//! the list of one card fails once, nothing changes for its processes. A process that is several clients has
+//! one figure, which is charged to the first of them.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use gpushare_core::Event;
-use gpushare_proto::{Bytes, Nanos};
+use gpushare_proto::{Bytes, ClientId, GpuId, Nanos};
 use tracing::{debug, warn};
 
 use super::metering::{FixedBytes, Step};
@@ -55,12 +56,12 @@ pub(crate) fn measured(engine: &mut Engine, usages: &Usages) {
 
 /// Reports the driver's memory of each process to the decision machine, if it existed at the question.
 fn book_overheads(engine: &mut Engine, before: FixedBytes, usages: &Usages) {
-    let after = fixed_now(engine);
+    let processes = by_process(fixed_now(engine), &before, |id| Some(engine.clients.get(id)?.peer.pid));
     let mut events = Vec::new();
     let pids: BTreeSet<u32> = engine.clients.iter().map(|(_, client)| client.peer.pid).collect();
     let listed = usages.values().flatten().flat_map(|on_card| on_card.keys());
     let lists_clients = listed.copied().any(|pid| pids.contains(&pid));
-    for ((id, gpu), before) in before {
+    for (id, gpu) in before.into_keys() {
         let (Some(client), Some(card)) = (engine.clients.get_mut(id), engine.cards.get(gpu)) else {
             continue;
         };
@@ -70,13 +71,36 @@ fn book_overheads(engine: &mut Engine, before: FixedBytes, usages: &Usages) {
         }
         let on_card = on_card.and_then(Option::as_ref);
         let used = on_card.and_then(|on_card| figure(on_card, client.peer.pid, lists_clients));
-        let fixed = after.get(&(id, gpu)).copied().unwrap_or_default().max(before);
+        let (used, fixed) = match processes.get(&(client.peer.pid, gpu)) {
+            Some(&(first, fixed)) if first == id => (used, fixed),
+            _ => (used.map(|_| Bytes::ZERO), Bytes::ZERO),
+        };
         let overhead = client.overheads.entry(gpu).or_default();
         overhead.listed |= on_card.is_some_and(|listed| listed.contains_key(&client.peer.pid));
         let event = |bytes| Event::Overhead { client: id, gpu, bytes };
         events.extend(overhead.read(used, fixed).map(event));
     }
     engine.feed_all(events);
+}
+
+/// Returns, for each process and card, the first of the process's clients there and the fixed bytes of all. A
+/// process may be many clients, and NVML's one figure contains the memory of all of them.
+fn by_process(
+    mut fixed: FixedBytes,
+    before: &FixedBytes,
+    pid: impl Fn(ClientId) -> Option<u32>,
+) -> BTreeMap<(u32, GpuId), (ClientId, Bytes)> {
+    for (&key, &bytes) in before {
+        let greater = fixed.entry(key).or_default();
+        *greater = bytes.max(*greater);
+    }
+    let mut processes = BTreeMap::new();
+    for ((id, gpu), bytes) in fixed {
+        if let Some(pid) = pid(id) {
+            processes.entry((pid, gpu)).or_insert((id, Bytes::ZERO)).1 += bytes;
+        }
+    }
+    processes
 }
 
 /// Returns NVML's figure of a process on a card. `lists_clients` says that NVML lists clients at all.
@@ -97,6 +121,17 @@ fn fixed_now(engine: &Engine) -> FixedBytes {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_process_with_many_clients_is_charged_once_less_all_their_fixed_bytes() {
+        let on = |id: u64, mib| ((ClientId(id), GpuId(0)), Bytes::mib(mib));
+        let (before, after) = (FixedBytes::from([on(4, 2), on(5, 1), on(6, 8)]), [on(4, 1), on(5, 3)]);
+        let pid = |id: ClientId| (id.0 != 7).then_some(if id.0 == 6 { 60 } else { 40 });
+        let found = by_process(FixedBytes::from(after), &before, pid);
+        let expected =
+            [((40, GpuId(0)), (ClientId(4), Bytes::mib(5))), ((60, GpuId(0)), (ClientId(6), Bytes::mib(8)))];
+        assert_eq!(found, expected.into());
+    }
 
     #[test]
     fn a_process_that_nvml_omits_has_no_context_where_nvml_lists_others() {

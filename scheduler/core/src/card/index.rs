@@ -53,6 +53,8 @@ pub(crate) struct CardIndex {
     /// Sum of the working sets (movable bytes) of all sessions that hold the lock.
     held: Total,
     kept: Total,
+    /// Sum of the bytes that unmeasured contexts are assumed to take.
+    claimed: Total,
     /// Sum of the working sets (movable bytes) of stuck sessions.
     stuck_bytes: Total,
     /// Counter that grows whenever the card's lock holders or its queue change.
@@ -75,6 +77,8 @@ impl CardIndex {
         let holding = &mut self.limited_holding;
         count(holding, old.keeps() && limited(old), new.keeps() && limited(new));
         count(&mut self.stuck, old.is_stuck(), new.is_stuck());
+        self.claimed -= old.claimed.into();
+        self.claimed += new.claimed.into();
         if (old.presence, old.movable) != (new.presence, new.movable) {
             self.move_parts(old, new);
         }
@@ -177,6 +181,11 @@ impl CardIndex {
     /// Number of sessions with a live context, counted up to 2.
     pub(crate) fn users(&self) -> u32 {
         self.users.min(2)
+    }
+
+    /// Number of bytes that unmeasured contexts are assumed to take.
+    pub(crate) fn claimed(&self) -> Bytes {
+        self.claimed.get()
     }
 
     pub(crate) fn held(&self) -> Bytes {

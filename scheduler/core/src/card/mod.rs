@@ -131,7 +131,7 @@ impl Card {
 
     /// Bytes that CUDA contexts take on the card, including those of dead processes not yet freed.
     pub(crate) fn reserve(&self) -> Bytes {
-        self.index.sums.overhead.get()
+        self.index.sums.overhead.get() + self.index.claimed()
     }
 
     /// Number of bytes that one context takes until it is measured. A small card has room for some in any case.

@@ -195,7 +195,8 @@ impl Core {
                     self.reordered = true;
                 }
             }
-            let listing = stance.listing(on, turns.contains(gpu));
+            let bounds = (card.assumed(), session.quota.on(gpu));
+            let listing = stance.listing(on, turns.contains(gpu), bounds);
             if let Some(share) = listing.user_share {
                 card.groups.get_or_insert(listing.branch, share).share = share;
             }

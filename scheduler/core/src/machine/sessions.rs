@@ -15,6 +15,7 @@ impl Core {
         let session = self.view.sessions.get_or_insert_with(id, new);
         session.figures_moved = true;
         session.quota.set_common(limit, oversubscribe);
+        self.recount(id);
         self.recall_excess(id);
     }
 
@@ -22,6 +23,7 @@ impl Core {
         if let Some(session) = self.view.sessions.get_mut(id) {
             session.quota.set_on(gpu, limit);
             session.figures_moved = true;
+            self.recount(id);
             self.recall_excess(id);
         }
     }

@@ -50,11 +50,9 @@ impl Book {
         self.used() - self.fixed
     }
 
-    /// Number of bytes of CUDA contexts and of other driver memory, by which the card is smaller for all. Until
-    /// they are measured, `assumed` for one context: a process may claim any number.
-    pub(crate) fn overhead(&self, assumed: Bytes) -> Bytes {
-        let one = if self.contexts > 0 { assumed } else { Bytes::ZERO };
-        self.overhead.unwrap_or(one)
+    /// Whether the process claims contexts whose bytes are not measured.
+    pub(crate) fn claims(&self) -> bool {
+        self.overhead.is_none() && self.contexts > 0
     }
 
     /// Driver memory beyond the free allowance, such as deep stacks. It counts against the quota. Until it is

@@ -53,8 +53,10 @@ pub(crate) struct Sums {
     /// Driver memory beyond the free allowance. It counts against the quota: less can be leased, but no lease
     /// is taken back.
     pub(crate) charged: Total,
-    /// Number of bytes of CUDA contexts and of other driver memory, measured or assumed.
+    /// Measured bytes of CUDA contexts and of other driver memory.
     pub(crate) overhead: Total,
+    /// Number of memory books with contexts that are claimed and not measured.
+    pub(crate) claims: u64,
     /// Number of memory books that were added up.
     pub(crate) processes: u64,
     /// Number of memory books with a live CUDA context.
@@ -62,7 +64,7 @@ pub(crate) struct Sums {
 }
 
 impl Sums {
-    /// Returns the sums over one memory book; an unmeasured context takes `assumed` bytes.
+    /// Returns the sums over one memory book; an unmeasured context is charged as `assumed` bytes.
     pub(crate) fn of(book: &Book, assumed: Bytes) -> Self {
         Self {
             leased: book.leased.into(),
@@ -71,7 +73,8 @@ impl Sums {
             movable: book.movable().into(),
             managed: book.managed().into(),
             charged: book.charged(assumed).into(),
-            overhead: book.overhead(assumed).into(),
+            overhead: book.overhead.unwrap_or_default().into(),
+            claims: u64::from(book.claims()),
             processes: 1,
             live: u64::from(book.contexts > 0),
         }
@@ -98,6 +101,7 @@ impl AddAssign for Sums {
         self.managed += other.managed;
         self.charged += other.charged;
         self.overhead += other.overhead;
+        self.claims += other.claims;
         self.processes += other.processes;
         self.live += other.live;
     }
@@ -112,6 +116,7 @@ impl SubAssign for Sums {
         self.managed -= other.managed;
         self.charged -= other.charged;
         self.overhead -= other.overhead;
+        self.claims -= other.claims;
         self.processes -= other.processes;
         self.live -= other.live;
     }

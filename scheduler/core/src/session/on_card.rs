@@ -41,6 +41,14 @@ impl OnCard {
         self.sums.processes > 0
     }
 
+    /// Bytes by which unmeasured contexts of the session make the card smaller for all: `one` context's bytes.
+    ///
+    /// Processes without a GPU can claim contexts too, and new ones each second. So all claims of a session
+    /// count as one, and as no more than its `quota`.
+    fn claimed(&self, one: Bytes, quota: Bytes) -> Bytes {
+        if self.sums.claims > 0 { one.min(quota) } else { Bytes::ZERO }
+    }
+
     /// Charged time minus the clock's reading at the start of the charge. While the session pays, this value
     /// plus the clock is its time so far.
     fn start(&self, share: Share) -> i128 {
@@ -106,10 +114,17 @@ impl Stance {
         takes_turns && (self.ticket.is_some() || self.presence != Presence::None)
     }
 
-    /// Entry for the index of a card on which the session `takes_turns`, or does not.
-    pub(crate) fn listing(&self, on: &OnCard, takes_turns: bool) -> Listing {
+    /// Entry for the index of a card on which the session `takes_turns`, or does not. `assumed` and `quota` are
+    /// the bytes of one unmeasured context there, and the session's quota.
+    pub(crate) fn listing(
+        &self,
+        on: &OnCard,
+        takes_turns: bool,
+        (assumed, quota): (Bytes, Bytes),
+    ) -> Listing {
+        let claimed = on.claimed(assumed, quota);
         if !on.is_attached() {
-            return Listing::default();
+            return Listing { claimed, ..Listing::default() };
         }
         let turn = |ticket| {
             let (regular, had, class) = (self.regular, on.account.standing(), self.share.class);
@@ -120,6 +135,7 @@ impl Stance {
             live: on.sums.live > 0,
             wants: on.sums.live > 0 && self.wants,
             movable: on.sums.movable,
+            claimed,
             presence: self.presence,
             queued: self.ticket.filter(|_| takes_turns).map(turn),
             pays: self.pays(takes_turns).then(|| on.start(self.share)),
@@ -144,6 +160,8 @@ pub(crate) struct Listing {
     pub(crate) wants: bool,
     /// Working set of the session on the card.
     pub(crate) movable: Total,
+    /// Number of bytes that unmeasured contexts of the session are assumed to take on the card.
+    pub(crate) claimed: Bytes,
     pub(crate) presence: Presence,
     /// Sort key of the session in the queue, if it waits and may be granted a turn.
     pub(crate) queued: Option<Turn>,

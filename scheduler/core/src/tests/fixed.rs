@@ -127,6 +127,8 @@ fn a_context_that_is_not_measured_takes_an_eighth_of_a_card_at_most() {
     assert_eq!(world.card().capacity_bytes, gib(9));
     let b = world.join_on(session, GPU);
     world.send(Event::Contexts { client: b, gpu: GPU, live: 1 });
+    assert_eq!(world.card().capacity_bytes, gib(9), "all of a session count as one");
+    world.program(gib(1));
     assert_eq!(world.card().capacity_bytes, gib(8));
     world.set(Knob::ContextReserve(Bytes::ZERO));
     assert_eq!(world.card().capacity_bytes, gib(10));

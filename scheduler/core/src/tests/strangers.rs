@@ -14,6 +14,27 @@ fn contexts_that_nobody_can_have_leave_the_others_their_room() {
 }
 
 #[test]
+fn many_processes_that_claim_contexts_take_one_context_or_their_quota_from_others() {
+    let mut world = World::new(Config { context_reserve: Bytes::mib(512), ..plain() });
+    let session = world.session_with(Some(Bytes::mib(64)), false);
+    let claim = |world: &mut World, count| {
+        for _ in 0..count {
+            let client = world.join_on(session, GPU);
+            world.send(Event::Contexts { client, gpu: GPU, live: 1 });
+        }
+    };
+    let capacity = |world: &World| world.card().capacity_bytes;
+    claim(&mut world, 12);
+    assert_eq!(capacity(&world), gib(10) - Bytes::mib(64), "the quota bounds it");
+    world.send(Event::SessionOpened { session, limit: None, oversubscribe: false });
+    assert_eq!(capacity(&world), gib(10) - Bytes::mib(512), "else one context does");
+    let measured = world.join_on(session, GPU);
+    world.send(Event::Overhead { client: measured, gpu: GPU, bytes: Some(gib(1)) });
+    claim(&mut world, 12);
+    assert_eq!(capacity(&world), gib(9) - Bytes::mib(512), "what is measured counts besides");
+}
+
+#[test]
 fn claimed_contexts_beyond_the_allowance_are_charged_to_the_quota_of_the_claimant() {
     let mut world = World::new(Config { context_reserve: Bytes::mib(512), ..plain() });
     let session = world.session_with(Some(gib(4)), false);

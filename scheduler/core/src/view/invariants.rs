@@ -177,7 +177,8 @@ fn counts_agree(core: &Core) -> Result<(), Broken> {
             index.sums += sums;
             if let Some(on) = session.cards.get(gpu) {
                 let turns = core.view.turn_cards(id).contains(gpu);
-                let listing = session.stance().listing(on, turns);
+                let bounds = (card.assumed(), session.quota.on(gpu));
+                let listing = session.stance().listing(on, turns, bounds);
                 index.list(id, &Listing::default(), &listing);
                 groups.read(listing.branch, listing.presence == Presence::Stuck, on.entered, true);
                 groups.list(id, &Listing::default(), &listing);
