@@ -17,6 +17,14 @@ fn counting(world: &World, name: &str) -> anyhow::Result<Program> {
     Ok(program)
 }
 
+/// Another session with a context, of which the daemon has told the others.
+fn beside(world: &World) -> anyhow::Result<Program> {
+    let mut other = Program::hold(world, &Sharing::session("b"), "b")?;
+    // The daemon answers the first request for memory after it has handled the context.
+    other.must("alloc x 1MiB")?;
+    Ok(other)
+}
+
 fn tell_all(program: &mut Program, line: &str, times: usize) -> anyhow::Result<Vec<Ticket>> {
     (0..times).map(|_| program.tell(line)).collect()
 }
@@ -62,7 +70,7 @@ fn alone_nothing_is_counted_and_nobody_waits() -> anyhow::Result<()> {
 fn beside_another_session_a_program_is_only_so_far_ahead() -> anyhow::Result<()> {
     let (world, _daemon) = World::of(Bytes::mib(64))?.with_daemon(&[])?;
     let mut a = counting(&world, "a")?;
-    let b = Program::hold(&world, &Sharing::session("b"), "b")?;
+    let b = beside(&world)?;
     let lines = tell_all(&mut a, "spin 500us --on s", 1_500)?;
     let (mut most, mut settled) = (0, 0);
     until("all launches have returned", || {
@@ -112,7 +120,7 @@ fn a_waiting_session_gets_the_card_from_one_that_launches_ahead() -> anyhow::Res
 fn a_program_whose_launches_wait_for_a_later_one_is_delayed_and_not_blocked() -> anyhow::Result<()> {
     let (world, _daemon) = World::of(Bytes::mib(64))?.with_daemon(&[])?;
     let mut a = counting(&world, "a")?;
-    let b = Program::hold(&world, &Sharing::session("b"), "b")?;
+    let b = beside(&world)?;
     a.must(
         "alloc flag 4KiB; set flag 0; wait-value flag 1 --on s; empty 200 --on s; write-value flag 1; sync",
     )?;
@@ -127,7 +135,7 @@ fn a_program_whose_launches_wait_for_a_later_one_is_delayed_and_not_blocked() ->
 fn every_kind_of_stream_is_counted_and_a_capture_is_not() -> anyhow::Result<()> {
     let (world, _daemon) = World::of(Bytes::mib(64))?.with_daemon(&[])?;
     let mut a = counting(&world, "a")?;
-    let b = Program::hold(&world, &Sharing::session("b"), "b")?;
+    let b = beside(&world)?;
     for stream in ["s", "legacy", "per-thread"] {
         a.must(&format!("empty 300 --on {stream}"))?;
     }
