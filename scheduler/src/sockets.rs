@@ -1,7 +1,8 @@
 //! The daemon's runtime folder and its two sockets.
 //!
 //! ```text
-//!   <runtime>/                      locked (flock) by the daemon that serves it
+//!   <runtime>/
+//!     lock                     0600, locked (flock) by the daemon that serves the folder
 //!     admin.sock               0600
 //!     tenant/scheduler.sock    0666 for the system's daemon, 0600 in a 0700 folder for a user's own
 //! ```
@@ -9,8 +10,7 @@
 //! The daemon uses sockets that systemd passes instead, if they are at these paths. These stay when the
 //! daemon ends. Connections queue up in them until the next daemon takes them over.
 //!
-//! A file at a socket's path is replaced only if it is a socket on which no process listens. The lock on the
-//! folder decides between daemons that start together: one serves, and the others report its pid.
+//! A file at a socket's path is replaced only if it is a socket on which no process listens. The lock decides between daemons that start together: one serves, and the others report its pid.
 
 use std::fs::{self, File, Permissions};
 use std::io;
@@ -27,7 +27,7 @@ use tracing::warn;
 
 use crate::config::Owner;
 use crate::errors::FileError;
-use crate::lock::{holder, lock_folder};
+use crate::lock::{holder, lock_private};
 
 /// Advice for the user after a failed system call on the runtime folder.
 const HINT: &str = "check its owner, or choose another folder with --runtime-dir";
@@ -69,7 +69,9 @@ pub(crate) struct Folder {
     owner: Owner,
     /// Whether this daemon created the runtime folder.
     made: bool,
-    lock: File,
+    folder: File,
+    /// Locked file in the folder. Others can open the folder, and so lock it, but not this file.
+    _lock: File,
     /// Tenant's and administrator's socket, if systemd passed them to the daemon.
     passed: [Option<UnixListener>; 2],
 }
@@ -90,12 +92,14 @@ impl Folder {
             }
         }
         let made = folder::take(runtime.root(), mode(owner))?;
-        let lock = lock_folder(runtime.root()).map_err(FileError::of("lock", runtime.root(), HINT))?;
+        let failed = |what| FileError::of(what, runtime.root(), HINT);
+        let folder = File::open(runtime.root()).map_err(failed("open"))?;
+        let lock = lock_private(&lock_file(runtime)).map_err(failed("lock"))?;
         let lock = lock.ok_or_else(|| SocketError::Busy {
             pid: listening_process(&runtime.tenant_socket()).ok().flatten(),
             path: runtime.root().to_owned(),
         })?;
-        Ok(Self { runtime: runtime.clone(), owner, made, lock, passed: [None, None] })
+        Ok(Self { runtime: runtime.clone(), owner, made, folder, _lock: lock, passed: [None, None] })
     }
 
     /// Takes over sockets that systemd passed to the daemon. Their paths tell which socket is which.
@@ -150,14 +154,14 @@ impl Folder {
     }
 
     pub(crate) fn check(&self) -> Result<(), SocketError> {
-        match is_at(&self.lock, self.runtime.root()) {
+        match is_at(&self.folder, self.runtime.root()) {
             true => Ok(()),
             false => Err(SocketError::Gone(self.runtime.root().to_owned())),
         }
     }
 
     pub(crate) fn is_at(&self, path: &Path) -> bool {
-        fs::canonicalize(path).is_ok_and(|path| is_at(&self.lock, &path))
+        fs::canonicalize(path).is_ok_and(|path| is_at(&self.folder, &path))
     }
 
     /// Creates the link to the daemon's state folder, if that is another folder. Without the link, tools look
@@ -177,7 +181,7 @@ impl Folder {
 
     /// Opens the runtime folder again, even if it was moved.
     pub(crate) fn descriptor(&self) -> io::Result<OwnedFd> {
-        self.lock.as_fd().try_clone_to_owned()
+        self.folder.as_fd().try_clone_to_owned()
     }
 
     /// Removes the sockets that systemd did not pass, and the files that no later daemon needs.
@@ -186,7 +190,7 @@ impl Folder {
     /// usage (`lasting`). The folder stays if it existed before this daemon. A folder that was replaced stays
     /// unchanged, because the one at the path may belong to another daemon.
     pub(crate) fn leave(self, awaited: bool, lasting: bool) {
-        if !is_at(&self.lock, self.runtime.root()) {
+        if !is_at(&self.folder, self.runtime.root()) {
             return;
         }
         // Errors mean that a file is gone already, or that a folder holds files of others.
@@ -198,6 +202,7 @@ impl Folder {
             let _ = fs::remove_file(self.runtime.tenant_socket());
         }
         let _ = fs::remove_dir(self.runtime.tenant_dir());
+        let _ = fs::remove_file(lock_file(&self.runtime));
         if awaited {
             return;
         }
@@ -244,6 +249,10 @@ impl Folder {
             None => Ok(fs::remove_file(path).map_err(FileError::of("replace", path, HINT))?),
         }
     }
+}
+
+fn lock_file(runtime: &RuntimeDir) -> PathBuf {
+    runtime.root().join("lock")
 }
 
 fn mode(owner: Owner) -> u32 {
@@ -317,6 +326,19 @@ mod tests {
         assert!(matches!(error, SocketError::Busy { pid: Some(pid), .. } if pid == std::process::id()));
         let error = Folder::take(&runtime, Owner::User).unwrap_err().to_string();
         assert!(error.contains(&format!("(pid {})", std::process::id())), "{error}");
+    }
+
+    #[test]
+    fn a_user_who_locks_the_folder_stops_no_daemon() {
+        let root = tempfile::tempdir().unwrap();
+        let runtime = runtime(&root);
+        Folder::take(&runtime, Owner::System).unwrap();
+        let theirs = File::open(runtime.root()).unwrap();
+        rustix::fs::flock(&theirs, rustix::fs::FlockOperation::NonBlockingLockExclusive).unwrap();
+        let folder = Folder::take(&runtime, Owner::System).unwrap();
+        assert_eq!(mode(&lock_file(&runtime)), 0o600);
+        folder.leave(false, false);
+        assert!(!lock_file(&runtime).exists());
     }
 
     #[test]

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::ffi::OsStr;
+use std::io::ErrorKind;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
@@ -42,7 +43,7 @@ pub(super) fn folder(facts: &Facts) -> Vec<Outcome> {
         let shown = path.display();
         let found = match path.symlink_metadata() {
             Ok(found) => found,
-            Err(cause) if cause.kind() == std::io::ErrorKind::NotFound => {
+            Err(cause) if cause.kind() == ErrorKind::NotFound => {
                 return Outcome::ok("missing: no daemon has run here");
             }
             Err(cause) => {
@@ -253,15 +254,17 @@ pub(super) fn locks(facts: &Facts) -> Vec<Outcome> {
     };
     let mut outcomes = vec![folder_outcome.of(shown)];
     let entries = std::fs::read_dir(&folder).into_iter().flatten().flatten();
-    let mut holders: Vec<(String, String)> = entries
+    let mut holders: Vec<(String, String, bool)> = entries
         .filter_map(|entry| {
             let card = entry.file_name().to_str()?.strip_prefix("gpushare-")?.to_owned();
-            let pid = std::fs::read_to_string(entry.path()).unwrap_or_default();
-            Some((card, pid.trim().to_owned()))
+            let pid = std::fs::read_to_string(entry.path());
+            // Only root can open the lock file of a daemon of root.
+            let hidden = pid.as_ref().is_err_and(|cause| cause.kind() == ErrorKind::PermissionDenied);
+            Some((card, pid.unwrap_or_default().trim().to_owned(), hidden))
         })
         .collect();
     holders.sort();
-    for (card, pid) in holders {
+    for (card, pid, hidden) in holders {
         let known = facts
             .answering()
             .is_some_and(|(_, peer)| peer.pid.to_string() == pid || peer.pid == 0);
@@ -270,6 +273,7 @@ pub(super) fn locks(facts: &Facts) -> Vec<Outcome> {
         outcomes.push(
             match (known, lives) {
                 (true, _) => Outcome::ok("the daemon holds it"),
+                _ if hidden => Outcome::ok("the lock file of a daemon of root, which only root can read"),
                 (false, true) => Outcome::warning(
                     format!("another daemon holds it (pid {pid}), which does not answer here"),
                     "name its folder with --runtime-dir, or stop it: a card has one daemon",
