@@ -174,6 +174,11 @@ impl World {
         self.0.card.as_ref()
     }
 
+    /// The socket of the simulated card, if this world has one.
+    pub fn card_socket(&self) -> PathBuf {
+        self.folder().join(CARD_SOCKET)
+    }
+
     /// The configuration that daemons of this world get, if there is one.
     pub fn scheduler_config(&self) -> Option<PathBuf> {
         self.0.card.as_ref().map(|_| self.folder().join(CONFIG))
@@ -201,7 +206,7 @@ impl World {
         }
         if self.0.card.is_some() {
             command.env("LD_LIBRARY_PATH", self.folder().join("lib"));
-            command.env("SIMGPU_SOCKET", self.folder().join(CARD_SOCKET));
+            command.env("SIMGPU_SOCKET", self.card_socket());
         }
         command
             .env(names::RUNTIME_DIR, self.runtime_dir().root())

@@ -5,6 +5,7 @@
 mod programs;
 mod headroom;
 mod shares;
+mod users;
 mod sharing;
 mod hooks;
 mod letting_go;

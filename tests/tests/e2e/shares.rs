@@ -12,9 +12,9 @@ use gpushare_tests::{Sharing, Training, World, patience};
 
 const CARD: Bytes = Bytes::mib(256);
 /// Work without end, of which a few steps are always in flight.
-const WORK: [&str; 6] = ["--steps", "1000000", "--compute", "4ms", "--async-ahead", "4"];
+pub(crate) const WORK: [&str; 6] = ["--steps", "1000000", "--compute", "4ms", "--async-ahead", "4"];
 /// Turns so short that there are many in two seconds.
-const SHORT_TURNS: [&str; 2] = ["--quantum", "20ms"];
+pub(crate) const SHORT_TURNS: [&str; 2] = ["--quantum", "20ms"];
 
 #[test]
 fn in_time_sliced_mode_one_session_runs_at_a_time_and_no_memory_moves() -> anyhow::Result<()> {
@@ -34,10 +34,10 @@ fn a_session_of_three_times_the_weight_gets_three_times_the_time_until_the_weigh
 -> anyhow::Result<()> {
     let (world, daemon) = World::of(CARD)?.with_daemon(&SHORT_TURNS)?;
     let _programs = [hog(&world, "light", &[])?, hog(&world, "heavy", &["--weight", "300"])?];
-    let share = share_of(&daemon, "heavy", "light")?;
+    let share = share_of(&daemon, &["heavy"], &["light"])?;
     assert!((0.68..0.82).contains(&share), "a weight of 300 beside 100 got {share}");
     daemon.set(&["weight", "33", "--session", "heavy"])?;
-    let share = share_of(&daemon, "heavy", "light")?;
+    let share = share_of(&daemon, &["heavy"], &["light"])?;
     assert!((0.18..0.32).contains(&share), "a weight of 33 beside 100 got {share}");
     Ok(())
 }
@@ -46,10 +46,10 @@ fn a_session_of_three_times_the_weight_gets_three_times_the_time_until_the_weigh
 fn a_higher_class_gets_nearly_all_of_the_time() -> anyhow::Result<()> {
     let (world, daemon) = World::of(CARD)?.with_daemon(&SHORT_TURNS)?;
     let _programs = [hog(&world, "normal", &[])?, hog(&world, "other", &["--priority", "low"])?];
-    let share = share_of(&daemon, "other", "normal")?;
+    let share = share_of(&daemon, &["other"], &["normal"])?;
     assert!((0.001..0.12).contains(&share), "low beside normal got {share}");
     daemon.set(&["priority", "high", "--session", "other"])?;
-    let share = share_of(&daemon, "other", "normal")?;
+    let share = share_of(&daemon, &["other"], &["normal"])?;
     assert!((0.88..0.999).contains(&share), "high beside normal got {share}");
     Ok(())
 }
@@ -86,17 +86,17 @@ fn hog(world: &World, name: &str, flags: &[&str]) -> anyhow::Result<Training> {
     Training::start(world, &Sharing::session(name).and(flags), name, Bytes::mib(16), &WORK)
 }
 
-/// Share that the session `one` gets of the next two seconds of card time that it and `other` get. A change
-/// takes effect with the next turn, so that the first turns do not count.
-fn share_of(daemon: &Daemon, one: &str, other: &str) -> anyhow::Result<f64> {
-    let both = || anyhow::Ok([card_time(daemon, one)?, card_time(daemon, other)?]);
+/// Share that some sessions get of the next two seconds of card time that they and `others` get. A change takes
+/// effect with the next turn, so that the first turns do not count.
+pub(crate) fn share_of(daemon: &Daemon, some: &[&str], others: &[&str]) -> anyhow::Result<f64> {
+    let both = || anyhow::Ok([card_time(daemon, some)?, card_time(daemon, others)?]);
     let before = daemon.status()?.gpus[0].handoffs;
     daemon.until("both have had a turn", |status| status.gpus[0].handoffs >= before + 3)?;
     let started = both()?;
     patience::until("they have had two seconds", || {
         let now = both()?;
-        let [one, other] = [0, 1].map(|at| (now[at] - started[at]).0 as f64 / 1e9);
-        Ok((one + other >= 2.0).then(|| one / (one + other)))
+        let [some, others] = [0, 1].map(|at| (now[at] - started[at]).0 as f64 / 1e9);
+        Ok((some + others >= 2.0).then(|| some / (some + others)))
     })
 }
 
@@ -107,18 +107,18 @@ fn limited_to_a_quarter(daemon: &Daemon, name: &str) -> anyhow::Result<()> {
         named.any(|session| session.state.terms.compute.amounts().count() == 1)
     })?;
     // What it had before the limit is no part of the measurement.
-    let (began, before) = (Instant::now(), card_time(daemon, name)?);
+    let (began, before) = (Instant::now(), card_time(daemon, &[name])?);
     patience::until("it has had a second", || {
-        Ok((card_time(daemon, name)? - before >= Nanos::from_secs(1)).then_some(()))
+        Ok((card_time(daemon, &[name])? - before >= Nanos::from_secs(1)).then_some(()))
     })?;
     let took = began.elapsed().as_secs_f64();
     assert!(took > 2.8, "{name} had a second of card time within {took} s");
     Ok(())
 }
 
-/// Card time of a session so far; zero before its first.
-fn card_time(daemon: &Daemon, name: &str) -> anyhow::Result<Nanos> {
+/// Card time of some sessions so far; zero before their first.
+fn card_time(daemon: &Daemon, names: &[&str]) -> anyhow::Result<Nanos> {
     let usages: Vec<UsageView> = serde_json::from_str(&daemon.ctl(&["usage", "--json"])?)?;
-    let mine = usages.iter().find(|usage| usage.alive && usage.name == name);
-    Ok(mine.map_or(Nanos::ZERO, |usage| usage.gpu_time_ns))
+    let theirs = usages.iter().filter(|usage| usage.alive && names.contains(&&*usage.name));
+    Ok(Nanos(theirs.map(|usage| usage.gpu_time_ns.0).sum()))
 }

@@ -1,0 +1,126 @@
+//! Users of the system's daemon: their part of a card's time, however many sessions each of them has.
+//!
+//! The programs run under several user ids, so the tests need root.
+
+use std::fs::{self, Permissions};
+use std::os::unix::fs::{PermissionsExt as _, chown};
+use std::os::unix::process::CommandExt as _;
+
+use anyhow::Context as _;
+use gpushare_proto::admin::{LockView, Status};
+use gpushare_proto::{Bytes, Nanos};
+use gpushare_tests::{Daemon, Sharing, Training, World};
+
+use crate::shares::{SHORT_TURNS, WORK, share_of};
+
+/// User that the tests call by its name.
+const NAMED: &str = "daemon";
+/// User that the tests call by its number, which has no name.
+const NUMBERED: u32 = 4_000_001;
+/// Configuration under which users may start sessions themselves.
+const SELF_SERVICE: &str = "[self_service]\nmax_memory = \"1GiB\"\n";
+
+#[test]
+fn a_users_weight_divides_the_time_however_many_sessions_it_has() -> anyhow::Result<()> {
+    let Some(named) = users()? else { return Ok(()) };
+    let (world, mut daemon) = started(Bytes::mib(256), &SHORT_TURNS)?;
+    let hog = |user, name: &str| start(&world, user, name, Bytes::mib(16));
+    let _programs = [hog(named, "lone")?, hog(NUMBERED, "a")?, hog(NUMBERED, "b")?, hog(NUMBERED, "c")?];
+    let share = || share_of(&daemon, &["lone"], &["a", "b", "c"]);
+    let equal = share()?;
+    assert!((0.43..0.57).contains(&equal), "one session of a user beside three of another got {equal}");
+
+    daemon.set(&["weight", "300", "--user", NAMED])?;
+    let more = share()?;
+    assert!((0.68..0.82).contains(&more), "a user of weight 300 beside one of 100 got {more}");
+
+    daemon.kill()?;
+    daemon.restart()?;
+    daemon.until("all are back", |status| status.sessions.len() == 4 && status.daemon.recovering == 0)?;
+    let again = share_of(&daemon, &["lone"], &["a", "b", "c"])?;
+    assert!((0.68..0.82).contains(&again), "after a restart, a user of weight 300 got {again}");
+
+    daemon.set(&["weight", "900", "--user", &NUMBERED.to_string()])?;
+    let less = share_of(&daemon, &["lone"], &["a", "b", "c"])?;
+    assert!((0.18..0.32).contains(&less), "a user of weight 300 beside one of 900 got {less}");
+    Ok(())
+}
+
+#[test]
+fn a_user_that_had_more_than_its_share_waits_after_a_restart() -> anyhow::Result<()> {
+    let Some(named) = users()? else { return Ok(()) };
+    let (world, mut daemon) = started(Bytes::mib(64), &["--mode", "serialized", "--quantum", "200ms"])?;
+    // A turn of the light user is worth at least ten seconds of the heavy one.
+    daemon.set(&["weight", "1", "--user", NAMED])?;
+    let mut first = start(&world, named, "first", Bytes::mib(40))?;
+    daemon.until("the light user has the card", |status| {
+        status.gpus.first().is_some_and(|gpu| gpu.allocated_bytes == Bytes::mib(40))
+    })?;
+    let _heavy = start(&world, NUMBERED, "heavy", Bytes::mib(40))?;
+    let beside = daemon.until("the heavy user waits for it", |status| waits(status, "heavy"))?;
+    daemon.until("the light user has had a turn and waits", |status| {
+        let had = held(status, "first") - held(&beside, "first");
+        waits(status, "first") && had >= Nanos::from_millis(100)
+    })?;
+    // The answer comes when the usage and with it the virtual time is on the disk.
+    daemon.ctl(&["usage"])?;
+    daemon.kill()?;
+    first.kill()?;
+    daemon.restart()?;
+
+    // The session that was charged is gone: only its user is known to be ahead.
+    let _second = start(&world, named, "second", Bytes::mib(40))?;
+    let joined = daemon.until("it waits again", |status| waits(status, "second"))?;
+    assert!(joined.sessions.iter().all(|session| session.name != "first"));
+    let after = daemon.until("the heavy user has had several quanta", |status| {
+        held(status, "heavy") >= held(&joined, "heavy") + Nanos::from_secs(2)
+    })?;
+    assert_eq!(held(&after, "second"), Nanos::ZERO);
+    Ok(())
+}
+
+/// Starts a world that other users can reach, with the system's daemon.
+fn started(card: Bytes, flags: &[&str]) -> anyhow::Result<(World, Daemon)> {
+    let world = World::of(card)?;
+    fs::set_permissions(world.folder(), Permissions::from_mode(0o711))?;
+    fs::set_permissions(world.card_socket(), Permissions::from_mode(0o777))?;
+    let config = world.scheduler_config().context("the card has a configuration")?;
+    let usual = fs::read_to_string(&config)?;
+    fs::write(&config, format!("{usual}{SELF_SERVICE}"))?;
+    let flags = [&["--system", "--metrics", "off"], flags].concat();
+    world.with_daemon(&flags)
+}
+
+/// Starts a program of a user that always has work for the card, in a session of its own.
+fn start(world: &World, uid: u32, name: &str, memory: Bytes) -> anyhow::Result<Training> {
+    let home = world.folder().join(uid.to_string());
+    fs::create_dir_all(&home)?;
+    chown(&home, Some(uid), Some(uid))?;
+    let mut command = world.workload(&Sharing::limited(name, memory + memory));
+    // `gpushare-ctl run` keeps the token of the session there.
+    command.env("XDG_RUNTIME_DIR", home).uid(uid).gid(uid);
+    Training::begin(command, world, name, memory, &WORK)
+}
+
+fn waits(status: &Status, name: &str) -> bool {
+    let mut named = status.sessions.iter().filter(|session| session.name == name);
+    named.any(|session| matches!(session.lock, LockView::Waiting { .. }))
+}
+
+/// Wall time for which a session's gate has been open in serialized mode.
+fn held(status: &Status, name: &str) -> Nanos {
+    let session = status.sessions.iter().find(|session| session.name == name);
+    session.map_or(Nanos::ZERO, |session| session.held_ns)
+}
+
+/// Returns the number of the [`NAMED`] user; none, and says why, where no programs of several users can run.
+fn users() -> anyhow::Result<Option<u32>> {
+    if !rustix::process::geteuid().is_root() {
+        eprintln!("skipped: only root can start programs under several user ids");
+        return Ok(None);
+    }
+    let passwd = fs::read_to_string("/etc/passwd")?;
+    let row = passwd.lines().find_map(|line| line.strip_prefix(NAMED)?.strip_prefix(":x:"));
+    let uid = row.and_then(|row| row.split(':').next()?.parse().ok());
+    Ok(Some(uid.with_context(|| format!("there is no user `{NAMED}`"))?))
+}
