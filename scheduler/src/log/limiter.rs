@@ -16,6 +16,8 @@ struct Window {
     began: Nanos,
     written: u64,
     omitted: u64,
+    /// Whether the omitted lines were summed up in this window.
+    summed: bool,
 }
 
 impl<K, const LINES: u64> Default for LogLimiter<K, LINES> {
@@ -36,7 +38,7 @@ impl<K, const LINES: u64> LogLimiter<K, LINES> {
 impl<K: Ord, const LINES: u64> LogLimiter<K, LINES> {
     /// Returns the number of lines omitted before this one, or `None` if this line is to be omitted too.
     pub(crate) fn admit(&mut self, key: K, now: Nanos) -> Option<u64> {
-        let fresh = Window { began: now, written: 0, omitted: 0 };
+        let fresh = Window { began: now, written: 0, omitted: 0, summed: false };
         if self.0.len() >= MANY {
             self.0.retain(|_, window| now - window.began < WINDOW || window.omitted > 0);
         }
@@ -51,6 +53,15 @@ impl<K: Ord, const LINES: u64> LogLimiter<K, LINES> {
         }
         window.written += 1;
         Some(omitted)
+    }
+
+    /// Returns the number of a key's omitted lines that no line has reported, at most once in each window.
+    pub(crate) fn sum_up(&mut self, key: &K) -> u64 {
+        let window = self.0.get_mut(key).filter(|window| !window.summed && window.omitted > 0);
+        window.map_or(0, |window| {
+            window.summed = true;
+            std::mem::take(&mut window.omitted)
+        })
     }
 
     /// Removes a key. Returns the number of its omitted lines that no line has reported.
@@ -75,6 +86,18 @@ mod tests {
         assert_eq!(limiter.admit('a', at(1500)), None);
         assert_eq!(limiter.remove(&'a'), 1);
         assert_eq!(limiter.admit('a', at(1501)), Some(0));
+    }
+
+    #[test]
+    fn omitted_lines_are_summed_up_once_in_a_window() {
+        let mut limiter = LogLimiter::<char>::default();
+        let at = Nanos::from_millis;
+        let admitted = [0, 1, 2].map(|ms| limiter.admit('a', at(ms)));
+        assert_eq!(admitted, [Some(0), None, None]);
+        assert_eq!((limiter.sum_up(&'a'), limiter.sum_up(&'b')), (2, 0));
+        assert_eq!((limiter.admit('a', at(3)), limiter.sum_up(&'a')), (None, 0), "not twice");
+        assert_eq!(limiter.admit('a', at(1000)), Some(1));
+        assert_eq!((limiter.admit('a', at(1001)), limiter.sum_up(&'a')), (None, 1));
     }
 
     #[test]

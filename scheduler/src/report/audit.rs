@@ -1,7 +1,8 @@
 //! Lines of the audit log: acts of administrators, refusals, sampled leases, and acts of the daemon itself.
 //!
 //! Acts of administrators always get a line. A tenant gets at most [`LINES`] a second, so that no tenant can
-//! fill the log. The next line reports the number of omitted lines.
+//! fill the log: a user with all its sessions, or a session that an administrator made. The next line reports
+//! the number of omitted lines, and so does the end of a session.
 
 use gpushare_proto::admin::{AdminReply, Change, ConfigChange, Knob, SessionRequest, Setting};
 use gpushare_proto::audit::{Action, Allocation, Entry, Outcome, Refusal};
@@ -12,10 +13,10 @@ use gpushare_sys::clock;
 
 use crate::audit::Audit;
 use crate::clients::table::Client;
-use crate::identity::PeerProcess;
+use crate::identity::{PeerProcess, User};
 use crate::log::limiter::LogLimiter;
 use crate::operation::{OUT_OF_MEMORY, Operation, code_name, outcome_of, plain};
-use crate::sessions::Sessions;
+use crate::sessions::{Session, Sessions};
 
 /// Largest number of audit lines for one tenant in a second.
 const LINES: u64 = 32;
@@ -30,11 +31,18 @@ pub(crate) struct AuditTrail {
     lines: LogLimiter<Tenant, LINES>,
 }
 
-/// Tenant whose audit lines are limited together: a session or a user.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+/// Tenant whose audit lines are limited together.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Tenant {
+    /// Session that an administrator made.
     Session(SessionId),
-    User(u32),
+    User(User),
+}
+
+impl Tenant {
+    fn of(id: SessionId, session: Option<&Session>) -> Self {
+        session.and_then(Session::user).map_or(Self::Session(id), Self::User)
+    }
 }
 
 /// Description of a request that is about to be carried out for a peer.
@@ -165,7 +173,7 @@ impl AuditTrail {
 
     /// Logs an administrative request of a peer that is not an administrator.
     pub(crate) fn trespassed(&mut self, (pid, uid): (u32, u32), why: String) {
-        if self.passes(Tenant::User(uid), "") {
+        if self.passes(&Tenant::User(User::Uid(uid)), uid, "") {
             self.write_act(Action {
                 uid,
                 pid,
@@ -185,7 +193,7 @@ impl AuditTrail {
         answer: &Result<TenantReply, Failure>,
         sessions: &Sessions,
     ) -> Option<Action> {
-        if !self.passes(Tenant::User(peer.user), "") {
+        if !self.passes(&Tenant::User(peer.principal.user()), peer.uid, "") {
             return None;
         }
         let result = answer.as_ref().map(|reply| match reply {
@@ -205,7 +213,7 @@ impl AuditTrail {
         MemoryRefusal { requested, limit, used, by }: MemoryRefusal,
     ) {
         let name = sessions.name(session);
-        if !self.passes(Tenant::Session(session), &name) {
+        if !self.passes(&Tenant::of(session, sessions.get(session)), uid, &name) {
             return;
         }
         self.log.write(Entry::Refusal(Refusal {
@@ -251,24 +259,28 @@ impl AuditTrail {
     }
 
     /// Logs the number of omitted audit lines of a session that is over.
-    pub(crate) fn forget(&mut self, session: SessionId, name: &str) {
-        let tenant = Tenant::Session(session);
-        let left_out = self.lines.remove(&tenant);
-        self.sum_up(tenant, name, left_out);
+    pub(crate) fn forget(&mut self, id: SessionId, session: &Session) {
+        let tenant = Tenant::of(id, Some(session));
+        let left_out = match tenant {
+            Tenant::Session(_) => self.lines.remove(&tenant),
+            // The user goes on being limited.
+            Tenant::User(_) => self.lines.sum_up(&tenant),
+        };
+        self.sum_up(&tenant, session.uid(), &session.name, left_out);
     }
 
     /// Returns whether a tenant may get an audit line now. First logs the number of lines omitted before.
-    fn passes(&mut self, tenant: Tenant, session: &str) -> bool {
-        let left_out = self.lines.admit(tenant, clock::monotonic());
-        self.sum_up(tenant, session, left_out.unwrap_or(0));
+    fn passes(&mut self, tenant: &Tenant, uid: u32, session: &str) -> bool {
+        let left_out = self.lines.admit(tenant.clone(), clock::monotonic());
+        self.sum_up(tenant, uid, session, left_out.unwrap_or(0));
         left_out.is_some()
     }
 
-    fn sum_up(&self, tenant: Tenant, session: &str, count: u64) {
+    fn sum_up(&self, tenant: &Tenant, uid: u32, session: &str, count: u64) {
         if count > 0 {
             let (session_id, uid) = match tenant {
-                Tenant::Session(id) => (Some(id), None),
-                Tenant::User(uid) => (None, Some(uid)),
+                Tenant::Session(id) => (Some(*id), None),
+                Tenant::User(_) => (None, Some(uid)),
             };
             let session = session_id.map(|_| session.to_owned());
             self.log.write(Entry::Omitted { session_id, session, uid, count });

@@ -4,14 +4,14 @@ use std::fs::{self, Permissions};
 use std::io::Write;
 use std::os::unix::fs::PermissionsExt;
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use gpushare_proto::admin::{AdminReply, AdminRequest, Knob, Mode, SessionRequest, Setting};
 use gpushare_proto::audit::{Action, Entry, Line, Outcome};
 use gpushare_proto::codec::{self, Message};
 use gpushare_proto::page::LimitKind;
 use gpushare_proto::session::{Binding, Terms};
-use gpushare_proto::tenant::{GpuChoice, Hello, NewSession, Role, TenantRequest};
+use gpushare_proto::tenant::{GpuChoice, Hello, NewSession, Role, TenantReply, TenantRequest};
 use gpushare_proto::{Bytes, Nanos};
 
 use crate::harness::{Daemon, Folders, administrator, eventually};
@@ -37,8 +37,8 @@ fn refusals_in_a_loop_get_few_audit_lines_and_a_count() {
                     assert_eq!(refusal.requested, Bytes::gib(2));
                     lines += 1;
                 }
-                Entry::Omitted { session_id, count, .. } => {
-                    assert!(session_id.is_some());
+                Entry::Omitted { session_id, uid, count, .. } => {
+                    assert!(session_id.is_none() && uid.is_some());
                     more += count;
                 }
                 other => panic!("{other:?}"),
@@ -49,6 +49,31 @@ fn refusals_in_a_loop_get_few_audit_lines_and_a_count() {
     assert!(lines >= 32 && more > 0, "{lines} {more}");
     let log = folders.log();
     assert!(log.matches("refused 2GiB").count() < 32, "the log is no more patient");
+}
+
+#[test]
+fn refusals_of_many_sessions_of_a_user_get_as_few_audit_lines_as_one() {
+    let folders = Folders::new();
+    let daemon = folders.start(&[]);
+    let began = Instant::now();
+    let _sessions: Vec<_> = (0..8)
+        .map(|session| {
+            let (_, token) = daemon.register(&format!("job-{session}"), None);
+            let mut client = daemon.join(Some(&token));
+            let gpu = client.attach();
+            for _ in 0..40 {
+                assert!(matches!(client.reserve(gpu, Bytes::gib(2)), TenantReply::Refused { .. }));
+            }
+            client
+        })
+        .collect();
+    let seconds = began.elapsed().as_secs();
+    assert!(matches!(ask(&daemon, &create("last", None)), AdminReply::Created { .. }));
+    the_act(&folders, "session.create");
+    let text = fs::read_to_string(folders.runtime().audit()).unwrap();
+    let lines = text.lines().filter_map(|line| serde_json::from_str::<Line>(line).ok());
+    let refusals = lines.filter(|line| matches!(line.entry, Entry::Refusal(_))).count() as u64;
+    assert!((1..=32 * (seconds + 2)).contains(&refusals), "{refusals} lines in {seconds} s");
 }
 
 /// Returns the acts of an operation in the audit log.
