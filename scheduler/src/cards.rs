@@ -2,6 +2,9 @@
 //!
 //! NVML lists the cards at the start. Without NVML a card is found when the first process announces it. A
 //! card's number is its row in every shared page, so the number never changes.
+//!
+//! The first process defines the card for all. So the system's daemon asks NVML again when a tenant announces a
+//! card, and without NVML believes only its own user and the configuration (`[gpus.GPU-…]`).
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -11,13 +14,16 @@ use gpushare_core::{Event, Knobs};
 use gpushare_proto::admin::{ConfigChange, Knob, Setting};
 use gpushare_proto::page::MAX_GPUS;
 use gpushare_proto::tenant::{Failure, FailureCode, GpuInfo};
-use gpushare_proto::{Bytes, GpuId, GpuUuid};
+use gpushare_proto::{Bytes, GpuId, GpuUuid, Nanos};
 
 use crate::args::CardName;
 use crate::clients::page::ClientPage;
 use crate::config::{CardLimits, Settings};
 use crate::knob::{name, words};
 use crate::lock::{CardLock, LockError};
+
+/// Shortest interval between two questions to NVML about the machine's cards.
+const PAUSE: Nanos = Nanos::from_secs(1);
 
 /// Reason why a process cannot use a card with this daemon.
 #[derive(Debug, thiserror::Error)]
@@ -33,12 +39,17 @@ pub(crate) enum CardError {
     Empty(GpuUuid),
     #[error("{0} is none of this machine's cards; `nvidia-smi -L` lists them")]
     Unknown(GpuUuid),
+    #[error(
+        "the system's scheduler finds no NVML (`libnvidia-ml.so.1`) that lists {0}, and does not take a card from a \
+         tenant; name it as `[gpus.{0}]` in the scheduler's configuration"
+    )]
+    Unconfirmed(GpuUuid),
 }
 
 impl From<CardError> for Failure {
     fn from(error: CardError) -> Self {
         let code = match error {
-            CardError::Lock(_) | CardError::Full(_) => FailureCode::Unavailable,
+            CardError::Lock(_) | CardError::Full(_) | CardError::Unconfirmed(_) => FailureCode::Unavailable,
             CardError::Empty(_) => FailureCode::BadRequest,
             CardError::Unknown(_) => FailureCode::NotFound,
         };
@@ -67,6 +78,8 @@ pub(crate) struct Cards {
     all: Vec<Card>,
     /// Whether NVML listed all cards of the machine. If so, tenants cannot announce other cards.
     pub(crate) complete: bool,
+    /// Point in monotonic time from which NVML may be asked for the cards again.
+    next_question: Nanos,
     lock_dir: PathBuf,
     limits: BTreeMap<CardName, CardLimits>,
     /// Settings of cards that the configuration does not name.
@@ -80,6 +93,7 @@ impl Cards {
         Self {
             all: Vec::new(),
             complete: false,
+            next_question: Nanos::ZERO,
             lock_dir: settings.lock_dir.clone(),
             limits: settings.cards.clone(),
             defaults: defaults(settings),
@@ -112,6 +126,20 @@ impl Cards {
         events.extend(self.told.changes(&knobs).into_iter().map(set));
         self.all.push(Card { info: info.clone(), knobs, managed_limit, _lock: lock });
         Ok((gpu, events))
+    }
+
+    /// Returns whether to ask NVML for the machine's cards again: at most once a second, since it takes time.
+    pub(crate) fn may_ask(&mut self, now: Nanos) -> bool {
+        let may = now >= self.next_question;
+        if may {
+            self.next_question = now + PAUSE;
+        }
+        may
+    }
+
+    /// Returns whether the configuration names a card by its UUID.
+    pub(crate) fn is_configured(&self, card: GpuUuid) -> bool {
+        self.limits.contains_key(&CardName::Uuid(card))
     }
 
     pub(crate) fn get(&self, gpu: GpuId) -> Option<&Card> {
@@ -231,7 +259,6 @@ fn available(meminfo: &str) -> Option<Bytes> {
 #[cfg(test)]
 mod tests {
     use clap::Parser;
-    use gpushare_proto::Nanos;
     use gpushare_proto::admin::Mode;
 
     use super::*;

@@ -58,7 +58,7 @@ pub(crate) fn join(
     check_away_limit(engine, peer)?;
     let (id, session, restored) = find_member(engine, peer, token, returning)?;
     let had = returning.map_or(&[][..], |returning| &returning.gpus);
-    let gpus = match add_cards(engine, had) {
+    let gpus = match add_cards(engine, peer, had) {
         Ok(gpus) => gpus,
         Err(failure) => {
             engine.feed(Event::ClientGone { client: id });
@@ -108,8 +108,13 @@ pub(super) fn welcome(
     name
 }
 
-pub(super) fn add_cards(engine: &mut Engine, had: &[ReturningGpu]) -> Result<Vec<GpuId>, Failure> {
-    had.iter().map(|had| Ok(engine.add_card(&had.info)?)).collect()
+pub(super) fn add_cards(
+    engine: &mut Engine,
+    peer: &PeerProcess,
+    had: &[ReturningGpu],
+) -> Result<Vec<GpuId>, Failure> {
+    let add = |had: &ReturningGpu| Ok(engine.add_announced_card(&peer.principal, &had.info)?);
+    had.iter().map(add).collect()
 }
 
 /// Returns the largest number of bytes of a card that a returning process may claim to use.

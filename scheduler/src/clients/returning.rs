@@ -127,7 +127,7 @@ pub(super) fn come_back(
     returning: &Returning,
     (file, page): (OwnedFd, ClientPage),
 ) -> Result<(), Failure> {
-    let gpus = add_cards(engine, &returning.gpus)?;
+    let gpus = add_cards(engine, peer, &returning.gpus)?;
     engine.read_page(id);
     let Some(client) = engine.clients.get_mut(id) else {
         return Ok(());

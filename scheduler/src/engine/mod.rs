@@ -28,23 +28,25 @@ use gpushare_proto::tenant::{Failure, GpuInfo};
 use gpushare_proto::{Bytes, ClientId, GpuId, Nanos, SessionId};
 use gpushare_sys::{clock, process};
 use tokio::sync::mpsc;
-use tracing::info;
+use tracing::{info, warn};
 
 use crate::cards::{CardError, Cards};
 use crate::clients::awaited::Awaited;
 use crate::clients::joined::JoinedProcesses;
 use crate::clients::orphans::Orphans;
 use crate::clients::table::Clients;
-use crate::config::{Reader, Settings};
+use crate::config::{Owner, Reader, Settings};
 use crate::connections::{ConnectionId, ConnectionLimit};
-use crate::identity::{PeerProcess, Watch};
+use crate::identity::{PeerProcess, Principal, Watch};
 use crate::input::{Asker, Input, Watched};
+use crate::lock::LockError;
 use crate::log::LostLines;
 use crate::log::limiter::LogLimiter;
 use crate::memory::metering::Metering;
 use crate::memory::postponed::Postponed;
 use crate::memory::refusals::Refusals;
 use crate::metrics::Metrics;
+use crate::nvml;
 use crate::operation::{Operation, plain};
 use crate::peers::Peers;
 use crate::persist::queue::{ActReply, Persistence};
@@ -219,6 +221,43 @@ impl Engine {
         let expected: Vec<Event> = self.awaited.on(info.uuid).map(uses).collect();
         self.feed_all(expected);
         Ok(gpu)
+    }
+
+    /// Takes the cards that NVML lists. Fails if another daemon has one of them.
+    pub(crate) fn take_cards(&mut self) -> Result<(), LockError> {
+        let found = nvml::cards();
+        for info in &found {
+            match self.add_card(info) {
+                Ok(_) => {}
+                Err(CardError::Lock(error)) => return Err(error),
+                Err(error) => warn!("{error}"),
+            }
+        }
+        // A user's own daemon may also serve cards that NVML does not list: simulated ones.
+        if !found.is_empty() && self.settings.owner == Owner::System {
+            self.cards.complete = true;
+        }
+        Ok(())
+    }
+
+    /// Returns the number of a card that a client of `principal` announces.
+    pub(crate) fn add_announced_card(
+        &mut self,
+        principal: &Principal,
+        info: &GpuInfo,
+    ) -> Result<GpuId, CardError> {
+        let is_open = |cards: &Cards| !cards.complete && cards.by_uuid(info.uuid).is_none();
+        if self.settings.owner == Owner::System && is_open(&self.cards) {
+            if self.cards.may_ask(clock::monotonic()) {
+                self.take_cards()?;
+            }
+            // No number of connections is too many for the daemon's own user.
+            let is_own = self.limit.allows(principal, usize::MAX);
+            if is_open(&self.cards) && !is_own && !self.cards.is_configured(info.uuid) {
+                return Err(CardError::Unconfirmed(info.uuid));
+            }
+        }
+        self.add_card(info)
     }
 
     /// Registers that a client uses a card, and books the bytes that it already uses there.

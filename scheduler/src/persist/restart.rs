@@ -7,16 +7,13 @@ use gpushare_core::{Event, log};
 use gpushare_proto::{ClientId, SessionId};
 use gpushare_sys::clock;
 use tokio::sync::mpsc;
-use tracing::{info, warn};
+use tracing::info;
 
-use crate::cards::CardError;
 use crate::clients::leave;
-use crate::config::{Owner, Settings};
+use crate::config::Settings;
 use crate::connections::ConnectionLimit;
 use crate::engine::{Engine, Machine};
 use crate::input::{Input, Watched};
-use crate::lock::LockError;
-use crate::nvml;
 use crate::record::Reel;
 use crate::registry::{Book, CardLead, ClientEntry, Origin, SessionEntry, UserLead};
 use crate::sessions::Clocks;
@@ -63,7 +60,7 @@ impl Engine {
         engine.persistence.write_in_any_case();
         known.iter().for_each(|&session| engine.persistence.session_changed(session));
         clients.into_iter().for_each(|client| engine.persistence.client_changed(client));
-        take_cards(&mut engine)?;
+        engine.take_cards()?;
         engine.users.restore(book.users);
         for entry in book.sessions {
             restore_session(&mut engine, entry);
@@ -87,22 +84,6 @@ impl Engine {
         }
         Ok(engine)
     }
-}
-
-fn take_cards(engine: &mut Engine) -> Result<(), LockError> {
-    let found = nvml::cards();
-    for info in &found {
-        match engine.add_card(info) {
-            Ok(_) => {}
-            Err(CardError::Lock(error)) => return Err(error),
-            Err(error) => warn!("{error}"),
-        }
-    }
-    // A user's own daemon may also serve cards that NVML does not list: simulated ones.
-    if !found.is_empty() && engine.settings.owner == Owner::System {
-        engine.cards.complete = true;
-    }
-    Ok(())
 }
 
 fn restore_session(engine: &mut Engine, mut entry: SessionEntry) {

@@ -197,8 +197,9 @@ fn attach(
     client: ClientId,
     info: &GpuInfo,
 ) -> Result<(), Failure> {
-    let gpu = engine.add_card(info)?;
-    let session = engine.clients.get(client).map(|client| client.session);
+    let Some(of) = engine.clients.get(client) else { return Ok(()) };
+    let (session, principal) = (Some(of.session), of.peer.principal.clone());
+    let gpu = engine.add_announced_card(&principal, info)?;
     if let Some(failure) = session.and_then(|session| unlimited_by_mistake(engine, session)) {
         return Err(failure);
     }

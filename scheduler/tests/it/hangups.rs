@@ -8,7 +8,7 @@ use gpushare_proto::tenant::{Returning, TenantReply, TenantRequest};
 use gpushare_proto::{Bytes, GateState, GpuId, RequestId, SessionId, Token};
 
 use crate::deaths::{holds, lock_of};
-use crate::harness::{Client, Daemon, Folders, eventually, join};
+use crate::harness::{CARD, Client, Daemon, Folders, eventually, join};
 use crate::processes::{Process, SHORT_TURNS, wanting};
 use crate::restart::{returning, written};
 
@@ -242,7 +242,9 @@ fn a_user_is_away_as_often_at_most_as_it_may_connect() {
         return;
     }
     let config = folders.path("config.toml");
-    fs::write(&config, "implicit_sessions = true\nconnections_per_user = 9").unwrap();
+    let card = format!("[gpus.{CARD}]\nepsilon = '5%'");
+    let text = format!("implicit_sessions = true\nconnections_per_user = 9\n{card}");
+    fs::write(&config, text).unwrap();
     let daemon = folders.start_system(&["--config", config.to_str().unwrap()]);
     let (first, hung_up) = Process::hanging_up_as(&folders, 12345);
     let (second, refused) = Process::hanging_up_as(&folders, 12345);

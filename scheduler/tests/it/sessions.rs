@@ -6,11 +6,13 @@ use std::os::unix::fs::PermissionsExt;
 
 use gpushare_proto::admin::{LockView, SessionView};
 use gpushare_proto::session::Terms;
-use gpushare_proto::tenant::{FailureCode, GpuChoice, NewSession, ProcessMemory, TenantReply, TenantRequest};
-use gpushare_proto::{Bytes, Token};
+use gpushare_proto::tenant::{
+    FailureCode, GpuChoice, GpuInfo, NewSession, ProcessMemory, TenantReply, TenantRequest,
+};
+use gpushare_proto::{Bytes, GpuUuid, Token};
 
 use crate::deaths::holds;
-use crate::harness::{CARD, Folders, Peer, eventually, join};
+use crate::harness::{CARD, Client, Folders, Peer, card, eventually, join};
 use crate::processes::{TURNS, wanting};
 
 fn wish(memory: Option<Bytes>, gpu: GpuChoice) -> TenantRequest {
@@ -270,6 +272,36 @@ fn another_user_has_a_limit_of_connections() {
         assert_eq!(held.0.welcome.session, held.1.welcome.session);
     });
     daemon.join(None);
+}
+
+#[test]
+fn the_systems_daemon_takes_a_card_of_another_user_only_if_it_is_configured() {
+    if !rustix::process::geteuid().is_root() {
+        return;
+    }
+    let folders = Folders::new();
+    let config = folders.path("config.toml");
+    let other = GpuUuid::gpu([0xbb; 16]);
+    fs::write(&config, format!("implicit_sessions = true\n[gpus.{CARD}]\nepsilon = '5%'\n")).unwrap();
+    let daemon = folders.start_system(&["--config", config.to_str().unwrap()]);
+    fs::set_permissions(folders.path(""), Permissions::from_mode(0o755)).unwrap();
+    let announced = |client: &mut Client| {
+        client.peer.say(&TenantRequest::Attach(GpuInfo { uuid: other, ..card() }));
+        client.hear_until(|reply| match reply {
+            TenantReply::Attached { .. } => Some(Ok(())),
+            TenantReply::Error(failure) => Some(Err(failure)),
+            _ => None,
+        })
+    };
+    as_nobody(|| {
+        let mut client = daemon.join(None);
+        let failure = announced(&mut client).unwrap_err();
+        assert_eq!(failure.code, FailureCode::Unavailable, "{}", failure.message);
+        assert!(failure.message.contains(&format!("[gpus.{other}]")), "{}", failure.message);
+        daemon.join(None).attach();
+    });
+    announced(&mut daemon.join(None)).unwrap();
+    as_nobody(|| announced(&mut daemon.join(None)).unwrap());
 }
 
 /// Runs `act` on a thread of the user nobody.
