@@ -133,7 +133,8 @@ fn format_of(first: &[u8]) -> Option<u64> {
 
 fn other_format(path: &Path, format: u64) -> String {
     format!(
-        "{} has format {format}, and this xtask reads format {FORMAT}; check out the gpushare that its header names",
+        "{} has format {format}, and this xtask reads format {FORMAT}; check out the gpushare that its header names, \
+         or record again with this one",
         path.display()
     )
 }

@@ -116,21 +116,31 @@ fn a_last_line_that_was_cut_is_reported_and_the_rest_is_replayed() {
 #[test]
 fn what_is_no_recording_is_refused_with_its_line() {
     let log = text(&recorded());
-    let newer = log.replacen("\"format\":2", "\"format\":3", 1);
+    let newer = log.replacen("\"format\":3", "\"format\":4", 1);
     let older = serde_json::to_string(&recorded()[0]).unwrap() + "\n";
-    let older = older.replacen("\"format\":2", "\"format\":1", 1);
+    let older = older.replacen("\"format\":3", "\"format\":1", 1);
     let torn = log.replacen("{\"handled\":{\"now\":4", "{\"handled\":{now", 1);
     for (content, expected) in [
         ("", "is no recording"),
         ("hello\n", "is no recording"),
         (&text(&[Line::End { reason: "x".to_owned() }]), "it has no header"),
-        (&newer, "has format 3"),
+        (&newer, "has format 4"),
         (&older, "has format 1"),
         (&torn, "line 4 of"),
     ] {
         let error = replayed(content, false).unwrap_err();
         assert!(format!("{error:#}").contains(expected), "{error:#}");
     }
+}
+
+#[test]
+fn a_recording_from_before_users_is_refused_with_what_to_do() {
+    let mut before = recorded();
+    let Line::Header(header) = &mut before[0] else { panic!("no header") };
+    header.format = 2;
+    let error = replayed(&text(&before), false).unwrap_err().to_string();
+    assert!(error.contains("has format 2, and this xtask reads format 3"), "{error}");
+    assert!(error.contains("check out the gpushare that its header names, or record again"), "{error}");
 }
 
 #[test]

@@ -1,7 +1,7 @@
 //! Format of a recording of the decision machine: one JSON line per event, with a fingerprint of its effects.
 //!
 //! ```text
-//!   {"line":{"header":{"format":2,"version":"0.1.0","generation":…,"expected":[],"started":…,"config":{…}}},"chain":"…"}
+//!   {"line":{"header":{"format":3,"version":"0.1.0","generation":…,"expected":[],"started":…,"config":{…}}},"chain":"…"}
 //!   {"line":{"handled":{"now":…,"event":{"GpuFound":{"gpu":0,"total":…}},"effects":"cbf29ce484222325"}},"chain":"…"}
 //!   …                                                                                                        │
 //!   {"line":{"end":{"reason":"the daemon ended"}},"chain":"…"}  ◀── of this line and of all before it ────────┘
@@ -25,8 +25,8 @@ use crate::config::Config;
 use crate::events::{Effect, Event};
 use crate::machine::Core;
 
-/// Version number of the recording's format.
-pub const FORMAT: u32 = 2;
+/// Version number of the recording's format. It rises with each change of an [`Event`] that is recorded.
+pub const FORMAT: u32 = 3;
 
 /// Line of a recording, with the fingerprint of all lines so far.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -212,7 +212,7 @@ mod tests {
         let text = serde_json::to_string(&line).unwrap();
         assert!(
             text.starts_with(
-                r#"{"header":{"format":2,"version":"0.1.0","generation":9,"expected":[4],"started":5,"#
+                r#"{"header":{"format":3,"version":"0.1.0","generation":9,"expected":[4],"started":5,"#
             ),
             "{text}"
         );
