@@ -28,6 +28,22 @@ pub fn ring(page: &Page) {
     futex::wake_all(&page.bell);
 }
 
+/// Largest number of threads that [`ring_some`] and [`wake_more`] wake.
+pub const SOME: u32 = 64;
+
+/// Rings as [`ring`] does, but wakes a bounded number of threads. Returns whether others may still sleep.
+///
+/// A process decides how many of its threads sleep, and each costs the waking thread about 10 µs.
+pub fn ring_some(page: &Page) -> bool {
+    page.bell.fetch_add(1, Ordering::SeqCst);
+    wake_more(page)
+}
+
+/// Wakes a bounded number of the threads that still sleep. Returns whether others may still sleep.
+pub fn wake_more(page: &Page) -> bool {
+    futex::wake(&page.bell, SOME) == SOME as usize
+}
+
 /// Sleeps until the bell has rung since its number was `heard`, for at most `timeout`.
 ///
 /// # Errors
@@ -56,6 +72,22 @@ mod tests {
             ring(&theirs);
             assert_eq!(sleep(&ours, heard, None).unwrap(), Woken::Changed);
         }
+    }
+
+    #[test]
+    fn one_ring_wakes_a_bounded_number_of_threads() {
+        let page = Page::new(GateState::Open);
+        let threads = SOME as usize * 2;
+        let heard = heard(&page);
+        std::thread::scope(|scope| {
+            let sleepers: Vec<_> = (0..threads).map(|_| scope.spawn(|| sleep(&page, heard, None))).collect();
+            // Wakes those that sleep already; the others see the change.
+            let mut rings = usize::from(ring_some(&page));
+            while !sleepers.iter().all(std::thread::ScopedJoinHandle::is_finished) {
+                rings += usize::from(wake_more(&page));
+            }
+            assert!(rings <= 2, "{rings}");
+        });
     }
 
     #[test]

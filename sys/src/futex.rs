@@ -38,8 +38,13 @@ pub fn wait(word: &AtomicU32, expected: u32, timeout: Option<Duration>) -> io::R
 
 /// Wakes all threads of all processes that sleep on `word`, and returns their number.
 pub fn wake_all(word: &AtomicU32) -> usize {
+    wake(word, i32::MAX.unsigned_abs())
+}
+
+/// Wakes up to `most` threads that sleep on `word`, the first ones first, and returns their number.
+pub fn wake(word: &AtomicU32, most: u32) -> usize {
     // The only errors are bad addresses, which a reference cannot be.
-    futex::wake(word, Flags::empty(), i32::MAX.unsigned_abs()).unwrap_or(0)
+    futex::wake(word, Flags::empty(), most).unwrap_or(0)
 }
 
 #[cfg(test)]

@@ -13,3 +13,4 @@ pub(crate) mod table;
 pub(crate) mod join;
 pub(crate) mod leave;
 pub(crate) mod returning;
+mod ringer;

@@ -6,16 +6,19 @@
 
 use std::io;
 use std::os::fd::OwnedFd;
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use gpushare_proto::page::{FLAG_CAPTURING, LeaseRow, MAX_GPUS};
 use gpushare_proto::{Bytes, GateState, GateWord, GpuId, Nanos, UtilizationPart};
 use gpushare_sys::page::SharedPage;
-use gpushare_sys::{bell, lease, page};
+use gpushare_sys::{lease, page};
+
+use super::ringer;
 
 #[derive(Debug)]
 pub(crate) struct ClientPage {
-    page: SharedPage,
+    page: Arc<SharedPage>,
     /// Leased bytes by card, used and free ones; none for a card that the process does not use.
     leased: [Option<Bytes>; MAX_GPUS],
     /// Free bytes by card that the decision machine was told; none if they must be sent again.
@@ -26,7 +29,7 @@ impl ClientPage {
     /// Creates a shared page with a closed gate. Also returns the page's file, for the client.
     pub(crate) fn create() -> io::Result<(OwnedFd, Self)> {
         let (file, page) = page::create()?;
-        Ok((file, Self { page, leased: [None; MAX_GPUS], known: [None; MAX_GPUS] }))
+        Ok((file, Self { page: Arc::new(page), leased: [None; MAX_GPUS], known: [None; MAX_GPUS] }))
     }
 
     /// Adds a card to the page, with the bytes that the process already uses there.
@@ -106,7 +109,7 @@ impl ClientPage {
     /// Writes the gate word and wakes all threads that sleep on the page.
     pub(crate) fn set_gate(&self, word: GateWord) {
         self.page.gate.store(word.0, Ordering::SeqCst);
-        bell::ring(&self.page);
+        ringer::ring(&self.page);
     }
 
     pub(crate) fn gate(&self) -> GateWord {
@@ -122,7 +125,7 @@ impl ClientPage {
         // Two bounded steps instead of a loop, which a process could keep from ending.
         self.page.flags.fetch_or(flags, Ordering::AcqRel);
         self.page.flags.fetch_and(flags | FLAG_CAPTURING, Ordering::AcqRel);
-        bell::ring(&self.page);
+        ringer::ring(&self.page);
     }
 
     /// Writes the target duration of the process's work in flight: in microseconds, at least one.
@@ -161,6 +164,7 @@ impl ClientPage {
 #[cfg(test)]
 mod tests {
     use gpushare_proto::page::{FLAG_CONTENDED, FLAG_WANTED};
+    use gpushare_sys::bell;
     use gpushare_sys::futex::Woken;
 
     use super::*;
