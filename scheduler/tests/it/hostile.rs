@@ -1,6 +1,6 @@
 //! Hostile peers: each is disconnected, without an effect on others.
 
-use std::io::{Read, Write};
+use std::io::{ErrorKind, Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
@@ -58,7 +58,12 @@ fn a_descriptor_that_is_slow_to_close_holds_up_nobody() {
     assert_eq!(send_with_fd(&peer, &hello(), Some(slow.as_fd())).unwrap(), hello().len());
     drop(slow);
     let daemon = folders.start_on(&bound);
-    assert_eq!(peer.read(&mut [0; 64]).unwrap(), 0);
+    // Closed with unread bytes, so it may be a reset.
+    let end = peer.read(&mut [0; 64]).or_else(|cause| match cause.kind() {
+        ErrorKind::ConnectionReset => Ok(0),
+        _ => Err(cause),
+    });
+    assert_eq!(end.unwrap(), 0);
     serves(&daemon);
     folders.logged("the peer sent descriptors");
 }
