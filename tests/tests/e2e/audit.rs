@@ -79,9 +79,13 @@ fn records(daemon: &Daemon) -> anyhow::Result<Vec<Value>> {
 
 /// What the daemon tells Prometheus, at the address that its log names last.
 fn metrics(daemon: &Daemon) -> anyhow::Result<String> {
-    let log = daemon.process().stderr();
-    let (_, address) = log.rsplit_once("metrics are at http://").unwrap_or_default();
-    let (address, _) = address.split_once('/').unwrap_or_default();
+    let address = patience::until("the address of the metrics in the log", || {
+        let log = daemon.process().stderr();
+        let address = log
+            .rsplit_once("metrics are at http://")
+            .and_then(|(_, rest)| rest.split_once('/'));
+        Ok(address.map(|(address, _)| address.to_owned()))
+    })?;
     let mut stream = TcpStream::connect(address)?;
     stream.set_read_timeout(Some(Duration::from_secs(30)))?;
     stream.write_all(b"GET /metrics HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")?;
@@ -105,9 +109,11 @@ fn a_refusal_is_in_the_log_the_audit_log_the_metrics_and_the_explanation() -> an
     let pid = daemon.session("a")?.clients[0].pid;
     let (requested, limit, used) = (Bytes::mib(10), Bytes::mib(32), Bytes::mib(24));
 
-    let records = records(&daemon)?;
-    let refused = records.iter().find(|record| record["operation"] == "memory.reserve");
-    let refused = refused.unwrap_or_else(|| panic!("{records:?}"));
+    let is_refusal = |record: &&Value| record["operation"] == "memory.reserve";
+    let records = patience::until("the refusal in the log", || {
+        Ok(Some(records(&daemon)?).filter(|records| records.iter().any(|record| is_refusal(&record))))
+    })?;
+    let refused = records.iter().find(is_refusal).context("patience saw it")?;
     let id = refused["session_id"].as_u64();
     for (key, value) in [
         ("pid", Value::from(pid)),
@@ -285,8 +291,9 @@ fn a_disk_that_is_full_or_a_log_that_cannot_be_written_holds_nobody_up() -> anyh
                 .find_map(|line| line.strip_prefix("gpushare_audit_lost_lines_total "));
             Ok(Some(()).filter(|()| lost.is_some_and(|lost| lost != "0")))
         })?;
-        let log = daemon.process().stderr();
-        assert_eq!(log.matches("cannot write the audit log").count(), number, "once a daemon: {log}");
+        let said = || daemon.process().stderr().matches("cannot write the audit log").count();
+        patience::until("the reason in the log", || Ok((said() >= number).then_some(())))?;
+        assert_eq!(said(), number, "once a daemon");
         program.quit()?;
         assert!(daemon.stop()?.success());
     }

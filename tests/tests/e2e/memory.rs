@@ -1,7 +1,7 @@
 //! Limits, and one story about memory.
 
 use gpushare_proto::Bytes;
-use gpushare_tests::{Program, Sharing, World};
+use gpushare_tests::{Program, Sharing, World, patience::until};
 use rustix::process::Signal;
 
 #[test]
@@ -36,8 +36,8 @@ fn a_request_above_the_limit_is_refused_locally_and_reported() -> anyhow::Result
     let told = daemon.until("every refusal is counted", |status| status.sessions[0].refusals >= 9)?;
     assert_eq!(told.sessions[0].refusals, 9);
     assert_eq!(told.gpus[0].allocated_bytes, Bytes::mib(8));
-    let log = daemon.process().stderr();
-    assert!(log.contains("refused 33MiB to a on gpu0: 8MiB of 32MiB are used under its quota"), "{log}");
+    let words = "refused 33MiB to a on gpu0: 8MiB of 32MiB are used under its quota";
+    until("the refusal in the log", || Ok(daemon.process().stderr().contains(words).then_some(())))?;
     let line = "33MiB refused: this session uses 8MiB of its memory limit of 32MiB";
     assert!(program.process().stderr().contains(line), "{}", program.process().stderr());
     // The daemon is asked as ever for what could be had.
