@@ -1,6 +1,8 @@
 //! Command `status`: prints the state of the daemon, its cards and sessions, as JSON or as tables.
 
-use gpushare_proto::admin::{AdminReply, AdminRequest, CapacityView, GpuView, LockView, SessionView, Status};
+use gpushare_proto::admin::{
+    AdminReply, AdminRequest, CapacityView, GpuView, LockView, SessionView, Status, UserView,
+};
 use gpushare_proto::session::{Binding, SessionPhase, Terms};
 use gpushare_proto::{Bytes, GateState, Nanos};
 use serde::Serialize;
@@ -10,14 +12,16 @@ use crate::client::{Admin, Client, ClientError};
 use crate::exit::CtlError;
 use crate::output;
 use crate::places::Places;
+use crate::set;
 use crate::table::{Column, harmless, list, short, table};
 
-/// State of the daemon with what the capacities of its cards consist of.
+/// State of the daemon with what the capacities of its cards consist of, and the users of its sessions.
 #[derive(Serialize)]
 struct Model {
     #[serde(flatten)]
     status: Status,
     capacities: Vec<CapacityView>,
+    users: Vec<UserView>,
 }
 
 pub(crate) fn status(args: &StatusArgs, places: &Places) -> Result<(), CtlError> {
@@ -26,7 +30,10 @@ pub(crate) fn status(args: &StatusArgs, places: &Places) -> Result<(), CtlError>
     let AdminReply::Capacities(capacities) = client.ask(&AdminRequest::Capacities)? else {
         return Err(client.unexpected().into());
     };
-    let model = Model { status, capacities };
+    let AdminReply::Users(users) = client.ask(&AdminRequest::Users)? else {
+        return Err(client.unexpected().into());
+    };
+    let model = Model { status, capacities, users };
     Ok(output::show(args.json, &model, || render(&model))?)
 }
 
@@ -37,7 +44,7 @@ pub(crate) fn fetch(client: &mut Client<Admin>) -> Result<Status, ClientError> {
     }
 }
 
-fn render(Model { status, capacities }: &Model) -> String {
+fn render(Model { status, capacities, users }: &Model) -> String {
     let mut page = daemon(status);
     page += "\n";
     page += &if status.gpus.is_empty() {
@@ -51,6 +58,14 @@ fn render(Model { status, capacities }: &Model) -> String {
     } else {
         sessions(&status.sessions)
     };
+    page += &section(
+        users,
+        &[
+            ("USER", |user| set::user_name(&user.user)),
+            ("WEIGHT", |user| user.weight.to_string()),
+            ("SESSIONS", |user| user.sessions.to_string()),
+        ],
+    );
     page + &unevictable(&status.sessions)
 }
 

@@ -93,6 +93,17 @@ pub struct CapacityView {
     pub usable_bytes: Bytes,
 }
 
+/// User with sessions, among whom the time of a card is divided.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct UserView {
+    /// User id in digits, the path of a container's control group, or words for a user in an unknown container.
+    pub user: String,
+    /// Weight of the user beside the other users of a class.
+    pub weight: u32,
+    /// Number of the user's sessions.
+    pub sessions: u32,
+}
+
 /// State of one session: terms, memory, processes and lock.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SessionView {

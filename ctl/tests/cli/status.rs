@@ -4,7 +4,7 @@ use std::process::Stdio;
 
 use gpushare_proto::admin::{
     AdminReply, AdminRequest, CapacityView, ClientView, ConfigChange, DaemonView, GpuView, LockView, Mode,
-    SessionGpuView, SessionState, SessionView, Status,
+    SessionGpuView, SessionState, SessionView, Status, UserView,
 };
 use gpushare_proto::session::Terms;
 use gpushare_proto::tenant::{Hello, PROTOCOL, Role};
@@ -32,6 +32,7 @@ pub(crate) fn daemon(status: Status) -> Fake {
         AdminRequest::Explain { .. } => AdminReply::Explained(Box::new(explanation())),
         AdminRequest::Orphaned { .. } => AdminReply::Orphaned(Vec::new()),
         AdminRequest::Capacities => AdminReply::Capacities(capacities(&status)),
+        AdminRequest::Users => AdminReply::Users(users(&status)),
         AdminRequest::Session(_) => AdminReply::Changed { old: "running".into(), new: "paused".into() },
     })
 }
@@ -48,6 +49,14 @@ fn capacities(status: &Status) -> Vec<CapacityView> {
         usable_bytes: card.capacity_bytes - Bytes::mib(512),
     };
     status.gpus.iter().map(view).collect()
+}
+
+/// Root with all sessions, and a container without; nobody where there are no sessions.
+fn users(status: &Status) -> Vec<UserView> {
+    let sessions = u32::try_from(status.sessions.len()).unwrap();
+    let user = |user: &str, weight, sessions| UserView { user: user.into(), weight, sessions };
+    let all = [user("0", 300, sessions), user("/kubepods/pod1", 100, 0)];
+    all.into_iter().filter(|_| sessions > 0).collect()
 }
 
 /// Two sessions that take turns on one card.
@@ -132,10 +141,17 @@ gpu0: capacity 80GiB less 76GiB for contexts less 0B that cannot move; another p
 SESSION  NAME   MEMORY        LOCK              WAITED  PROCESSES  WHY
 s3       train  3GiB of 8GiB  holding           0s      5000       -
 s4       infer  3GiB          waiting, 1 ahead  4.2s    5000       train holds gpu0
+
+USER            WEIGHT  SESSIONS
+root            300     2
+/kubepods/pod1  100     0
 "
     );
     let hello = AdminRequest::Hello(Hello::new(Role::Tool));
-    assert_eq!(daemon.admin.asked(), [hello, AdminRequest::Status, AdminRequest::Capacities]);
+    assert_eq!(
+        daemon.admin.asked(),
+        [hello, AdminRequest::Status, AdminRequest::Capacities, AdminRequest::Users]
+    );
 }
 
 #[test]

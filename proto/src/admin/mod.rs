@@ -13,7 +13,7 @@ use crate::units::Nanos;
 pub use crate::settings::{ConfigChange, Knob, MIN_MEMORY, Mode, Setting};
 pub use crate::views::{
     CapacityView, ClientView, DaemonView, GpuView, LockView, SessionGpuView, SessionState, SessionView,
-    Status, UsageView,
+    Status, UsageView, UserView,
 };
 pub use watch::{Activity, WatchEvent, WatchEventKind};
 
@@ -62,6 +62,8 @@ pub enum AdminRequest {
         /// New weight, from 1 to 10,000.
         weight: u32,
     },
+    /// Asks for the users with sessions. Answered by [`AdminReply::Users`].
+    Users,
 }
 
 /// Creation or change of a session.
@@ -185,4 +187,6 @@ pub enum AdminReply {
     Orphaned(Vec<OrphanView>),
     /// Answers [`AdminRequest::Capacities`], ordered by card.
     Capacities(Vec<CapacityView>),
+    /// Answers [`AdminRequest::Users`], ordered by user.
+    Users(Vec<UserView>),
 }

@@ -6,7 +6,7 @@
 use gpushare_proto::admin::{
     Activity, AdminReply, AdminRequest, CapacityView, Change, ClientView, ConfigChange, DaemonView, GpuView,
     Knob, LockView, Mode, SessionGpuView, SessionRequest, SessionState, SessionView, Setting, Status,
-    UsageView, WatchEvent, WatchEventKind,
+    UsageView, UserView, WatchEvent, WatchEventKind,
 };
 use gpushare_proto::dry_run::{CardForecast, DryRunSession, Forecast};
 use gpushare_proto::explain::{
@@ -242,6 +242,7 @@ pub(crate) fn admin_requests() -> Vec<Named<AdminRequest>> {
         ("Orphaned", AdminRequest::Orphaned { which: which() }),
         ("Capacities", AdminRequest::Capacities),
         ("UserWeight", AdminRequest::UserWeight { user: "1001".to_owned(), weight: 300 }),
+        ("Users", AdminRequest::Users),
     ]
 }
 
@@ -334,6 +335,7 @@ pub(crate) fn admin_replies() -> Vec<Named<AdminReply>> {
                 usable_bytes: Bytes::gib(76),
             }]),
         ),
+        ("Users", AdminReply::Users(vec![UserView { user: "1001".to_owned(), weight: 300, sessions: 2 }])),
     ]
 }
 

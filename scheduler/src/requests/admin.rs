@@ -1,7 +1,8 @@
 //! Requests on the administrator's socket.
 
 use gpushare_core::Event;
-use gpushare_proto::admin::{AdminReply, AdminRequest, Setting};
+use gpushare_proto::admin::{AdminReply, AdminRequest, Setting, UserView};
+use gpushare_proto::session::DEFAULT_WEIGHT;
 use gpushare_proto::tenant::{Failure, FailureCode};
 use gpushare_sys::clock;
 
@@ -38,6 +39,7 @@ pub(crate) fn handle(engine: &mut Engine, connection: ConnectionId, request: &Ad
         AdminRequest::Orphaned { ref which } => named(&engine.sessions, which)
             .map(|id| AdminReply::Orphaned(engine.orphans.views(id, clock::monotonic(), &engine.cards))),
         AdminRequest::Capacities => Ok(AdminReply::Capacities(engine.machine.capacities())),
+        AdminRequest::Users => Ok(AdminReply::Users(users(engine))),
         AdminRequest::Status => Ok(AdminReply::Status(Box::new(status(engine)))),
         AdminRequest::Set(setting) => {
             let answer = set(engine, setting);
@@ -71,6 +73,20 @@ fn set_user_weight(engine: &mut Engine, name: &str, weight: u32) -> Result<Admin
     let session = engine.sessions.of_user(&user).next();
     session.into_iter().for_each(|session| engine.send_terms(session));
     Ok(AdminReply::Changed { old: old.to_string(), new: weight.to_string() })
+}
+
+/// Returns the users with sessions. The names are those that `gpushare-ctl set weight --user` takes.
+fn users(engine: &Engine) -> Vec<UserView> {
+    let view = |(user, sessions): (&User, usize)| UserView {
+        user: match user {
+            User::Uid(uid) => uid.to_string(),
+            User::Container(group) => group.clone(),
+            User::Unlocated(_) => user.to_string(),
+        },
+        weight: engine.users.get(user).map_or(DEFAULT_WEIGHT, |(_, weight)| weight),
+        sessions: u32::try_from(sessions).unwrap_or(u32::MAX),
+    };
+    engine.sessions.users().map(view).collect()
 }
 
 fn set(engine: &mut Engine, setting: Setting) -> Result<AdminReply, Failure> {

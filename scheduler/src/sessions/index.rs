@@ -104,6 +104,11 @@ impl Index {
         self.owned.get(user).into_iter().flatten().copied()
     }
 
+    /// Returns the users with sessions, and the number of sessions of each.
+    pub(super) fn users(&self) -> impl Iterator<Item = (&User, usize)> {
+        self.owned.iter().map(|(user, ids)| (user, ids.len()))
+    }
+
     pub(super) fn placed_on(&self, card: GpuUuid) -> usize {
         self.placed.get(&card).copied().unwrap_or(0)
     }

@@ -223,6 +223,11 @@ impl Sessions {
         self.index.of_user(user)
     }
 
+    /// Returns the users with sessions, and the number of sessions of each.
+    pub(crate) fn users(&self) -> impl Iterator<Item = (&User, usize)> {
+        self.index.users()
+    }
+
     /// Returns the number of sessions that are assigned to a card.
     pub(crate) fn placed_on(&self, card: GpuUuid) -> usize {
         self.index.placed_on(card)
