@@ -28,7 +28,7 @@ static REAL_DLSYM: AtomicPtr<c_void> = AtomicPtr::new(no_dlsym as *mut c_void);
 /// `dlsym(3)`: returns gpushare's function for a hooked name, and jumps to the real `dlsym` otherwise.
 ///
 /// `RTLD_NEXT` and `RTLD_DEFAULT` depend on the caller, which the real function finds by its return address.
-/// So registers and stack must stay unchanged: the code jumps and never calls.
+/// Therefore registers and stack must stay unchanged: the code jumps and never calls.
 #[cfg(target_arch = "x86_64")]
 #[unsafe(no_mangle)]
 #[unsafe(naked)]

@@ -74,7 +74,7 @@ pub struct GpuView {
     pub moved_bytes: Bytes,
 }
 
-/// What the capacity of one card consists of: `capacity = (set, else total − contexts) − fixed`.
+/// Parts of the capacity of one card: `capacity = (set, else total − contexts) − fixed`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CapacityView {
     /// Number that the daemon assigned to the card.
@@ -96,7 +96,9 @@ pub struct CapacityView {
 /// User with sessions, among whom the time of a card is divided.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct UserView {
-    /// User id in digits, the path of a container's control group, or words for a user in an unknown container.
+    /// User id in digits, or the path of a container's control group.
+    ///
+    /// A user in an unknown container is named in words.
     pub user: String,
     /// Weight of the user beside the other users of a class.
     pub weight: u32,

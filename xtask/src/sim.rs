@@ -7,8 +7,8 @@
 //!   gpushare's core · FCFS · 5 s per GB · nobody ──────┘  on cards  └─▶ figures
 //! ```
 //!
-//! What the cards are like is said in `card.rs` and docs/simulator.md, and is the same for all of them.
-//! Nothing here is a measurement.
+//! All schedulers get the same cards, which `card.rs` and docs/simulator.md describe. Nothing here is a
+//! measurement.
 
 mod account;
 mod between;

@@ -6,7 +6,7 @@
 //!                           └─ the next write begins here, and ends with a new tail
 //! ```
 //!
-//! So the file is valid JSON after every write, however this program ends.
+//! The file is thus valid JSON after every write, however this program ends.
 
 use std::collections::BTreeMap;
 use std::io::{self, Seek, SeekFrom, Write};

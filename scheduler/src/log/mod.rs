@@ -7,7 +7,7 @@
 //!                          counted ◀────────── counted: reported by a metric, and by a line once one can be written
 //! ```
 //!
-//! Nobody waits for the log. A reader that stalls or a full disk costs lines, and never a grant.
+//! No thread waits for the log. A reader that stalls or a full disk costs lines, and never a grant.
 
 pub(crate) mod limiter;
 mod queue;

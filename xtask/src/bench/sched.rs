@@ -37,9 +37,9 @@ pub(super) struct Sched {
     events_per_s: u64,
     /// Time of an event with ten times as many sessions, divided by the time with these.
     growth: f64,
-    /// The same where each user has four sessions.
+    /// Growth of that time where each user has four sessions.
     growth_of_users: f64,
-    /// The same where each eighth session uses two cards.
+    /// Growth of that time where each eighth session uses two cards.
     growth_of_gangs: f64,
     /// Median time of the same frame to another process and back.
     echo_p50_us: f64,

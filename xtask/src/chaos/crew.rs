@@ -31,7 +31,7 @@ const PATIENCE: Duration = Duration::from_secs(20);
 const PIECE: Bytes = Bytes::mib(2);
 const MOST_PIECES: u64 = 12;
 const MOST_BUFFERS: usize = 5;
-/// So many of a program's latest lines are told when it fails.
+/// Number of a program's latest lines that are told when it fails.
 const REMEMBERED: usize = 12;
 const DOORS: [&str; 3] = ["mem", "managed", "handle"];
 
@@ -125,7 +125,7 @@ fn count(counter: &AtomicU64) {
 }
 
 impl Crew {
-    /// So many places in each of the sessions that these tokens open.
+    /// Returns a crew with `each` places in each of the sessions that these tokens open.
     pub(crate) fn new(world: &World, tokens: &[Token], each: usize) -> anyhow::Result<Self> {
         let files = tokens.iter().enumerate().map(|(session, token)| {
             use std::os::unix::fs::OpenOptionsExt as _;

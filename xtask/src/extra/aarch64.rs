@@ -1,4 +1,4 @@
-//! What users get, for aarch64 (Grace, Jetson) on a machine that is none: all of it is linted, and the
+//! Check of the shipped crates for aarch64 (Grace, Jetson) on another machine. All of them are linted. The
 //! library is built and loaded in emulation.
 //!
 //! ```text

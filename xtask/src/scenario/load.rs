@@ -34,8 +34,8 @@ pub(super) struct Steps {
     pub(super) ends: Vec<Nanos>,
 }
 
-/// So many steps of `step` that they last for `time`, and a bit, for a program that has this share of the
-/// card.
+/// Returns the number of steps of length `step` that last a bit longer than `time`, for a program that has
+/// this share of the card.
 pub(super) fn lasting(time: Duration, step: Duration, share: f64) -> u32 {
     let steps = (START + time + START).as_secs_f64() / step.as_secs_f64();
     (steps * share * 1.15).ceil() as u32

@@ -112,13 +112,13 @@ impl<'a> Accounts<'a> {
         account.period = Some(Period { began: now, given: account.given, entitled });
     }
 
-    /// `who` was given so much of one card.
+    /// Notes work that `who` was given on one card.
     pub(super) fn give(&mut self, who: Who, work: Work) {
         self.sessions[who].given += work;
     }
 
-    /// What `who` is entitled to since it is backlogged. Its lag is greatest before it is given anything,
-    /// so this is asked then.
+    /// Returns the work that `who` is entitled to since it is backlogged. Its lag is greatest just before it
+    /// is given any, so the caller asks then.
     pub(super) fn look(&mut self, now: Nanos, who: Who) -> Work {
         let tenant = &self.tenants[who];
         let Some(period) = &self.sessions[who].period else {

@@ -173,9 +173,8 @@ impl Card {
         (bytes, self.link_free)
     }
 
-    /// What ran least recently goes out until what is missing of the entrant's has room. What the entrant
-    /// kept goes like all else: where it is the oldest it makes way for the entrant's first pages, and is
-    /// missing when they are in.
+    /// Moves memory out, least recently used first, until the entrant's missing memory has room. The
+    /// entrant's own memory is moved out like any other: where it is the oldest, it is missing afterwards.
     fn make_room(&mut self, entrant: Who, memory: Bytes) {
         let (mut missing, mut out) = (self.missing(entrant, memory), Vec::new());
         for &(used, who) in &self.by_age {

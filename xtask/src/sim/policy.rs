@@ -38,7 +38,7 @@ pub(super) trait Policy {
     fn arrives(&mut self, now: Nanos, who: Who, tenant: &Tenant);
     /// The session has work, and its gate is closed.
     fn wants(&mut self, now: Nanos, who: Who);
-    /// So much of its memory came in within `took`, and it runs.
+    /// The session runs, after `moved` bytes of its memory came in within `took`.
     fn entered(&mut self, now: Nanos, who: Who, moved: Bytes, took: Nanos);
     /// The session released the lock: after `drain` as it was told, or since it was idle.
     fn let_go(&mut self, now: Nanos, who: Who, drain: Nanos);

@@ -88,10 +88,10 @@ struct Group {
     count: u32,
     #[serde(default = "at_once")]
     arrives: Between<Nanos>,
-    /// So many each, dealt one after the other,
+    /// Number of cards of each session, dealt one after the other.
     #[serde(default = "one")]
     gpus: u8,
-    /// or these.
+    /// Cards of each session, instead of `gpus`.
     on: Option<Vec<u8>>,
     memory: Between<Bytes>,
     #[serde(default = "weight")]

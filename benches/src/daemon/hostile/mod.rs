@@ -59,7 +59,7 @@ const PAIRS: usize = 3;
 const ATTACK: Duration = Duration::from_millis(2200);
 const AFTER: Duration = Duration::from_millis(500);
 
-/// What the attackers' user does beside its honest session.
+/// Attack of a user, beside its honest session.
 #[derive(Clone, Copy)]
 struct Scheme {
     name: &'static str,
@@ -141,8 +141,9 @@ fn create(admin: &mut Peer, name: &str) -> anyhow::Result<Token> {
 struct Bench {
     dir: RuntimeDir,
     metrics: SocketAddr,
-    /// What happens to the well-behaved sessions, and what has happened so far.
+    /// Source of the next moments of the well-behaved sessions.
     moments: Receiver<Moment>,
+    /// Moments that were received so far.
     past: Vec<Moment>,
 }
 

@@ -282,7 +282,7 @@ mod tests {
         assert!(!gate.is_empty());
     }
 
-    /// The same on the hardware that runs the test.
+    /// Test on real threads of what `tests/loom_gate.rs` checks in a model.
     #[test]
     fn a_thread_that_enters_is_seen_or_sees_the_closed_gate() {
         const ROUNDS: usize = 20_000;

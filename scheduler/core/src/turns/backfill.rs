@@ -30,8 +30,8 @@ use crate::view::View;
 /// half is of use.
 const WORTH: u64 = 4;
 
-/// What waiters and holders do next if no event comes. Each fact about a card is found once, however many
-/// sessions are asked about.
+/// Forecast of what waiters and holders do next if no event comes. Each fact about a card is found once,
+/// however many sessions are asked about.
 pub(crate) struct Prospect<'a> {
     view: &'a View,
     firsts: RefCell<ByGpu<Option<SessionId>>>,

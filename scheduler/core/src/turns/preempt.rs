@@ -4,8 +4,8 @@
 //! The session then goes before all others in the queue. Only here are classes a strict order: elsewhere a
 //! class is a factor of the weight. No quantum ends early where the administrator fixed its length.
 //!
-//! So a notebook's cell or a rare request is served as soon as the holder has drained. A program that had to
-//! release the lock and asks again at once was not idle, so it waits for its turn.
+//! A notebook's cell or a rare request is thus served as soon as the holder has drained. A program that had
+//! to release the lock and asks again at once was not idle, so it waits for its turn.
 
 use std::cmp::Reverse;
 

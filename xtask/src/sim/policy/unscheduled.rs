@@ -1,4 +1,4 @@
-//! Nobody schedules: everybody runs at once, and what does not fit is fetched page by page.
+//! Policy without a scheduler: all sessions run at once, and missing memory is fetched page by page.
 
 use std::collections::VecDeque;
 
