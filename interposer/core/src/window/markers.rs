@@ -26,6 +26,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering}
 use gpushare_proto::Nanos;
 
 use super::Card;
+use super::held::Held;
 use crate::driver::types::{CUcontext, CUevent};
 
 /// Number of streams that can be watched at the same time.
@@ -459,49 +460,5 @@ impl Frozen<'_> {
             left
         });
         left.sum()
-    }
-}
-
-/// Guard of a flag that at most one thread holds.
-#[derive(Debug)]
-struct Held<'a>(&'a AtomicBool);
-
-impl<'a> Held<'a> {
-    fn take(flag: &'a AtomicBool) -> Option<Self> {
-        let taken = !flag.load(Ordering::Relaxed) && !flag.swap(true, Ordering::Acquire);
-        // The guard is made only after success: dropping one clears the flag.
-        taken.then(|| Self(flag))
-    }
-
-    /// Waits until the flag is free. The thread that holds it makes only calls that do not block. Not for
-    /// launches.
-    fn wait_for(flag: &'a AtomicBool) -> Self {
-        loop {
-            if let Some(held) = Self::take(flag) {
-                return held;
-            }
-            std::thread::yield_now();
-        }
-    }
-}
-
-impl Drop for Held<'_> {
-    fn drop(&mut self) {
-        self.0.store(false, Ordering::Release);
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn who_finds_it_held_leaves_it_held() {
-        let flag = AtomicBool::new(false);
-        let held = Held::take(&flag);
-        assert!(held.is_some());
-        assert!(Held::take(&flag).is_none() && Held::take(&flag).is_none());
-        drop(held);
-        assert!(Held::take(&flag).is_some());
     }
 }

@@ -15,6 +15,7 @@
 pub mod aimd;
 pub(crate) mod driver;
 pub mod graphs;
+mod held;
 pub mod markers;
 pub(crate) mod process;
 pub mod launch_window;
