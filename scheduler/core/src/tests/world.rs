@@ -9,6 +9,9 @@
 //! Effects are carried out as the shell would, and processes answer as the library would, according to their
 //! [`Habits`]. After every event the invariants are checked.
 
+mod memory;
+mod views;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::{Deref, DerefMut};
 
@@ -400,75 +403,6 @@ impl World {
 
     // Actions of processes.
 
-    /// Allocates bytes, and returns whether they were granted, from the page or by the machine.
-    pub(super) fn allocate(&mut self, client: ClientId, gpu: GpuId, bytes: Bytes) -> bool {
-        if self.take_free(client, gpu, bytes) {
-            return true;
-        }
-        let before = self.used(client, gpu);
-        self.next_id += 1;
-        self.send(Event::Reserve { client, gpu, request: RequestId(self.next_id), bytes });
-        self.used(client, gpu) == before + bytes
-    }
-
-    /// Takes bytes out of the page, if it has so many, and lets the shell look at it.
-    fn take_free(&mut self, client: ClientId, gpu: GpuId, bytes: Bytes) -> bool {
-        let memory = self.memory(client, gpu).unwrap();
-        let fits = memory.free >= bytes;
-        if fits {
-            memory.free -= bytes;
-            memory.used += bytes;
-        }
-        self.look(client, gpu);
-        fits
-    }
-
-    pub(super) fn free(&mut self, client: ClientId, gpu: GpuId, bytes: Bytes) {
-        let memory = self.memory(client, gpu).unwrap();
-        memory.used -= bytes;
-        memory.free += bytes;
-    }
-
-    /// Allocates bytes that never move, and returns whether they were granted.
-    pub(super) fn allocate_fixed(&mut self, client: ClientId, gpu: GpuId, bytes: Bytes) -> bool {
-        let memory = self.memory(client, gpu).unwrap();
-        let fixed = memory.fixed;
-        if memory.free >= bytes {
-            memory.fixed += bytes;
-        } else if std::mem::replace(&mut memory.told, fixed) != fixed {
-            self.send(Event::Fixed { client, gpu, bytes: fixed });
-        }
-        if self.take_free(client, gpu, bytes) {
-            return true;
-        }
-        self.process(client).asks_fixed = true;
-        self.next_id += 1;
-        self.send(Event::ReserveFixed { client, gpu, request: RequestId(self.next_id), bytes });
-        self.process(client).asks_fixed = false;
-        self.fixed(client, gpu) == fixed + bytes
-    }
-
-    /// Frees fixed bytes. Those that the machine counts as fixed go back to it, the others into the page.
-    pub(super) fn free_fixed(&mut self, client: ClientId, gpu: GpuId, bytes: Bytes) {
-        let memory = self.memory(client, gpu).unwrap();
-        memory.fixed -= bytes;
-        memory.used -= bytes;
-        let back = memory.told - memory.fixed;
-        memory.told -= back;
-        memory.free += bytes - back;
-        self.look(client, gpu);
-        if !back.is_zero() {
-            let bytes = back;
-            self.send(Event::Returned { client, gpu, bytes });
-        }
-    }
-
-    /// Lets the shell look at the free lease in a page.
-    pub(super) fn look(&mut self, client: ClientId, gpu: GpuId) {
-        let free = self.free_lease(client, gpu);
-        self.send(Event::LeaseSeen { client, gpu, free });
-    }
-
     fn process(&mut self, client: ClientId) -> &mut Process {
         self.processes.get_mut(&client).unwrap()
     }
@@ -563,77 +497,4 @@ impl World {
     }
 
     // Observations.
-
-    pub(super) fn clients(&self) -> Vec<ClientId> {
-        self.processes.keys().copied().collect()
-    }
-
-    pub(super) fn sessions(&self) -> Vec<SessionId> {
-        self.core
-            .snapshot(self.now)
-            .sessions
-            .into_iter()
-            .map(|view| view.session)
-            .collect()
-    }
-
-    pub(super) fn passes(&self, client: ClientId) -> bool {
-        self.gate(client).state() == GateState::Open
-    }
-
-    /// Whether a process may have work on a card.
-    pub(super) fn has_work_in_flight(&self, client: ClientId) -> bool {
-        self.processes[&client].in_flight
-    }
-
-    /// Whether each of some processes may submit work.
-    pub(super) fn open(&self, clients: &[ClientId]) -> Vec<bool> {
-        clients.iter().map(|&client| self.passes(client)).collect()
-    }
-
-    pub(super) fn flags(&self, client: ClientId) -> u32 {
-        self.processes[&client].flags
-    }
-
-    pub(super) fn used(&self, client: ClientId, gpu: GpuId) -> Bytes {
-        self.processes[&client].on(gpu).used
-    }
-
-    pub(super) fn fixed(&self, client: ClientId, gpu: GpuId) -> Bytes {
-        self.processes[&client].on(gpu).fixed
-    }
-
-    pub(super) fn free_lease(&self, client: ClientId, gpu: GpuId) -> Bytes {
-        self.processes[&client].on(gpu).free
-    }
-
-    pub(super) fn card(&self) -> GpuSnapshot {
-        self.core.snapshot(self.now).gpus.swap_remove(0)
-    }
-
-    pub(super) fn view(&self, session: SessionId) -> SessionSnapshot {
-        let sessions = self.core.snapshot(self.now).sessions;
-        sessions.into_iter().find(|view| view.session == session).unwrap()
-    }
-
-    /// Effects since the last call.
-    pub(super) fn take(&mut self) -> Vec<Effect> {
-        std::mem::take(&mut self.seen)
-    }
-
-    fn pick<T>(&mut self, part: impl Fn(Effect) -> Option<T>) -> Vec<T> {
-        self.take().into_iter().filter_map(part).collect()
-    }
-
-    pub(super) fn notices(&mut self) -> Vec<Notice> {
-        self.pick(|effect| if let Effect::Notice(notice) = effect { Some(notice) } else { None })
-    }
-
-    /// Sessions that were granted a turn since the last call, in order.
-    pub(super) fn turns(&mut self) -> Vec<SessionId> {
-        self.pick(|effect| match effect {
-            Effect::Notice(Notice::Granted { session, .. }) => Some(session),
-            _ => None,
-        })
-    }
 }
