@@ -17,6 +17,7 @@ mod watch;
 mod explain;
 mod audit;
 mod usage;
+mod users;
 mod run;
 mod doctor;
 mod env;

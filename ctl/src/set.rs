@@ -1,7 +1,5 @@
 //! Command `set`: changes one setting of the running daemon and prints the old and the new value.
 
-use std::process::Command;
-
 use gpushare_proto::GpuId;
 use gpushare_proto::admin::{AdminRequest, Change as Term, GpuView, Knob, SessionRequest, Setting};
 use gpushare_proto::session::Quota;
@@ -14,6 +12,7 @@ use crate::exit::CtlError;
 use crate::places::Places;
 use crate::status;
 use crate::table::list;
+use crate::users;
 
 /// Card or session to change, with the new value.
 enum Target<'a> {
@@ -66,37 +65,11 @@ pub(crate) fn set(args: &SetArgs, places: &Places) -> Result<(), CtlError> {
             (AdminRequest::Session(request), Whose::Session(which))
         }
         User(which, weight) => {
-            let user = user_number(which)?;
+            let user = users::number(which)?;
             (AdminRequest::UserWeight { user, weight }, Whose::User(which))
         }
     };
     changed::request(&mut client, (key, whose), &request, args.json)
-}
-
-/// Returns the number of a user that is given by name. A number or a control group stays as it is.
-fn user_number(which: &str) -> Result<String, CtlError> {
-    if which.starts_with('/') || which.chars().all(|digit| digit.is_ascii_digit()) {
-        return Ok(which.to_owned());
-    }
-    id(&["-u", "--", which]).ok_or_else(|| CtlError::NotFound {
-        kind: "user",
-        name: which.to_owned(),
-        known: format!("`id -u {which}` knows none; give the number"),
-    })
-}
-
-/// Returns the name of a user that is given by number; otherwise, or if the number has none, what is given.
-pub(crate) fn user_name(which: &str) -> String {
-    let is_number = which.chars().all(|digit| digit.is_ascii_digit());
-    let name = || id(&["-un", "--", which]);
-    is_number.then(name).flatten().unwrap_or_else(|| which.to_owned())
-}
-
-/// Returns the answer of the program `id`, which knows how to ask a directory service for users.
-fn id(words: &[&str]) -> Option<String> {
-    let asked = Command::new("id").args(words).output().ok()?;
-    let said = String::from_utf8_lossy(&asked.stdout).trim().to_owned();
-    asked.status.success().then_some(said)
 }
 
 fn or_none<L: Clone>(NoneOr(limit): &NoneOr<L>, quota: impl Fn(L) -> Quota) -> Quota {

@@ -12,8 +12,8 @@ use crate::client::{Admin, Client, ClientError};
 use crate::exit::CtlError;
 use crate::output;
 use crate::places::Places;
-use crate::set;
 use crate::table::{Column, harmless, list, short, table};
+use crate::users;
 
 /// State of the daemon with what the capacities of its cards consist of, and the users of its sessions.
 #[derive(Serialize)]
@@ -61,7 +61,7 @@ fn render(Model { status, capacities, users }: &Model) -> String {
     page += &section(
         users,
         &[
-            ("USER", |user| set::user_name(&user.user)),
+            ("USER", |user| users::name(&user.user)),
             ("WEIGHT", |user| user.weight.to_string()),
             ("SESSIONS", |user| user.sessions.to_string()),
         ],
