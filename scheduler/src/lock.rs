@@ -5,7 +5,7 @@
 //! other daemon's error message. A daemon removes the file at its end. So a daemon that gets the lock checks
 //! that the file is still at its path.
 //!
-//! Whoever can open a file can lock it. So only root can open the files of root's daemons. The files of
+//! A process that can open a file can lock it. So only root can open the files of root's daemons. The files of
 //! other daemons are open to all, so that another user's daemon can take over after a crash. A daemon of root
 //! replaces such a file: no other user keeps a card from it.
 

@@ -52,17 +52,20 @@ struct Outcome {
     failed: usize,
 }
 
-/// Which of them.
+/// Choice of checks.
 #[derive(Args)]
 pub(crate) struct Options {
     /// Only the checks of these names, like `musl`; all without any
     checks: Vec<String>,
+    /// Leave out a check; may be given several times
+    #[arg(long, value_name = "CHECK", conflicts_with = "checks")]
+    skip: Vec<String>,
 }
 
 pub(crate) fn run(options: &Options, json: bool) -> anyhow::Result<ExitCode> {
     let mut outcome = Outcome::default();
     let short = |name: &'static str| name.split(':').next().unwrap_or(name);
-    for wanted in &options.checks {
+    for wanted in options.checks.iter().chain(&options.skip) {
         let known = CHECKS.map(|(name, _)| short(name));
         ensure!(
             known.contains(&wanted.as_str()),
@@ -70,8 +73,9 @@ pub(crate) fn run(options: &Options, json: bool) -> anyhow::Result<ExitCode> {
             known.join(", ")
         );
     }
+    let named = |names: &[String], name| names.iter().any(|named| named == short(name));
     let wanted =
-        |name| options.checks.is_empty() || options.checks.iter().any(|wanted| wanted == short(name));
+        |name| !named(&options.skip, name) && (options.checks.is_empty() || named(&options.checks, name));
     for (name, check) in CHECKS.into_iter().filter(|(name, _)| wanted(*name)) {
         let start = Instant::now();
         let (word, count) = match check() {

@@ -1,6 +1,6 @@
 //! Accepted connections whose peers are not known yet.
 //!
-//! Who a peer is is read from `/proc` by a thread of its own, which serves users in turn (`fair_thread.rs`).
+//! A thread of its own reads each peer's identity from `/proc` and serves users in turn (`fair_thread.rs`).
 //! Each waiting connection costs a descriptor, so the users share a number of places.
 
 use std::collections::HashMap;
