@@ -66,18 +66,13 @@ hooks! {
     [at_once: cuMemcpyDtoDAsync_v2_ptsz(dst, src, bytes), dst, src] cuMemcpyDtoD_v2_ptds(
         dst: CUdeviceptr, src: CUdeviceptr, bytes: usize
     );
-    [staged: cuMemcpyHtoDAsync_v2(dst, src, bytes), dst, bytes, Some(src.cast_const())] cuMemcpyHtoD_v2(
+    [staged: cuMemcpyHtoDAsync_v2(dst, src, bytes), dst, src, bytes] cuMemcpyHtoD_v2(
         dst: CUdeviceptr, src: Pointer, bytes: usize
     );
-    [staged: cuMemcpyHtoDAsync_v2_ptsz(dst, src, bytes), dst, bytes, Some(src.cast_const())] cuMemcpyHtoD_v2_ptds(
+    [staged: cuMemcpyHtoDAsync_v2_ptsz(dst, src, bytes), dst, src, bytes] cuMemcpyHtoD_v2_ptds(
         dst: CUdeviceptr, src: Pointer, bytes: usize
     );
-    [staged: cuMemcpyDtoHAsync_v2(dst, src, bytes), src, bytes, None] cuMemcpyDtoH_v2(
-        dst: Pointer, src: CUdeviceptr, bytes: usize
-    );
-    [staged: cuMemcpyDtoHAsync_v2_ptsz(dst, src, bytes), src, bytes, None] cuMemcpyDtoH_v2_ptds(
-        dst: Pointer, src: CUdeviceptr, bytes: usize
-    );
+    blocking cuMemcpyDtoH_v2 cuMemcpyDtoH_v2_ptds(dst: Pointer, src: CUdeviceptr, bytes: usize);
     blocking cuMemcpyDtoA_v2 cuMemcpyDtoA_v2_ptds(
         dst: CUarray, offset: usize, src: CUdeviceptr, bytes: usize
     );

@@ -11,7 +11,7 @@
 //!   blocking ...                             waits for its default stream, then passes the gate
 //!   [at_once: twin(a, b), addresses] ...     passes like `one` for device memory, else like `blocking`; for
 //!                                            rewritten memory calls the asynchronous export `twin` instead
-//!   [staged: twin(a, b), address, bytes, source] ...
+//!   [staged: twin(a, b), address, source, bytes] ...
 //!                                            as `blocking`, but a few bytes of rewritten memory are copied by the
 //!                                            asynchronous export `twin`; `source` is the host memory that it reads
 //!   [hook: a, b] ...                         calls hook(a, b, || the driver's function)
@@ -79,9 +79,9 @@ macro_rules! hooks {
             gpushare_client::hooks::work::Way::Blocking => hooks!(@enter blocking $row $real),
         }
     };
-    (@enter [staged: $twin:ident($($given:expr),*), $address:expr, $bytes:expr, $source:expr] $row:ident $real:expr) => {{
+    (@enter [staged: $twin:ident($($given:expr),*), $address:expr, $source:expr, $bytes:expr] $row:ident $real:expr) => {{
         let copy = || $twin($($given,)* std::ptr::null_mut());
-        let staged = || gpushare_client::hooks::work::stage($address, $bytes, $source, $row.default_stream(), copy);
+        let staged = || gpushare_client::hooks::work::stage($address, $source, $bytes, $row.default_stream(), copy);
         match gpushare_client::process::panics::guest_or(staged, || None) {
             Some(result) => result,
             None => hooks!(@enter blocking $row $real),

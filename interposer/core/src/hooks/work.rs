@@ -310,16 +310,16 @@ fn choose(addresses: &[CUdeviceptr]) -> Way {
     if is_rewritten { Way::Asynchronous } else { Way::AtOnce }
 }
 
-/// Copies a few bytes between the host and rewritten memory at `address` by `copy`, the asynchronous form in
-/// the default stream, since the driver's synchronous form is slow for managed memory. Returns `None` for other
-/// memory and for more bytes.
+/// Copies a few bytes from the host at `source` to rewritten memory at `address` by `copy`, the asynchronous
+/// form in the default stream, since the driver's synchronous form is slow for managed memory. Returns `None`
+/// for other memory and for more bytes.
 ///
-/// The copy waits for the stream before it begins, and is done when this returns, as the synchronous form.
-/// With `source`, it may end earlier: the driver has taken the bytes of pageable memory when `copy` returns.
+/// The copy waits for the stream before it begins, as the synchronous form. Pageable memory may change as soon
+/// as this returns, since the driver has taken its bytes then. From other memory the copy is done.
 pub fn stage(
     address: CUdeviceptr,
+    source: *mut c_void,
     bytes: usize,
-    source: Option<*const c_void>,
     stream: DefaultStream,
     copy: impl FnOnce() -> CUresult,
 ) -> Option<CUresult> {
@@ -336,13 +336,9 @@ pub fn stage(
         // SAFETY: null is the default stream of either kind.
         unsafe { synchronize(null_mut()) }
     };
-    let before = if source.is_some() || is_windowed(page()) {
-        synchronize()
-    } else {
-        CUDA_SUCCESS
-    };
+    let before = synchronize();
     let copied = if before == CUDA_SUCCESS { copy() } else { before };
-    if copied != CUDA_SUCCESS || source.is_some_and(|source| state.driver.is_pageable(source)) {
+    if copied != CUDA_SUCCESS || state.driver.is_pageable(source) {
         return Some(copied);
     }
     Some(synchronize())
