@@ -166,6 +166,13 @@ impl Program {
         Ok(last)
     }
 
+    /// Launches a kernel that runs until the program ends. From then on the program is never idle, however seldom
+    /// its threads run.
+    pub fn spin_for_good(&mut self) -> anyhow::Result<()> {
+        self.must("alloc stop 4KiB; set stop 0; stream s; spin 3600s --until stop --on s")?;
+        Ok(())
+    }
+
     /// Closes the program's stdin, so that it finishes its lines, and waits for its end.
     pub fn quit(&mut self) -> anyhow::Result<ExitStatus> {
         self.stdin = None;

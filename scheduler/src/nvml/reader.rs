@@ -36,7 +36,7 @@ impl<Q: Send + 'static> Reader<Q> {
     ) -> io::Result<Self> {
         let (questions, arriving) = sync_channel(1);
         let thread = thread::Builder::new().name(name.to_owned());
-        thread.spawn(move || answer(open, &arriving, deliver))?;
+        thread.spawn(move || answer(open, arriving, deliver))?;
         Ok(Self(questions))
     }
 
@@ -48,11 +48,13 @@ impl<Q: Send + 'static> Reader<Q> {
 
 fn answer<Q, T, R: FnMut(Q) -> T>(
     open: impl FnOnce() -> Option<R>,
-    questions: &Receiver<Q>,
+    questions: Receiver<Q>,
     mut deliver: impl FnMut(Option<T>) -> bool,
 ) {
     let Ok(first) = questions.recv() else { return };
     let Some(mut read) = open() else {
+        // Nobody who has this answer can ask another question.
+        drop(questions);
         deliver(None);
         return;
     };
@@ -93,7 +95,7 @@ mod tests {
         let reader = Reader::reading("test", || None::<fn(())>, deliver).unwrap();
         reader.ask(());
         assert_eq!(answered.recv(), Ok(None));
-        assert!(answered.recv().is_err());
         assert!(!reader.ask(()));
+        assert!(answered.recv().is_err());
     }
 }

@@ -94,6 +94,7 @@ fn a_lock_is_not_kept_by_a_child() -> anyhow::Result<()> {
     waiter.must("alloc y 40MiB")?;
     holder.must("fill x 1")?;
     let child = Sleeper::of(&mut holder)?;
+    holder.spin_for_good()?;
     let waits = waiter.tell("fill y 2")?;
     daemon.until("the other to wait", |status| !status.gpus[0].queue.is_empty())?;
     holder.kill()?;

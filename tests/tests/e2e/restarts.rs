@@ -46,25 +46,27 @@ fn a_daemon_that_is_killed_under_load_and_restarted_loses_nothing() -> anyhow::R
 #[test]
 fn a_session_that_had_more_than_its_share_waits_after_a_restart() -> anyhow::Result<()> {
     let (world, mut daemon) = World::of(CARD)?.with_daemon(&["--quantum", "200ms"])?;
-    let start = |name: &str, weight: &str| {
-        let sharing = Sharing::session(name).and(&["--weight", weight]);
-        Training::start(&world, &sharing, name, Bytes::mib(40), &["--steps", "1000000", "--compute", "5ms"])
-    };
+    let of_weight = |name: &str, weight: &str| Sharing::session(name).and(&["--weight", weight]);
     // One turn of the first is worth minutes of the second.
-    let mut light = start("light", "1")?;
+    let load = ["--steps", "1000000", "--compute", "5ms"];
+    let mut light = Training::start(&world, &of_weight("light", "1"), "light", Bytes::mib(40), &load)?;
     daemon.until("the first has the card", |status| {
         status.gpus.first().is_some_and(|gpu| gpu.allocated_bytes == Bytes::mib(40))
     })?;
-    let mut heavy = start("heavy", "1000")?;
+    let mut heavy = Program::hold(&world, &of_weight("heavy", "1000"), "heavy")?;
+    heavy.must("alloc x 40MiB")?;
     let held = |status: &Status, name: &str| {
         let session = status.sessions.iter().find(|session| session.name == name);
         session.map_or(Nanos::ZERO, |session| session.held_ns)
     };
-    let before = daemon.until("the first has had a turn and waits", |status| {
-        let light = status.sessions.iter().find(|session| session.name == "light");
-        let waits = light.is_some_and(|light| matches!(light.lock, LockView::Waiting { .. }));
-        waits && held(status, "light") >= Nanos::from_millis(100)
-    })?;
+    daemon.until("the first has had a turn", |status| held(status, "light") >= Nanos::from_millis(100))?;
+    heavy.spin_for_good()?;
+    let lock = |status: &Status, name: &str| {
+        let session = status.sessions.iter().find(|session| session.name == name);
+        session.map(|session| session.lock.clone())
+    };
+    let before = daemon
+        .until("the first waits", |status| matches!(lock(status, "light"), Some(LockView::Waiting { .. })))?;
     // The answer comes when the usage and with it the virtual time is on the disk.
     daemon.ctl(&["usage"])?;
     daemon.kill()?;
@@ -72,6 +74,8 @@ fn a_session_that_had_more_than_its_share_waits_after_a_restart() -> anyhow::Res
     let after = daemon.until("the second had several quanta", |status| {
         status.daemon.recovering == 0 && held(status, "heavy") >= held(&before, "heavy") + Nanos::from_secs(2)
     })?;
+    // Level with the other, the second would have been asked for the lock after its quantum.
+    assert!(matches!(lock(&after, "heavy"), Some(LockView::Holding { .. })), "{:?}", lock(&after, "heavy"));
     assert_eq!(held(&after, "light"), held(&before, "light"));
     light.kill()?;
     heavy.kill()

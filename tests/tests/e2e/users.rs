@@ -5,11 +5,12 @@
 use std::fs::{self, Permissions};
 use std::os::unix::fs::{PermissionsExt as _, chown};
 use std::os::unix::process::CommandExt as _;
+use std::process::Command;
 
 use anyhow::Context as _;
 use gpushare_proto::admin::{LockView, Status};
 use gpushare_proto::{Bytes, Nanos};
-use gpushare_tests::{Daemon, Sharing, Training, World};
+use gpushare_tests::{Daemon, Program, Sharing, Training, World};
 
 use crate::shares::{SHORT_TURNS, WORK, share_of};
 
@@ -61,12 +62,13 @@ fn a_user_that_had_more_than_its_share_waits_after_a_restart() -> anyhow::Result
     daemon.until("the light user has the card", |status| {
         status.gpus.first().is_some_and(|gpu| gpu.allocated_bytes == Bytes::mib(40))
     })?;
-    let _heavy = start(&world, NUMBERED, "heavy", Bytes::mib(40))?;
-    let beside = daemon.until("the heavy user waits for it", |status| waits(status, "heavy"))?;
-    daemon.until("the light user has had a turn and waits", |status| {
-        let had = held(status, "first") - held(&beside, "first");
-        waits(status, "first") && had >= Nanos::from_millis(100)
-    })?;
+    let mut heavy = Program::begin(command_of(&world, NUMBERED, "heavy", Bytes::mib(48))?, &world, "heavy")?;
+    heavy.ready()?;
+    heavy.must("alloc x 40MiB")?;
+    daemon
+        .until("the light user has had a turn", |status| held(status, "first") >= Nanos::from_millis(100))?;
+    heavy.spin_for_good()?;
+    daemon.until("the light user waits", |status| waits(status, "first"))?;
     // The answer comes when the usage and with it the virtual time is on the disk.
     daemon.ctl(&["usage"])?;
     daemon.kill()?;
@@ -80,6 +82,9 @@ fn a_user_that_had_more_than_its_share_waits_after_a_restart() -> anyhow::Result
     let after = daemon.until("the heavy user has had several quanta", |status| {
         held(status, "heavy") >= held(&joined, "heavy") + Nanos::from_secs(2)
     })?;
+    // Level with the other, the heavy user would have been asked for the lock after its quantum.
+    let heavy = after.sessions.iter().find(|session| session.name == "heavy");
+    assert!(heavy.is_some_and(|heavy| matches!(heavy.lock, LockView::Holding { .. })), "{heavy:?}");
     assert_eq!(held(&after, "second"), Nanos::ZERO);
     Ok(())
 }
@@ -98,13 +103,19 @@ fn started(card: Bytes, flags: &[&str]) -> anyhow::Result<(World, Daemon)> {
 
 /// Starts a program of a user that always has work for the card, in a session of its own.
 fn start(world: &World, uid: u32, name: &str, memory: Bytes) -> anyhow::Result<Training> {
+    Training::begin(command_of(world, uid, name, memory + memory)?, world, name, memory, &WORK)
+}
+
+/// Command of a user that starts a program in a session of its own with this memory limit. The command ends in
+/// the program's name.
+fn command_of(world: &World, uid: u32, name: &str, limit: Bytes) -> anyhow::Result<Command> {
     let home = world.folder().join(uid.to_string());
     fs::create_dir_all(&home)?;
     chown(&home, Some(uid), Some(uid))?;
-    let mut command = world.workload(&Sharing::limited(name, memory + memory));
+    let mut command = world.workload(&Sharing::limited(name, limit));
     // `gpushare-ctl run` keeps the token of the session there.
     command.env("XDG_RUNTIME_DIR", home).uid(uid).gid(uid);
-    Training::begin(command, world, name, memory, &WORK)
+    Ok(command)
 }
 
 fn waits(status: &Status, name: &str) -> bool {

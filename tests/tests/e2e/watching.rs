@@ -18,15 +18,18 @@ fn a_trace_of_turns_is_whole_also_when_the_daemon_dies() -> anyhow::Result<()> {
         Ok(fs::read_to_string(&said)?.contains("watching").then_some(()))
     })?;
 
-    let load = ["--steps", "30", "--compute", "2ms"];
+    let load = ["--steps", "1000000", "--compute", "2ms"];
     let mut runs = Vec::new();
     for name in ["a", "b"] {
         let memory = Bytes::mib(48);
         runs.push(Training::start(&world, &Sharing::session(name), name, memory, &load)?);
     }
-    for run in &mut runs {
-        assert_eq!(run.report()?.corrupted, 0);
-    }
+    daemon.until("they take turns", |status| status.gpus.first().is_some_and(|gpu| gpu.handoffs >= 4))?;
+    runs.iter_mut().try_for_each(Training::kill)?;
+    gpushare_tests::patience::until("both ends are told", || {
+        let ends = fs::read_to_string(&said)?.matches("{\"session_ended\":").count();
+        Ok((ends == 2).then_some(()))
+    })?;
     daemon.kill()?;
     assert_eq!(watcher.wait()?.code(), Some(3), "{}", watcher.stderr());
 
