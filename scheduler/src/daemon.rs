@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use gpushare_proto::Nanos;
 use gpushare_proto::names::AUDIT;
-use gpushare_sys::clock;
+use gpushare_sys::{clock, cpu};
 use rustix::process::Signal;
 use tokio::net::UnixListener;
 use tokio::signal::unix::{SignalKind, signal};
@@ -42,6 +42,9 @@ const INPUTS: usize = 256;
 const STRETCH: Nanos = Nanos(100_000);
 /// Number of polls of tasks after which the runtime looks at the sockets.
 const POLLS: u32 = 16;
+/// Length of the turns that the daemon's threads ask for on their processors. Its task then waits little for
+/// a thread that works for a flood of strangers, and for busy programs.
+const TURN: Nanos = Nanos(100_000);
 /// Interval of the checks that the runtime folder is still at its path.
 const FOLDER_WATCH: Duration = Duration::from_secs(2);
 
@@ -57,6 +60,8 @@ pub(crate) fn run(
     lost: LostLines,
 ) -> anyhow::Result<()> {
     raise_descriptor_limit();
+    // A kernel that cannot, or a container that may not, keeps the usual turns.
+    let _ = cpu::ask_for_turns_of(TURN);
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .event_interval(POLLS)

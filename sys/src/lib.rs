@@ -1,8 +1,8 @@
 //! Linux interfaces that need `unsafe`, or that daemon and clients share.
 //!
 //! Modules in reading order: the shared page and the bytes leased in it; sleeping until the page changes;
-//! sockets, passed descriptors, their peers, and facts from `/proc`; descriptors; clocks; folders of one
-//! user; unwinding through hooks.
+//! sockets, passed descriptors, their peers, and facts from `/proc`; descriptors; clocks; turns on the
+//! processor; folders of one user; unwinding through hooks.
 
 pub mod page;
 pub mod lease;
@@ -15,5 +15,6 @@ pub mod process;
 pub mod user_namespace;
 pub mod fd;
 pub mod clock;
+pub mod cpu;
 pub mod folder;
 pub mod unwind;

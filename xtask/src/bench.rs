@@ -135,16 +135,10 @@ impl Rig {
         Ok(median(runs.collect::<anyhow::Result<Vec<_>>>()?))
     }
 
-    /// The program that speaks the library's protocol to the daemon.
-    fn peer(&self, what: &str) -> Command {
+    /// The program that speaks the library's protocol, with the pid of the daemon whose use of the machine it reads.
+    fn peer_of(&self, what: &str, daemon: &Daemon) -> Command {
         let mut command = self.world.program(&self.built["daemon"]);
         command.arg(what).arg("--socket").arg(self.world.runtime_dir().tenant_socket());
-        command
-    }
-
-    /// The program that speaks the protocol, with the pid of the daemon whose use of the machine it reads.
-    fn peer_of(&self, what: &str, daemon: &Daemon) -> Command {
-        let mut command = self.peer(what);
         command.arg("--daemon").arg(daemon.process().pid().to_string());
         command
     }

@@ -6,9 +6,7 @@
 //!
 //! The session's process has no memory, so none has to come in. It is alone, so this measures the way to a
 //! decision and back, not its wait. The echo is of the same frame, in blocks between the rounds, so that a
-//! slow minute of the machine is in both. All three processes are put on one processor: where a kernel puts
-//! the two ends of an exchange is another thing each time and costs more than all the rest (two idle
-//! processors of a virtual machine: 30 µs for an echo of 9).
+//! slow minute of the machine is in both. All three processes are put on one processor (`cores.rs`).
 
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -16,10 +14,9 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, ensure};
 use gpushare_proto::tenant::{TenantReply, TenantRequest};
 use gpushare_proto::{Bytes, GateState, Nanos};
-use rustix::process::Pid;
-use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 use serde_json::{Value, json};
 
+use crate::cores::put_together;
 use crate::echo::Echo;
 use crate::figures::microseconds;
 use crate::peer::{Client, Registrar};
@@ -54,17 +51,6 @@ pub(crate) fn measure(socket: &Path, daemon: u32) -> anyhow::Result<Value> {
         "grant_p50_us": microseconds(grants.clone(), 50)?,
         "grant_p99_us": microseconds(grants, 99)?,
     }))
-}
-
-/// This process, those that it starts, and the daemon's only task on one processor.
-fn put_together(daemon: u32) -> anyhow::Result<()> {
-    let daemon = i32::try_from(daemon).ok().and_then(Pid::from_raw).context("no daemon")?;
-    let may = sched_getaffinity(None)?;
-    let last = (0..CpuSet::MAX_CPU).rev().find(|&cpu| may.is_set(cpu));
-    let mut one = CpuSet::new();
-    one.set(last.context("this process may run nowhere")?);
-    sched_setaffinity(None, &one)?;
-    Ok(sched_setaffinity(Some(daemon), &one)?)
 }
 
 /// One turn; how long it took to come.

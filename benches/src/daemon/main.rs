@@ -15,6 +15,7 @@
 //! `grant` and `hostile`.
 
 mod core;
+mod cores;
 mod crowd;
 mod echo;
 mod figures;
@@ -46,6 +47,9 @@ enum Command {
         /// The daemon's socket for tenants
         #[arg(long)]
         socket: PathBuf,
+        /// Pid of the daemon
+        #[arg(long)]
+        daemon: u32,
     },
     /// Hand the card around among a thousand
     Crowd {
@@ -121,7 +125,7 @@ enum Command {
 fn main() -> anyhow::Result<()> {
     let line = match Arguments::parse().command {
         Command::Reserve => reserve::measure()?,
-        Command::Recall { socket } => recall::measure(&socket)?,
+        Command::Recall { socket, daemon } => recall::measure(&socket, daemon)?,
         Command::Crowd { socket, daemon } => crowd::measure(&socket, daemon)?,
         Command::Core { rounds } => core::measure(rounds)?,
         Command::Grant { socket, daemon } => grant::measure(&socket, daemon)?,

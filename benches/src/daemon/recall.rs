@@ -6,6 +6,8 @@
 //!                ─▶ one more process asks for the whole quota and is given it: this is timed
 //!                ─▶ it leaves all of it unused, and the eight go on
 //! ```
+//!
+//! The process that asks, the daemon and the echo are put on one processor (`cores.rs`).
 
 use std::io::{BufRead, BufReader, Write};
 use std::path::Path;
@@ -18,6 +20,7 @@ use gpushare_proto::{Bytes, Token};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
 
+use crate::cores::put_together;
 use crate::echo::Echo;
 use crate::figures::microseconds;
 use crate::peer::{Client, Registrar};
@@ -33,11 +36,12 @@ const ECHOES: usize = 5000;
 /// Environment variable with a sibling's token.
 const TOKEN: &str = "QUOTA_BENCH_TOKEN";
 
-pub(crate) fn measure(socket: &Path) -> anyhow::Result<Value> {
+pub(crate) fn measure(socket: &Path, daemon: u32) -> anyhow::Result<Value> {
     let token = Registrar::connect(socket).and_then(|mut registrar| registrar.register("recall", QUOTA))?;
     let mut siblings = (0..SIBLINGS)
         .map(|_| Sibling::start(socket, &token))
         .collect::<anyhow::Result<Vec<_>>>()?;
+    put_together(daemon)?;
     let mut asker = Client::join(socket, &token)?;
     let mut echo = Echo::start(
         socket.parent().context("the socket is in no folder")?,

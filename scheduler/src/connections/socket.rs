@@ -31,6 +31,8 @@ use super::limit::Mark;
 pub(super) struct PeerSocket {
     /// The socket, until it is dropped.
     stream: Option<UnixStream>,
+    /// Whether the kernel keeps descriptors away, so that a plain read closes none.
+    refuses_descriptors: bool,
     /// Place in the count of connections, until the socket is closed.
     mark: Option<Mark>,
     closer: Closer,
@@ -39,8 +41,8 @@ pub(super) struct PeerSocket {
 impl PeerSocket {
     pub(super) fn new(stream: UnixStream, closer: &Closer) -> Self {
         // Kernels before Linux 6.16 cannot.
-        let _ = refuse_descriptors(&stream);
-        Self { stream: Some(stream), mark: None, closer: closer.clone() }
+        let refuses_descriptors = refuse_descriptors(&stream).is_ok();
+        Self { stream: Some(stream), refuses_descriptors, mark: None, closer: closer.clone() }
     }
 
     /// Keeps the connection's place in the count until the socket is closed.
@@ -72,7 +74,11 @@ impl AsyncRead for &PeerSocket {
         loop {
             ready!(stream.poll_read_ready(context))?;
             let unfilled = buffer.initialize_unfilled();
-            match stream.try_io(Interest::READABLE, || recv_without_fds(stream, unfilled)) {
+            let read = match self.refuses_descriptors {
+                true => stream.try_read(unfilled),
+                false => stream.try_io(Interest::READABLE, || recv_without_fds(stream, unfilled)),
+            };
+            match read {
                 Ok(count) => {
                     buffer.advance(count);
                     return Poll::Ready(Ok(()));
@@ -145,7 +151,15 @@ mod tests {
         let (ours, theirs) = Closing::pair().unwrap();
         ours.set_nonblocking(true).unwrap();
         let stream = UnixStream::from_std(ours).unwrap();
-        (PeerSocket { stream: Some(stream), mark: None, closer: closer.clone() }, theirs)
+        (
+            PeerSocket {
+                stream: Some(stream),
+                refuses_descriptors: false,
+                mark: None,
+                closer: closer.clone(),
+            },
+            theirs,
+        )
     }
 
     #[tokio::test]

@@ -87,7 +87,7 @@ pub(super) fn measure() -> anyhow::Result<Quota> {
     progress("refusing in the process");
     let refuse_ns = refuse(&rig)?;
     progress("taking back what siblings leave unused");
-    let recall: Recall = parsed(rig.peer("recall"))?;
+    let recall: Recall = parsed(rig.peer_of("recall", &daemon))?;
     progress(format_args!(
         "the median recall took {} us, an echo {} us (p99)",
         recall.recall_p50_us, recall.echo_p99_us
