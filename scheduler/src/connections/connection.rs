@@ -26,7 +26,7 @@ use tokio::time::timeout;
 
 use super::inbox::{Inbox, Sender};
 use super::outbox::{Outbox, Outgoing};
-use super::socket::PeerSocket;
+use super::socket::{PeerReader, PeerSocket, PeerWriter};
 use super::{ConnectionEvent, ConnectionId, Socket};
 use crate::identity::{self, Genealogist, PeerProcess};
 
@@ -35,7 +35,7 @@ const PATIENCE: Duration = Duration::from_secs(5);
 /// Number of bytes read ahead by one system call. Most frames have only a few bytes.
 const READ_AHEAD: usize = 1024;
 
-type Reader<'a> = BufReader<&'a PeerSocket>;
+type Reader<'a> = BufReader<PeerReader<'a>>;
 
 /// Set of messages of one of the two sockets (tenant's or administrator's).
 pub(crate) trait Dialect: Send + 'static {
@@ -141,16 +141,19 @@ impl From<io::Error> for End {
 
 /// Serves one connection until its end. Reports the hello, the messages and the end as events to the engine.
 pub(super) async fn serve<D: Dialect>(
-    socket: PeerSocket,
+    mut socket: PeerSocket,
     connection: ConnectionId,
     peer: PeerProcess,
     inbox: &Arc<Inbox>,
     genealogist: &Genealogist,
 ) -> End {
-    let mut reader = reader(&socket);
+    let (mut reader, writer) = match split(&mut socket) {
+        Ok(halves) => halves,
+        Err(cause) => return cause.into(),
+    };
     let hello = match timeout(PATIENCE, hello::<D>(&mut reader)).await {
         Ok(Ok(hello)) => hello,
-        Ok(Err(end)) => return refuse::<D>(&socket, end).await,
+        Ok(Err(end)) => return refuse::<D>(&writer, end).await,
         Err(_) => return End::Silent,
     };
     let role = hello.role;
@@ -166,7 +169,7 @@ pub(super) async fn serve<D: Dialect>(
         .await;
     let end = tokio::select! {
         end = read::<D>(&mut reader, (connection, &known), &events, genealogist) => end,
-        end = write(&socket, outgoing) => end,
+        end = write(&writer, outgoing) => end,
         () = identity::death(pidfd) => End::Dead,
         _ = closed => End::Finished,
     };
@@ -178,14 +181,18 @@ pub(super) async fn serve<D: Dialect>(
     end
 }
 
-fn reader(socket: &PeerSocket) -> Reader<'_> {
-    BufReader::with_capacity(READ_AHEAD, socket)
+fn split(socket: &mut PeerSocket) -> io::Result<(Reader<'_>, PeerWriter<'_>)> {
+    let (reader, writer) = socket.split()?;
+    Ok((BufReader::with_capacity(READ_AHEAD, reader), writer))
 }
 
 /// Reads the first message of a peer, whatever it is, and answers with a failure.
-pub(super) async fn turn_away<D: Dialect>(socket: PeerSocket, failure: Failure) {
-    let _ = timeout(PATIENCE, hello::<D>(&mut reader(&socket))).await;
-    send_failure::<D>(&socket, failure).await;
+pub(super) async fn turn_away<D: Dialect>(mut socket: PeerSocket, failure: Failure) {
+    let Ok((mut reader, writer)) = split(&mut socket) else {
+        return;
+    };
+    let _ = timeout(PATIENCE, hello::<D>(&mut reader)).await;
+    send_failure::<D>(&writer, failure).await;
 }
 
 /// Reads the first message of a connection, which must be a hello of this protocol version.
@@ -200,21 +207,21 @@ async fn hello<D: Dialect>(reader: &mut Reader<'_>) -> Result<Hello, End> {
     hello.filter(|hello| hello.magic == MAGIC).ok_or(End::Foreign)
 }
 
-async fn refuse<D: Dialect>(socket: &PeerSocket, end: End) -> End {
+async fn refuse<D: Dialect>(writer: &PeerWriter<'_>, end: End) -> End {
     let (code, message) = match &end {
         End::Protocol(theirs) => (FailureCode::Protocol, codec::protocol_mismatch(*theirs)),
         End::Codec(cause) => (FailureCode::BadRequest, cause.to_string()),
         End::Foreign => (FailureCode::BadRequest, "the first message must be a hello of gpushare".to_owned()),
         _ => return end,
     };
-    send_failure::<D>(socket, Failure { code, message }).await;
+    send_failure::<D>(writer, Failure { code, message }).await;
     end
 }
 
-async fn send_failure<D: Dialect>(socket: &PeerSocket, failure: Failure) {
+async fn send_failure<D: Dialect>(writer: &PeerWriter<'_>, failure: Failure) {
     if let Ok(frame) = codec::encode(&D::failure(failure)) {
         // Best effort: the connection ends in any case.
-        let _ = timeout(PATIENCE, send(socket, &frame, None)).await;
+        let _ = timeout(PATIENCE, send(writer, &frame, None)).await;
     }
 }
 
@@ -263,9 +270,9 @@ async fn fill(reader: &mut Reader<'_>, rest: &mut [u8]) -> Result<(), End> {
     }
 }
 
-async fn write(socket: &PeerSocket, mut queue: mpsc::Receiver<Outgoing>) -> End {
+async fn write(writer: &PeerWriter<'_>, mut queue: mpsc::Receiver<Outgoing>) -> End {
     while let Some(next) = queue.recv().await {
-        let sent = send(socket, &next.frame, next.descriptor);
+        let sent = send(writer, &next.frame, next.descriptor);
         if next.last {
             let _ = timeout(PATIENCE, sent).await;
             return End::Finished;
@@ -277,9 +284,9 @@ async fn write(socket: &PeerSocket, mut queue: mpsc::Receiver<Outgoing>) -> End 
     End::Finished
 }
 
-async fn send(socket: &PeerSocket, mut frame: &[u8], mut descriptor: Option<OwnedFd>) -> io::Result<()> {
+async fn send(writer: &PeerWriter<'_>, mut frame: &[u8], mut descriptor: Option<OwnedFd>) -> io::Result<()> {
     while !frame.is_empty() {
-        let sent = socket.send(frame, descriptor.as_ref().map(AsFd::as_fd)).await?;
+        let sent = writer.send(frame, descriptor.as_ref().map(AsFd::as_fd)).await?;
         descriptor = None;
         frame = &frame[sent..];
     }

@@ -5,14 +5,14 @@
 //! closes the descriptors that came with the bytes, and the close of a socket those in its unread bytes.
 //!
 //! ```text
-//!   Linux 6.16   the socket refuses descriptors: the peer's send fails
-//!   before       read: descriptors ahead? ── the connection ends unread
-//!                end:  unread bytes?      ── closed by a thread that may block
+//!   Linux 6.16        the socket refuses descriptors: the peer's send fails
+//!   before, or bytes  read: descriptors ahead? ── the connection ends unread
+//!   from before that  end:  unread bytes?      ── closed by a thread that may block
 //! ```
 
 use std::io;
 use std::os::fd::BorrowedFd;
-use std::os::unix::net::UnixStream as Closing;
+use std::os::unix::net::UnixStream as BlockingStream;
 use std::pin::Pin;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::task::{Context, Poll, ready};
@@ -23,6 +23,7 @@ use rustix::io::ioctl_fionread;
 use rustix::net::{Shutdown as Ends, shutdown};
 use tokio::io::{AsyncRead, Interest, ReadBuf};
 use tokio::net::UnixStream;
+use tokio::net::unix::{ReadHalf, WriteHalf};
 
 use super::limit::Mark;
 
@@ -31,8 +32,6 @@ use super::limit::Mark;
 pub(super) struct PeerSocket {
     /// The socket, until it is dropped.
     stream: Option<UnixStream>,
-    /// Whether the kernel keeps descriptors away, so that a plain read closes none.
-    refuses_descriptors: bool,
     /// Place in the count of connections, until the socket is closed.
     mark: Option<Mark>,
     closer: Closer,
@@ -40,9 +39,7 @@ pub(super) struct PeerSocket {
 
 impl PeerSocket {
     pub(super) fn new(stream: UnixStream, closer: &Closer) -> Self {
-        // Kernels before Linux 6.16 cannot.
-        let refuses_descriptors = refuse_descriptors(&stream).is_ok();
-        Self { stream: Some(stream), refuses_descriptors, mark: None, closer: closer.clone() }
+        Self { stream: Some(stream), mark: None, closer: closer.clone() }
     }
 
     /// Keeps the connection's place in the count until the socket is closed.
@@ -54,31 +51,40 @@ impl PeerSocket {
         self.stream.as_ref().ok_or_else(|| io::ErrorKind::NotConnected.into())
     }
 
-    /// Sends as many bytes as fit once some do, with a descriptor at the first byte.
-    pub(super) async fn send(&self, bytes: &[u8], descriptor: Option<BorrowedFd<'_>>) -> io::Result<usize> {
-        let stream = self.stream()?;
-        stream
-            .async_io(Interest::WRITABLE, || send_with_fd(stream, bytes, descriptor))
-            .await
+    /// Returns the two directions of the connection.
+    pub(super) fn split(&mut self) -> io::Result<(PeerReader<'_>, PeerWriter<'_>)> {
+        let stream = self.stream.as_mut().ok_or(io::ErrorKind::NotConnected)?;
+        let unrefused = match refuse_descriptors(&*stream) {
+            // Bytes that arrived earlier may have come with descriptors, and so may those that one thread was
+            // sending meanwhile.
+            Ok(()) => ioctl_fionread(&*stream)?.saturating_add(1),
+            // Kernels before Linux 6.16 cannot.
+            Err(_) => u64::MAX,
+        };
+        let (reader, writer) = stream.split();
+        Ok((PeerReader { stream: reader, unrefused }, PeerWriter(writer)))
     }
 }
 
-/// Bytes of the peer. Fails with `Unsupported` before bytes with descriptors.
-impl AsyncRead for &PeerSocket {
-    fn poll_read(
-        self: Pin<&mut Self>,
+/// Reader of a peer's bytes. Fails with `Unsupported` before bytes with descriptors.
+#[derive(Debug)]
+pub(super) struct PeerReader<'a> {
+    stream: ReadHalf<'a>,
+    /// Number of bytes from now on that may have come with descriptors.
+    unrefused: u64,
+}
+
+impl PeerReader<'_> {
+    fn poll_read_without_descriptors(
+        &self,
         context: &mut Context<'_>,
         buffer: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
-        let stream = self.stream()?;
+        let stream = self.stream.as_ref();
         loop {
             ready!(stream.poll_read_ready(context))?;
             let unfilled = buffer.initialize_unfilled();
-            let read = match self.refuses_descriptors {
-                true => stream.try_read(unfilled),
-                false => stream.try_io(Interest::READABLE, || recv_without_fds(stream, unfilled)),
-            };
-            match read {
+            match stream.try_io(Interest::READABLE, || recv_without_fds(stream, unfilled)) {
                 Ok(count) => {
                     buffer.advance(count);
                     return Poll::Ready(Ok(()));
@@ -87,6 +93,39 @@ impl AsyncRead for &PeerSocket {
                 Err(cause) => return Poll::Ready(Err(cause)),
             }
         }
+    }
+}
+
+impl AsyncRead for PeerReader<'_> {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        if self.unrefused == 0 {
+            return Pin::new(&mut self.stream).poll_read(context, buffer);
+        }
+        let before = buffer.filled().len();
+        ready!(self.poll_read_without_descriptors(context, buffer))?;
+        if self.unrefused != u64::MAX {
+            let count = buffer.filled().len() - before;
+            self.unrefused = self.unrefused.saturating_sub(count as u64);
+        }
+        Poll::Ready(Ok(()))
+    }
+}
+
+/// Writer of bytes to a peer.
+#[derive(Debug)]
+pub(super) struct PeerWriter<'a>(WriteHalf<'a>);
+
+impl PeerWriter<'_> {
+    /// Sends as many bytes as fit once some do, with a descriptor at the first byte.
+    pub(super) async fn send(&self, bytes: &[u8], descriptor: Option<BorrowedFd<'_>>) -> io::Result<usize> {
+        let stream = self.0.as_ref();
+        stream
+            .async_io(Interest::WRITABLE, || send_with_fd(stream, bytes, descriptor))
+            .await
     }
 }
 
@@ -108,12 +147,12 @@ impl Drop for PeerSocket {
 ///
 /// Only peers that misbehave leave unread bytes, so only such peers wait for one that blocks the thread.
 #[derive(Clone, Debug)]
-pub(crate) struct Closer(Sender<(Closing, Option<Mark>)>);
+pub(crate) struct Closer(Sender<(BlockingStream, Option<Mark>)>);
 
 impl Closer {
     /// Starts the thread, which ends with the last sender.
     pub(crate) fn start() -> io::Result<Self> {
-        let (closer, closing): (_, Receiver<(Closing, Option<Mark>)>) = channel();
+        let (closer, closing): (_, Receiver<(BlockingStream, Option<Mark>)>) = channel();
         thread::Builder::new()
             .name("closer".to_owned())
             .spawn(move || closing.into_iter().for_each(drop))?;
@@ -134,7 +173,7 @@ mod tests {
     use super::*;
 
     /// Sends bytes with a descriptor whose last close takes a minute. Returns what ends that minute.
-    fn send_slow(peer: &Closing) -> TcpStream {
+    fn send_slow(peer: &BlockingStream) -> TcpStream {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let mut slow = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
         let (reader, _) = listener.accept().unwrap();
@@ -146,29 +185,21 @@ mod tests {
         reader
     }
 
-    /// Returns a socket as on a kernel that does not refuse descriptors, and its peer.
-    fn connected(closer: &Closer) -> (PeerSocket, Closing) {
-        let (ours, theirs) = Closing::pair().unwrap();
+    /// Returns a socket that does not refuse descriptors yet, and its peer.
+    fn connected(closer: &Closer) -> (PeerSocket, BlockingStream) {
+        let (ours, theirs) = BlockingStream::pair().unwrap();
         ours.set_nonblocking(true).unwrap();
         let stream = UnixStream::from_std(ours).unwrap();
-        (
-            PeerSocket {
-                stream: Some(stream),
-                refuses_descriptors: false,
-                mark: None,
-                closer: closer.clone(),
-            },
-            theirs,
-        )
+        (PeerSocket::new(stream, closer), theirs)
     }
 
     #[tokio::test]
     async fn a_descriptor_that_is_slow_to_close_blocks_neither_read_nor_end() {
         let closer = Closer::start().unwrap();
         let began = Instant::now();
-        let (read, peer) = connected(&closer);
+        let (mut read, peer) = connected(&closer);
         let first = send_slow(&peer);
-        let error = (&read).read(&mut [0; 16]).await.unwrap_err();
+        let error = read.split().unwrap().0.read(&mut [0; 16]).await.unwrap_err();
         assert_eq!(error.kind(), io::ErrorKind::Unsupported);
         drop(read);
         let (unread, mut other) = connected(&closer);
@@ -181,13 +212,16 @@ mod tests {
 
     #[tokio::test]
     async fn bytes_without_descriptors_are_read() {
-        let (socket, mut peer) = connected(&Closer::start().unwrap());
+        let (mut socket, mut peer) = connected(&Closer::start().unwrap());
+        let (mut reader, writer) = socket.split().unwrap();
         peer.write_all(b"hello").unwrap();
         let mut buffer = [0; 16];
-        assert_eq!((&socket).read(&mut buffer).await.unwrap(), 5);
-        assert_eq!(socket.send(b"welcome", None).await.unwrap(), 7);
+        assert_eq!(reader.read(&mut buffer).await.unwrap(), 5);
+        assert_eq!(writer.send(b"welcome", None).await.unwrap(), 7);
         assert_eq!(peer.read(&mut buffer).unwrap(), 7);
+        peer.write_all(b"again").unwrap();
+        assert_eq!(reader.read(&mut buffer).await.unwrap(), 5);
         drop(peer);
-        assert_eq!((&socket).read(&mut buffer).await.unwrap(), 0);
+        assert_eq!(reader.read(&mut buffer).await.unwrap(), 0);
     }
 }
