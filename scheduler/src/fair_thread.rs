@@ -5,7 +5,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::{io, thread};
 
 use gpushare_proto::Nanos;
-use gpushare_sys::clock;
+use gpushare_sys::{clock, cpu};
 
 use crate::fair::FairQueue;
 
@@ -54,6 +54,8 @@ impl<U: Clone + Eq + Hash, C: Copy + Ord, T> FairThread<U, C, T> {
         let sender = Self::without_thread();
         let shared = sender.0.clone();
         thread::Builder::new().name(name.to_owned()).spawn(move || {
+            // A flood of strangers decides how much there is to do.
+            cpu::yield_to_others();
             loop {
                 shared.work_on_next(&mut work);
             }
