@@ -42,8 +42,8 @@ const INPUTS: usize = 256;
 const STRETCH: Nanos = Nanos(100_000);
 /// Number of polls of tasks after which the runtime looks at the sockets.
 const POLLS: u32 = 16;
-/// Length of the turns that the daemon's threads ask for on their processors. Its task then waits little for
-/// a thread that works for a flood of strangers, and for busy programs.
+/// Length of the turns that the daemon's task, and threads that start later, ask for on their processors. The
+/// task then waits less for busy programs.
 const TURN: Nanos = Nanos(100_000);
 /// Interval of the checks that the runtime folder is still at its path.
 const FOLDER_WATCH: Duration = Duration::from_secs(2);

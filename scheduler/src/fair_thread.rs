@@ -1,7 +1,7 @@
 //! Thread that works on items of the users in turn, by the time that each one cost (`fair.rs`).
 
 use std::hash::Hash;
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::mpsc::{Receiver, Sender, channel};
 use std::{io, thread};
 
 use gpushare_proto::Nanos;
@@ -11,12 +11,13 @@ use crate::fair::FairQueue;
 
 /// Sender of items `T` from the connections `C` of the users `U` to the thread.
 #[derive(Debug)]
-pub(crate) struct FairThread<U, C, T>(Arc<Shared<U, C, T>>);
+pub(crate) struct FairThread<U, C, T>(Sender<(U, C, T)>);
 
+/// Items that wait for the thread. No lock is held while it runs, since the daemon's task would wait for it.
 #[derive(Debug)]
-struct Shared<U, C, T> {
-    queue: Mutex<FairQueue<U, C, T>>,
-    news: Condvar,
+pub(crate) struct Waiting<U, C, T> {
+    arriving: Receiver<(U, C, T)>,
+    queue: FairQueue<U, C, T>,
 }
 
 impl<U, C, T> Clone for FairThread<U, C, T> {
@@ -25,63 +26,53 @@ impl<U, C, T> Clone for FairThread<U, C, T> {
     }
 }
 
-impl<U, C, T> Shared<U, C, T> {
-    fn queue(&self) -> MutexGuard<'_, FairQueue<U, C, T>> {
-        // No function of the queue panics, so a poisoned lock is usable.
-        self.queue.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
 impl<U: Clone + Eq + Hash, C: Copy + Ord, T> FairThread<U, C, T> {
-    /// Creates the queue without the thread.
-    pub(crate) fn without_thread() -> Self {
-        Self(Arc::new(Shared { queue: Mutex::new(FairQueue::new()), news: Condvar::new() }))
+    /// Creates the sender and the items without the thread.
+    pub(crate) fn without_thread() -> (Self, Waiting<U, C, T>) {
+        let (sender, arriving) = channel();
+        (Self(sender), Waiting { arriving, queue: FairQueue::new() })
     }
 
-    /// Does one round of the thread's work.
-    #[cfg(test)]
-    pub(crate) fn work_on_next(&self, mut work: impl FnMut(T)) {
-        self.0.work_on_next(&mut work);
-    }
-
-    /// Starts the thread, which does `work` for each item as long as the daemon runs.
+    /// Starts the thread, which does `work` for each item until no sender is left.
     pub(crate) fn start(name: &str, mut work: impl FnMut(T) + Send + 'static) -> io::Result<Self>
     where
         U: Send + 'static,
         C: Send + 'static,
         T: Send + 'static,
     {
-        let sender = Self::without_thread();
-        let shared = sender.0.clone();
+        let (sender, mut waiting) = Self::without_thread();
         thread::Builder::new().name(name.to_owned()).spawn(move || {
-            // A flood of strangers decides how much there is to do.
+            // Strangers can give it work without end.
             cpu::yield_to_others();
-            loop {
-                shared.work_on_next(&mut work);
-            }
+            while waiting.work_on_next(&mut work) {}
         })?;
         Ok(sender)
     }
 
     pub(crate) fn push(&self, user: &U, connection: C, item: T) {
-        self.0.queue().push(user, connection, item);
-        self.0.news.notify_one();
+        // The thread lasts as long as its senders.
+        let _ = self.0.send((user.clone(), connection, item));
     }
 }
 
-impl<U: Clone + Eq + Hash, C: Copy + Ord, T> Shared<U, C, T> {
-    fn work_on_next(&self, work: &mut impl FnMut(T)) {
-        let mut queue = self.queue();
-        let (ticket, item) = loop {
-            match queue.pop() {
-                Some(next) => break next,
-                None => queue = self.news.wait(queue).unwrap_or_else(PoisonError::into_inner),
-            }
-        };
-        drop(queue);
-        let began = clock::thread();
-        work(item);
-        let took = clock::thread() - began;
-        self.queue().charge(ticket, took.max(Nanos(1)), 1);
+impl<U: Clone + Eq + Hash, C: Copy + Ord, T> Waiting<U, C, T> {
+    /// Waits for an item and works on the next one. Returns `false` once no sender is left.
+    pub(crate) fn work_on_next(&mut self, mut work: impl FnMut(T)) -> bool {
+        if self.queue.is_empty() {
+            let Ok((user, connection, item)) = self.arriving.recv() else {
+                return false;
+            };
+            self.queue.push(&user, connection, item);
+        }
+        for (user, connection, item) in self.arriving.try_iter() {
+            self.queue.push(&user, connection, item);
+        }
+        if let Some((ticket, item)) = self.queue.pop() {
+            let began = clock::thread();
+            work(item);
+            let took = clock::thread() - began;
+            self.queue.charge(ticket, took.max(Nanos(1)), 1);
+        }
+        true
     }
 }

@@ -3,12 +3,13 @@
 use std::io;
 
 use gpushare_proto::Nanos;
-use rustix::process::setpriority_process;
+use rustix::process::nice;
 
 /// Asks for turns of `length` on the processor, for this thread and for threads that it starts later.
 ///
-/// A thread with short turns gets as much time as others. It waits less for a turn, and others wait less for
-/// the end of its turn. Kernels before Linux 6.12 keep turns of one length for all.
+/// A thread with short turns gets as much time as others, and waits less for a thread with longer ones. Linux
+/// ends a turn at its next tick or at a wake-up, so turns may last longer than this. Kernels before 6.12 keep
+/// turns of one length for all.
 ///
 /// # Errors
 /// Error of the kernel, or `Unsupported` where the thread is not one of Linux's fair scheduler.
@@ -23,12 +24,13 @@ pub fn ask_for_turns_of(length: Nanos) -> io::Result<()> {
     checked(unsafe { libc::syscall(libc::SYS_sched_setattr, 0, &raw const attributes, no_flags) })
 }
 
-/// Takes a tenth of the usual part of the processor for this thread where others want it too.
+/// Lowers this thread's priority: it gets about a tenth of the time of another thread of the process where both
+/// want one processor. Does nothing for a thread with a real-time policy.
 pub fn yield_to_others() {
-    /// Niceness with the weight 110, where the usual one has 1024.
-    const NICENESS: i32 = 10;
-    // For Linux, no process is this thread. A thread may always get nicer.
-    let _ = setpriority_process(None, NICENESS);
+    /// A step of niceness divides the time by about 1.25.
+    const STEPS: i32 = 10;
+    // Niceness is the calling thread's on Linux. A thread at the nicest value keeps it.
+    let _ = nice(STEPS);
 }
 
 /// Returns how Linux schedules this thread.
@@ -58,7 +60,7 @@ mod tests {
             yield_to_others();
             attributes().unwrap().sched_nice
         });
-        assert_eq!(yielded.join().unwrap(), before.max(10));
+        assert_eq!(yielded.join().unwrap(), (before + 10).min(19));
         assert_eq!(attributes().unwrap().sched_nice, before);
     }
 

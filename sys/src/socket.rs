@@ -120,7 +120,8 @@ pub fn recv_without_fds(socket: impl AsFd, buffer: &mut [u8]) -> io::Result<usiz
 
 /// Refuses descriptors from peers of the socket, and of connections that a listening socket accepts later.
 ///
-/// Urgent bytes are then read like other bytes, so that [`recv_without_fds`] sees their descriptors.
+/// Urgent bytes are then read in their place, so that [`recv_without_fds`] sees their descriptors. A read ends
+/// before them.
 ///
 /// # Errors
 /// The kernel is older than Linux 6.16, so peers can send descriptors.

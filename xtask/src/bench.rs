@@ -135,7 +135,7 @@ impl Rig {
         Ok(median(runs.collect::<anyhow::Result<Vec<_>>>()?))
     }
 
-    /// The program that speaks the library's protocol, with the pid of the daemon whose use of the machine it reads.
+    /// The program that speaks the library's protocol, with the pid of the daemon that it measures.
     fn peer_of(&self, what: &str, daemon: &Daemon) -> Command {
         let mut command = self.world.program(&self.built["daemon"]);
         command.arg(what).arg("--socket").arg(self.world.runtime_dir().tenant_socket());

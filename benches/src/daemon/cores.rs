@@ -1,14 +1,14 @@
-//! Processors of the processes that a bench times against an echo.
+//! Pins the processes that a bench times against an echo to one processor.
 //!
-//! Linux puts the two ends of an exchange on one processor or on two, another time otherwise. That changes
-//! times more than all the rest: an echo took 9 µs on one and 30 to 48 µs on two idle processors of a virtual
-//! machine. So such a bench puts them on one.
+//! Linux puts the two ends of an exchange on one processor in one run and on two in the next. That changes
+//! times more than all the rest: an echo took 9 µs on one processor of a virtual machine, and 30 to 48 µs
+//! between two.
 
 use anyhow::Context;
 use rustix::process::Pid;
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 
-/// Puts this process, those that it starts later, and the daemon's task on the last processor.
+/// Pins this process, those that it starts later, and the daemon's task to the last processor.
 pub(crate) fn put_together(daemon: u32) -> anyhow::Result<()> {
     let daemon = i32::try_from(daemon).ok().and_then(Pid::from_raw).context("no daemon")?;
     let may = sched_getaffinity(None)?;

@@ -52,12 +52,12 @@ impl PeerSocket {
         self.stream.as_ref().ok_or_else(|| io::ErrorKind::NotConnected.into())
     }
 
-    /// Returns the two directions of the connection.
+    /// Refuses descriptors from now on where the kernel can, and returns the two directions of the connection.
     pub(super) fn split(&mut self) -> io::Result<(PeerReader<'_>, PeerWriter<'_>)> {
         let stream = self.stream.as_mut().ok_or(io::ErrorKind::NotConnected)?;
         let unrefused = match refuse_descriptors(&*stream) {
-            // Bytes that arrived earlier may have come with descriptors, and so may those that one thread was
-            // sending meanwhile.
+            // Bytes that arrived earlier may have come with descriptors. So may one message that arrives after the
+            // count; a look at its first byte shows them.
             Ok(()) => ioctl_fionread(&*stream)?.saturating_add(1),
             // Kernels before Linux 6.16 cannot.
             Err(_) => u64::MAX,
@@ -210,6 +210,24 @@ mod tests {
         assert!(began.elapsed() < Duration::from_secs(30));
         assert_eq!(other.read(&mut [0; 16]).unwrap(), 0, "the peer learns it at once");
         drop((first, second));
+    }
+
+    #[tokio::test]
+    async fn a_descriptor_behind_bytes_that_arrived_earlier_stays_unread() {
+        let (mut socket, mut peer) = connected(&Closer::start().unwrap());
+        peer.write_all(b"hello").unwrap();
+        let end = send_slow(&peer);
+        let (mut reader, _) = socket.split().unwrap();
+        let mut read = 0;
+        let error = loop {
+            match reader.read(&mut [0; 1]).await {
+                Ok(count) => read += count,
+                Err(error) => break error,
+            }
+        };
+        assert!(read <= 5, "{read}");
+        assert_eq!(error.kind(), io::ErrorKind::Unsupported);
+        drop(end);
     }
 
     #[tokio::test]

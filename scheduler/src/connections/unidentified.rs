@@ -112,8 +112,8 @@ mod tests {
 
     #[tokio::test]
     async fn a_user_waits_for_no_flood_of_another() {
-        let thread = FairThread::without_thread();
-        let (identifier, closer) = (Identifier(thread.clone()), Closer::start().unwrap());
+        let (thread, mut waiting) = FairThread::without_thread();
+        let (identifier, closer) = (Identifier(thread), Closer::start().unwrap());
         let mut peers = Vec::new();
         let mut connect = |uid, number| -> JoinHandle<Option<Answer>> {
             let (ours, theirs) = UnixStream::pair().unwrap();
@@ -123,10 +123,10 @@ mod tests {
         };
         let flood: Vec<_> = (0..100).map(|number| connect(1, number)).collect();
         yield_now().await;
-        (0..9).for_each(|_| thread.work_on_next(identify));
+        (0..9).for_each(|_| assert!(waiting.work_on_next(identify)));
         let other = connect(2, 100);
         yield_now().await;
-        thread.work_on_next(identify);
+        waiting.work_on_next(identify);
         let (peer, _socket) = other.await.unwrap().unwrap();
         assert_eq!(peer.unwrap().pid, std::process::id());
         assert!(flood.iter().filter(|waiting| waiting.is_finished()).count() < 10);
@@ -134,14 +134,14 @@ mod tests {
 
     #[tokio::test]
     async fn a_peer_that_hung_up_is_not_identified() {
-        let thread = FairThread::without_thread();
-        let (identifier, closer) = (Identifier(thread.clone()), Closer::start().unwrap());
+        let (thread, mut waiting) = FairThread::without_thread();
+        let (identifier, closer) = (Identifier(thread), Closer::start().unwrap());
         let (ours, theirs) = UnixStream::pair().unwrap();
         let socket = PeerSocket::new(ours, &closer);
         let asked = tokio::spawn(async move { identifier.identify(1, ConnectionId(1), socket).await });
         yield_now().await;
         drop(theirs);
-        thread.work_on_next(identify);
+        waiting.work_on_next(identify);
         assert!(asked.await.unwrap().unwrap().0.is_err());
     }
 
