@@ -56,18 +56,27 @@ fn a_users_weight_divides_the_time_however_many_sessions_it_has() -> anyhow::Res
 fn a_user_that_had_more_than_its_share_waits_after_a_restart() -> anyhow::Result<()> {
     let Some(named) = users()? else { return Ok(()) };
     let (world, mut daemon) = started(Bytes::mib(64), &["--mode", "serialized", "--quantum", "200ms"])?;
-    // A turn of the light user is worth at least ten seconds of the heavy one.
-    daemon.set(&["weight", "1", "--user", NAMED])?;
+    // A turn of the light user is worth ten seconds of the heavy one.
+    daemon.set(&["weight", "2", "--user", NAMED])?;
     let mut first = start(&world, named, "first", Bytes::mib(40))?;
     daemon.until("the light user has the card", |status| {
         status.gpus.first().is_some_and(|gpu| gpu.allocated_bytes == Bytes::mib(40))
     })?;
+    let mut beside = start(&world, NUMBERED, "beside", Bytes::mib(40))?;
+    daemon.until("its session is there", |status| status.sessions.len() == 2)?;
+    // Its turns are worth twenty seconds of its user's other session.
+    daemon.set(&["weight", "1", "--session", "beside"])?;
+    let met = daemon.until("both users want the card", |status| {
+        held(status, "beside") > Nanos::ZERO && waits(status, "beside") != waits(status, "first")
+    })?;
+    daemon.until("the light user has had a whole turn beside the heavy one", |status| {
+        status.gpus[0].handoffs >= met.gpus[0].handoffs + 3
+    })?;
     let mut heavy = Program::begin(command_of(&world, NUMBERED, "heavy", Bytes::mib(48))?, &world, "heavy")?;
     heavy.ready()?;
     heavy.must("alloc x 40MiB")?;
-    daemon
-        .until("the light user has had a turn", |status| held(status, "first") >= Nanos::from_millis(100))?;
     heavy.spin_for_good()?;
+    beside.kill()?;
     daemon.until("the light user waits", |status| waits(status, "first"))?;
     // The answer comes when the usage and with it the virtual time is on the disk.
     daemon.ctl(&["usage"])?;
