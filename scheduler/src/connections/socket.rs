@@ -71,7 +71,7 @@ impl PeerSocket {
 #[derive(Debug)]
 pub(super) struct PeerReader<'a> {
     stream: ReadHalf<'a>,
-    /// Number of bytes from now on that may have come with descriptors.
+    /// Number of bytes from now on that may have come with descriptors; `u64::MAX` for all.
     unrefused: u64,
 }
 
