@@ -71,7 +71,7 @@ impl PeerSocket {
 #[derive(Debug)]
 pub(super) struct PeerReader<'a> {
     stream: ReadHalf<'a>,
-    /// Number of bytes from now on that may have come with descriptors; `u64::MAX` for all.
+    /// Number of bytes from now on that may have come with descriptors. `u64::MAX` is never used up.
     unrefused: u64,
 }
 
@@ -108,10 +108,8 @@ impl AsyncRead for PeerReader<'_> {
         }
         let before = buffer.filled().len();
         ready!(self.poll_read_without_descriptors(context, buffer))?;
-        if self.unrefused != u64::MAX {
-            let count = buffer.filled().len() - before;
-            self.unrefused = self.unrefused.saturating_sub(count as u64);
-        }
+        let count = buffer.filled().len() - before;
+        self.unrefused = self.unrefused.saturating_sub(count as u64);
         Poll::Ready(Ok(()))
     }
 }
