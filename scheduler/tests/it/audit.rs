@@ -180,6 +180,7 @@ fn trespasses_in_a_loop_get_few_audit_lines_and_a_count() {
         // The daemon hangs up after it has noted the knock, with bytes unread or without.
         let _ = stream.read_to_end(&mut Vec::new());
     }
+    eventually("a line", || (acts(&folders, "daemon.administrate").len() >= 32).then_some(()));
     // Lines left out are summed up before the next line.
     thread::sleep(Duration::from_millis(1100));
     let _one_more = knock();
