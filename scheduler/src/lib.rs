@@ -21,6 +21,7 @@ mod sockets;
 mod state;
 
 // Peers: who they are, their connections, what they send.
+mod budget;
 mod connections;
 mod fair;
 mod fair_thread;

@@ -10,14 +10,13 @@
 //!
 //! A connection has one message in the queues at a time, and reads the next one when the engine has
 //! handled it. So whoever sends faster than the engine handles fills its own socket, and neither the
-//! daemon's memory nor the queues. Questions leave the daemon idle for most of the time, so that it runs
-//! at once when a client wakes it, on a busy machine too.
+//! daemon's memory nor the queues. Questions have a budget of time (`budget.rs`).
 //!
 //! Nothing overtakes the end of a connection. So whoever learns that a process is dead, and then asks for
 //! its memory, is not refused.
 
 use std::collections::VecDeque;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use gpushare_proto::Nanos;
@@ -26,6 +25,7 @@ use tokio::sync::Notify;
 use tokio::time::sleep;
 
 use super::{ConnectionEvent, ConnectionId};
+use crate::budget::Budget;
 use crate::fair::{FairQueue, Ticket};
 use crate::identity::Principal;
 
@@ -33,10 +33,8 @@ use crate::identity::Principal;
 const TRANSFER: Nanos = Nanos(10_000);
 /// Weight of a message that only a process on a card sends, beside other messages of the same user.
 const CLIENT: u64 = 64;
-/// Part of the daemon's time that questions may take: one of so many.
-const QUESTIONS: u64 = 4;
-/// Time whose part questions may take at once.
-const CREDIT: Nanos = Nanos::from_millis(20);
+/// Questions may take a quarter of the daemon's time.
+const QUESTIONS: Budget = Budget::new(4, Nanos::from_millis(20));
 
 type Queue = FairQueue<Principal, ConnectionId, Message>;
 
@@ -45,8 +43,8 @@ pub(crate) struct Inbox {
     ends: Mutex<VecDeque<(Ticket<ConnectionId>, Message)>>,
     messages: Mutex<Queue>,
     questions: Mutex<Queue>,
-    /// Point in monotonic time from which on the next question is handled.
-    next_question: AtomicU64,
+    /// Time that is left for questions.
+    budget: Mutex<Budget>,
     /// Whether a question comes before the next message, if one may be handled.
     question_is_next: AtomicBool,
     /// Signal that a queue is not empty.
@@ -96,7 +94,7 @@ impl Inbox {
             ends: Mutex::default(),
             messages: Mutex::new(FairQueue::new()),
             questions: Mutex::new(FairQueue::new()),
-            next_question: AtomicU64::new(0),
+            budget: Mutex::new(QUESTIONS),
             question_is_next: AtomicBool::new(false),
             news: Notify::new(),
         })
@@ -109,7 +107,7 @@ impl Inbox {
     /// Waits for the event that is next. The second value lasts as long as the event is handled.
     pub(crate) async fn next(&self) -> (ConnectionEvent, Handling<'_>) {
         loop {
-            let pause = self.next_question() - clock::monotonic();
+            let pause = lock(&self.budget).wait(clock::monotonic());
             let end = lock(&self.ends).pop_front();
             let message = || lock(&self.messages).pop();
             let question = || pause.is_zero().then(|| lock(&self.questions).pop())?;
@@ -134,18 +132,14 @@ impl Inbox {
         }
     }
 
-    fn next_question(&self) -> Nanos {
-        Nanos(self.next_question.load(Ordering::Relaxed))
-    }
-
     fn queue_of(&self, kind: Kind) -> MutexGuard<'_, Queue> {
         lock(if kind == Kind::Question { &self.questions } else { &self.messages })
     }
 }
 
-fn lock<T>(queue: &Mutex<T>) -> MutexGuard<'_, T> {
-    // No function of the queues panics, so a poisoned lock is usable.
-    queue.lock().unwrap_or_else(PoisonError::into_inner)
+fn lock<T>(owned: &Mutex<T>) -> MutexGuard<'_, T> {
+    // No function of the queues or of the budget panics, so a poisoned lock is usable.
+    owned.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Sender {
@@ -176,9 +170,7 @@ impl Drop for Handling<'_> {
     fn drop(&mut self) {
         let cost = clock::thread() - self.began + TRANSFER;
         if self.kind == Kind::Question {
-            let saved = clock::monotonic() - CREDIT;
-            let next = self.inbox.next_question().max(saved) + Nanos(cost.0.saturating_mul(QUESTIONS));
-            self.inbox.next_question.store(next.0, Ordering::Relaxed);
+            lock(&self.inbox.budget).charge(cost, clock::monotonic());
         }
         let weight = if self.kind == Kind::Client { CLIENT } else { 1 };
         self.inbox.queue_of(self.kind).charge(self.ticket, cost, weight);
@@ -233,8 +225,8 @@ mod tests {
             drop(inbox.next().await.1);
         }
         // Each costs the daemon 10 µs at least, of which a quarter is theirs.
-        let least = Nanos(ASKED * TRANSFER.0 * QUESTIONS) - CREDIT;
-        assert!(!least.is_zero() && inbox.next_question() >= began + least);
+        let least = Nanos(ASKED * TRANSFER.0 * 4) - Nanos::from_millis(20);
+        assert!(!least.is_zero() && lock(&inbox.budget).wait(began) >= least);
     }
 
     #[tokio::test]

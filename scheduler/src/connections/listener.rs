@@ -5,12 +5,14 @@
 //!               └─▶ a thread reads /proc, users in turn: who is it? ─▶ principal at its limit? closed ─▶ connection
 //! ```
 //!
-//! Accepting waits for no peer's `/proc`. The daemon's task reads nothing about a peer.
+//! Accepting waits for no peer's `/proc`. The daemon's task reads nothing about a peer. Accepting has a budget of
+//! time (`budget.rs`), so that a flood of connections waits in the kernel's queue.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use gpushare_proto::Nanos;
 use gpushare_proto::audit::Outcome;
 use gpushare_proto::tenant::{Failure, FailureCode};
 use gpushare_sys::socket::refuse_descriptors;
@@ -26,12 +28,18 @@ use super::limit::{ConnectionLimit, OpenConnections, SharedConnections};
 use super::socket::{Closer, PeerSocket};
 use super::unidentified::{Identifier, Unidentified};
 use super::{ConnectionEvent, ConnectionId, Socket};
+use crate::budget::Budget;
 use crate::identity::{Genealogist, PeerProcess};
 use crate::log::limiter::LogLimiter;
 use crate::operation::{Operation, code_name};
 
 /// Pause after a failed accept. Such a failure mostly means that the system lacks descriptors or memory.
 const PAUSE: Duration = Duration::from_millis(100);
+
+/// Accepting may take a quarter of the daemon's time, for each socket.
+const ACCEPTING: Budget = Budget::new(4, Nanos::from_millis(20));
+/// Time charged for a connection in addition to the checks here: the accept itself and the end.
+const ACCEPT_AND_END: Nanos = Nanos(20_000);
 
 /// State that the listeners of both sockets share.
 #[derive(Debug)]
@@ -83,6 +91,7 @@ impl Acceptor {
 /// Accepts connections on one socket until the task is aborted.
 pub(crate) async fn accept<D: Dialect>(listener: UnixListener, acceptor: Arc<Acceptor>) {
     let (open, unidentified) = (SharedConnections::default(), Unidentified::default());
+    let mut budget = ACCEPTING;
     // Kernels before Linux 6.16 cannot.
     let _ = refuse_descriptors(&listener);
     loop {
@@ -96,9 +105,16 @@ pub(crate) async fn accept<D: Dialect>(listener: UnixListener, acceptor: Arc<Acc
                 continue;
             }
         };
+        let began = clock::thread();
         accepted::<D>(socket, &acceptor, &open, &unidentified);
-        // A flood of connections leaves others their turns.
-        yield_now().await;
+        budget.charge(clock::thread() - began + ACCEPT_AND_END, clock::monotonic());
+        let wait = budget.wait(clock::monotonic());
+        if wait.is_zero() {
+            // A flood of connections leaves others their turns.
+            yield_now().await;
+        } else {
+            sleep(wait.into()).await;
+        }
     }
 }
 

@@ -30,6 +30,7 @@ use gpushare_sys::{clock, process};
 use tokio::sync::mpsc;
 use tracing::{info, warn};
 
+use crate::budget::Budget;
 use crate::cards::{CardError, Cards};
 use crate::clients::awaited::Awaited;
 use crate::clients::joined::JoinedProcesses;
@@ -65,6 +66,8 @@ const POLL: Nanos = Nanos::from_millis(500);
 
 /// Number of dry runs allowed to one user in a second. Each takes a copy of the decision machine.
 pub(crate) const DRY_RUNS: u64 = 10;
+/// Part of the daemon's time for dry runs of all users: a hundredth.
+const DRY_RUN_BUDGET: Budget = Budget::new(100, Nanos::from_secs(1));
 
 #[derive(Debug)]
 pub(crate) struct Engine {
@@ -92,8 +95,7 @@ pub(crate) struct Engine {
     pub(crate) watchers: Watchers,
     pub(crate) refusals: Refusals,
     pub(crate) dry_runs: LogLimiter<u32, DRY_RUNS>,
-    /// Point in monotonic time from which on dry runs are answered. Each answer moves it by what it cost.
-    pub(crate) next_dry_run: Nanos,
+    pub(crate) dry_run_budget: Budget,
     pub(crate) audit: AuditTrail,
     pub(crate) metrics: Metrics,
     pub(crate) lost_log_lines: LostLines,
@@ -141,7 +143,7 @@ impl Engine {
             watchers: Watchers::default(),
             refusals: Refusals::default(),
             dry_runs: LogLimiter::default(),
-            next_dry_run: Nanos::ZERO,
+            dry_run_budget: DRY_RUN_BUDGET,
             audit: AuditTrail::default(),
             metrics: Metrics::default(),
             lost_log_lines: LostLines::default(),

@@ -8,7 +8,7 @@ use gpushare_proto::dry_run::{CardForecast, DryRunSession, Forecast};
 use gpushare_proto::explain::AheadView;
 use gpushare_proto::session::{SessionPhase, Terms};
 use gpushare_proto::tenant::{Failure, FailureCode};
-use gpushare_proto::{GpuId, Nanos, SessionId};
+use gpushare_proto::{GpuId, SessionId};
 use gpushare_sys::clock;
 
 use super::checks::{check_new, place};
@@ -19,10 +19,6 @@ use crate::identity::{PeerProcess, User};
 use crate::operation::failure;
 use crate::sessions::terms::{compute_on, memory_on};
 
-/// Part of the daemon's time that dry runs may take: one of so many.
-const SHARE: u64 = 100;
-/// Time whose part may be saved up and taken at once.
-const CREDIT: Nanos = Nanos::from_secs(1);
 /// Session number that is never given to a session.
 const NO_SESSION: SessionId = SessionId(u64::MAX);
 
@@ -37,12 +33,12 @@ pub(super) fn dry_run(
         return Err(failure(FailureCode::Unavailable, message));
     }
     let began = clock::monotonic();
-    if began < engine.next_dry_run {
+    if !engine.dry_run_budget.wait(began).is_zero() {
         return Err(failure(FailureCode::Unavailable, "others ask too; ask again in a second"));
     }
     let forecast = answer(engine, peer, prospect);
-    let took = clock::monotonic() - began;
-    engine.next_dry_run = engine.next_dry_run.max(began - CREDIT) + Nanos(took.0.saturating_mul(SHARE));
+    let ended = clock::monotonic();
+    engine.dry_run_budget.charge(ended - began, ended);
     forecast
 }
 
