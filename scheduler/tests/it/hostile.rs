@@ -223,3 +223,18 @@ fn a_question_is_answered_beside_many_that_are_never_heard() {
     serves(&daemon);
     drop(deaf);
 }
+
+#[test]
+fn a_flood_of_connections_gets_a_quarter_of_the_daemons_time() {
+    const CONNECTIONS: u32 = 6000;
+    let folders = Folders::new();
+    let daemon = folders.start(&[]);
+    let began = Instant::now();
+    for _ in 0..CONNECTIONS {
+        daemon.connect().write_all(&hello()).unwrap();
+    }
+    // Accepted after all others.
+    drop(daemon.tool());
+    // Each costs the daemon 20 µs at least, of which a quarter is theirs. The part of 20 ms may be taken at once.
+    assert!(began.elapsed() >= Duration::from_micros(20) * 4 * CONNECTIONS - Duration::from_millis(20));
+}
