@@ -135,7 +135,7 @@ async fn serve(
     let mut gone = None;
     let mut pauses = Pauses::new();
     let mut alarm = Alarm::new();
-    while !engine.is_idle_for_long() {
+    while !ends(&mut engine, &inbox) {
         pauses.pause_if_due().await;
         store::write_if_due(&mut engine, &writer);
         alarm.set(engine.next_wake());
@@ -178,6 +178,15 @@ async fn serve(
     folder.leave(awaited, lasting);
     info!("ended{}", if awaited { "; the processes it served run on" } else { "" });
     Ok(())
+}
+
+/// Whether the daemon has been idle for the configured time, and no connection is about to need it.
+fn ends(engine: &mut Engine, inbox: &Inbox) -> bool {
+    let is_idle = engine.is_idle_for_long();
+    if is_idle && inbox.has_newcomers() {
+        engine.stay();
+    }
+    is_idle && !inbox.has_newcomers()
 }
 
 /// Pauses of the daemon's task, in which the runtime looks at the sockets and runs other tasks.

@@ -24,7 +24,7 @@ use tokio::io::{AsyncReadExt, BufReader};
 use tokio::sync::mpsc;
 use tokio::time::timeout;
 
-use super::inbox::{Inbox, Sender};
+use super::inbox::{Inbox, Newcomer, Sender};
 use super::outbox::{Outbox, Outgoing};
 use super::socket::{PeerReader, PeerSocket, PeerWriter};
 use super::{ConnectionEvent, ConnectionId, Socket};
@@ -142,7 +142,7 @@ impl From<io::Error> for End {
 /// Serves one connection until its end. Reports the hello, the messages and the end as events to the engine.
 pub(super) async fn serve<D: Dialect>(
     mut socket: PeerSocket,
-    connection: ConnectionId,
+    (connection, newcomer): (ConnectionId, Newcomer),
     peer: PeerProcess,
     inbox: &Arc<Inbox>,
     genealogist: &Genealogist,
@@ -167,6 +167,7 @@ pub(super) async fn serve<D: Dialect>(
     events
         .send(ConnectionEvent::Opened { connection, socket: D::SOCKET, peer, role, outbox })
         .await;
+    drop(newcomer);
     let end = tokio::select! {
         end = read::<D>(&mut reader, (connection, &known), &events, genealogist) => end,
         end = write(&writer, outgoing) => end,

@@ -16,7 +16,7 @@
 //! its memory, is not refused.
 
 use std::collections::VecDeque;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use gpushare_proto::Nanos;
@@ -49,7 +49,13 @@ pub(crate) struct Inbox {
     question_is_next: AtomicBool,
     /// Signal that a queue is not empty.
     news: Notify,
+    /// Number of [`Newcomer`]s.
+    newcomers: AtomicUsize,
 }
+
+/// Accepted connection that the engine does not know yet.
+#[derive(Debug)]
+pub(super) struct Newcomer(Arc<Inbox>);
 
 #[derive(Debug)]
 struct Message {
@@ -97,7 +103,19 @@ impl Inbox {
             budget: Mutex::new(QUESTIONS),
             question_is_next: AtomicBool::new(false),
             news: Notify::new(),
+            newcomers: AtomicUsize::new(0),
         })
+    }
+
+    /// Counts an accepted connection until the returned value is dropped.
+    pub(super) fn newcomer(self: &Arc<Self>) -> Newcomer {
+        self.newcomers.fetch_add(1, Ordering::Relaxed);
+        Newcomer(self.clone())
+    }
+
+    /// Whether there are connections that the engine does not know yet.
+    pub(crate) fn has_newcomers(&self) -> bool {
+        self.newcomers.load(Ordering::Relaxed) > 0
     }
 
     pub(super) fn sender(self: &Arc<Self>, principal: Principal, connection: ConnectionId) -> Sender {
@@ -163,6 +181,12 @@ impl Sender {
         }
         drop(queue);
         self.inbox.news.notify_one();
+    }
+}
+
+impl Drop for Newcomer {
+    fn drop(&mut self) {
+        self.0.newcomers.fetch_sub(1, Ordering::Relaxed);
     }
 }
 

@@ -23,7 +23,7 @@ use tokio::time::sleep;
 use tracing::{debug, warn};
 
 use super::connection::{Dialect, serve, turn_away};
-use super::inbox::Inbox;
+use super::inbox::{Inbox, Newcomer};
 use super::limit::{ConnectionLimit, OpenConnections, SharedConnections};
 use super::socket::{Closer, PeerSocket};
 use super::unidentified::{Identifier, Unidentified};
@@ -136,13 +136,13 @@ fn accepted<D: Dialect>(
     let Some(place) = unidentified.place(peer.uid) else {
         return;
     };
-    let (acceptor, open) = (acceptor.clone(), open.clone());
+    let (acceptor, open, newcomer) = (acceptor.clone(), open.clone(), acceptor.inbox.newcomer());
     tokio::spawn(async move {
         let connection = acceptor.new_id();
         let identified = acceptor.identifier.identify(peer.uid, connection, socket).await;
         drop(place);
         match identified {
-            Some((Ok(peer), socket)) => receive::<D>(socket, peer, connection, &acceptor, &open),
+            Some((Ok(peer), socket)) => receive::<D>(socket, peer, (connection, newcomer), &acceptor, &open),
             Some((Err(cause), _)) => debug!("a peer ended before its credentials were read: {cause}"),
             None => {}
         }
@@ -152,7 +152,7 @@ fn accepted<D: Dialect>(
 fn receive<D: Dialect>(
     mut socket: PeerSocket,
     peer: PeerProcess,
-    connection: ConnectionId,
+    (connection, newcomer): (ConnectionId, Newcomer),
     acceptor: &Arc<Acceptor>,
     open: &SharedConnections,
 ) {
@@ -183,7 +183,8 @@ fn receive<D: Dialect>(
     socket.count_as(mark);
     let acceptor = acceptor.clone();
     tokio::spawn(async move {
-        let end = serve::<D>(socket, connection, peer, &acceptor.inbox, &acceptor.genealogist).await;
+        let (inbox, genealogist) = (&acceptor.inbox, &acceptor.genealogist);
+        let end = serve::<D>(socket, (connection, newcomer), peer, inbox, genealogist).await;
         if !end.is_usual() && acceptor.may_log(user) {
             Operation::done("peer.close")
                 .process(pid)

@@ -151,6 +151,11 @@ impl Engine {
         self.idle_end().is_some_and(|end| end <= clock::monotonic())
     }
 
+    /// Stays for as long as if the daemon became idle now.
+    pub(crate) fn stay(&mut self) {
+        self.idle_since = Some(clock::monotonic());
+    }
+
     fn idle_end(&self) -> Option<Nanos> {
         Some(self.idle_since? + self.settings.idle_exit?)
     }

@@ -1,14 +1,16 @@
 //! Starts with obstacles, and ends that leave nothing behind.
 
-use std::fs;
+use std::io::Write;
 use std::os::unix::fs::chown;
 use std::os::unix::net::UnixListener;
+use std::time::Duration;
+use std::{fs, thread};
 
-use gpushare_proto::Bytes;
 use gpushare_proto::names::RuntimeDir;
-use gpushare_proto::tenant::{FailureCode, TenantReply, TenantRequest};
+use gpushare_proto::tenant::{FailureCode, Hello, Role, TenantReply, TenantRequest};
+use gpushare_proto::{Bytes, codec};
 
-use crate::harness::{CARD, Folders, card};
+use crate::harness::{CARD, Folders, Peer, card};
 use crate::processes::Process;
 
 #[test]
@@ -152,10 +154,25 @@ fn a_daemon_ends_when_its_folder_is_removed_or_replaced() {
 #[test]
 fn an_idle_daemon_that_nobody_used_leaves_nothing_behind() {
     let folders = Folders::new();
-    let daemon = folders.start(&["--idle-exit", "100ms"]);
+    // Longer than a busy machine takes to connect.
+    let daemon = folders.start(&["--idle-exit", "2s"]);
     drop(daemon.join(None));
     assert_eq!(daemon.wait().code(), Some(0));
     assert!(!folders.runtime().root().exists());
+}
+
+#[test]
+fn an_idle_daemon_waits_for_a_connection_that_has_said_nothing_yet() {
+    let folders = Folders::new();
+    let daemon = folders.start(&["--idle-exit", "1s"]);
+    let mut slow = daemon.connect();
+    thread::sleep(Duration::from_millis(2500));
+    slow.write_all(&codec::encode(&TenantRequest::Hello(Hello::new(Role::Tool))).unwrap())
+        .unwrap();
+    let mut tool: Peer<TenantRequest, TenantReply> = Peer::over(slow);
+    assert!(matches!(tool.hear(), TenantReply::Ready { .. }));
+    drop(tool);
+    assert_eq!(daemon.wait().code(), Some(0));
 }
 
 #[test]
