@@ -5,7 +5,7 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::{io, thread};
 
 use gpushare_proto::Nanos;
-use gpushare_sys::{clock, cpu};
+use gpushare_sys::clock;
 
 use crate::fair::FairQueue;
 
@@ -41,11 +41,11 @@ impl<U: Clone + Eq + Hash, C: Copy + Ord, T> FairThread<U, C, T> {
         T: Send + 'static,
     {
         let (sender, mut waiting) = Self::without_thread();
-        thread::Builder::new().name(name.to_owned()).spawn(move || {
-            // Strangers can give it work without end.
-            cpu::yield_to_others();
-            while waiting.work_on_next(&mut work) {}
-        })?;
+        thread::Builder::new().name(name.to_owned()).spawn(
+            move || {
+                while waiting.work_on_next(&mut work) {}
+            },
+        )?;
         Ok(sender)
     }
 

@@ -3,7 +3,6 @@
 use std::io;
 
 use gpushare_proto::Nanos;
-use rustix::process::nice;
 
 /// Asks for turns of `length` on the processor, for this thread and for threads that it starts later.
 ///
@@ -22,15 +21,6 @@ pub fn ask_for_turns_of(length: Nanos) -> io::Result<()> {
     let no_flags = 0;
     // SAFETY: the kernel reads the structure, which says its own size.
     checked(unsafe { libc::syscall(libc::SYS_sched_setattr, 0, &raw const attributes, no_flags) })
-}
-
-/// Lowers this thread's priority: it gets about a tenth of the time of another thread of the process where both
-/// want one processor. Does nothing for a thread with a real-time policy.
-pub fn yield_to_others() {
-    /// A step of niceness divides the time by about 1.25.
-    const STEPS: i32 = 10;
-    // Niceness is the calling thread's on Linux. A thread at the nicest value keeps it.
-    let _ = nice(STEPS);
 }
 
 /// Returns how Linux schedules this thread.
@@ -52,17 +42,6 @@ mod tests {
     use std::thread;
 
     use super::*;
-
-    #[test]
-    fn only_the_thread_that_yields_gets_nicer() {
-        let before = attributes().unwrap().sched_nice;
-        let yielded = thread::spawn(|| {
-            yield_to_others();
-            attributes().unwrap().sched_nice
-        });
-        assert_eq!(yielded.join().unwrap(), (before + 10).min(19));
-        assert_eq!(attributes().unwrap().sched_nice, before);
-    }
 
     #[test]
     fn turns_are_as_long_as_asked_for_in_threads_that_start_later_too() {

@@ -18,7 +18,6 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::task::{Context, Poll, ready};
 use std::thread;
 
-use gpushare_sys::cpu;
 use gpushare_sys::socket::{recv_without_fds, refuse_descriptors, send_with_fd};
 use rustix::io::ioctl_fionread;
 use rustix::net::{Shutdown as Ends, shutdown};
@@ -152,10 +151,9 @@ impl Closer {
     /// Starts the thread, which ends with the last sender.
     pub(crate) fn start() -> io::Result<Self> {
         let (closer, closing): (_, Receiver<(BlockingStream, Option<Mark>)>) = channel();
-        thread::Builder::new().name("closer".to_owned()).spawn(move || {
-            cpu::yield_to_others();
-            closing.into_iter().for_each(drop);
-        })?;
+        thread::Builder::new()
+            .name("closer".to_owned())
+            .spawn(move || closing.into_iter().for_each(drop))?;
         Ok(Self(closer))
     }
 }
