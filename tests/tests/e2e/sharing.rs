@@ -44,7 +44,12 @@ fn what_does_not_fit_takes_turns_and_does_not_thrash() -> anyhow::Result<()> {
         assert!(gpu.moved_bytes > Bytes::ZERO, "what a mover brought in is counted");
         (counters(&world)?, gpu.handoffs)
     };
-    assert!(with.faults <= 2 * pages, "{} faults of {pages} pages", with.faults);
+    // At most one program's pages each turn, where a busy machine brings them in too late.
+    assert!(
+        with.faults <= (turns + 2) * pages / 2,
+        "{} faults of {pages} pages in {turns} turns",
+        with.faults
+    );
     // One program's memory in and one's out for each turn, and once more for the fill and the last look.
     let moved = with.fault_bytes + with.prefetched_in + with.evicted_bytes;
     assert!(moved <= (turns + 2) * 2 * HALF_TOO_MUCH.0, "{moved} bytes moved in {turns} turns");
