@@ -1,25 +1,25 @@
 //! Budget of the daemon's time for one kind of work that strangers ask for.
 //!
-//! The daemon is then idle for most of the time, so that it runs at once when a client wakes it, on a busy
-//! machine too.
+//! With such budgets the daemon is idle for a part of the time, so that it runs at once when a client wakes it,
+//! on a busy machine too.
 
 use gpushare_proto::Nanos;
 
 /// Part of the daemon's time that one kind of work may take.
 #[derive(Debug)]
 pub(crate) struct Budget {
-    /// The part: one of so many.
-    part: u64,
-    /// Time whose part may be saved up and taken at once.
+    /// Divisor of the daemon's time: 4 allows a quarter.
+    divisor: u64,
+    /// Longest unused time that counts: a burst may take `credit` ÷ `divisor`.
     credit: Nanos,
     /// Point in monotonic time from which on the next piece of work may be done.
     next: Nanos,
 }
 
 impl Budget {
-    /// Creates a budget of one of `part` parts of the time, which saves up the part of `credit`.
-    pub(crate) const fn new(part: u64, credit: Nanos) -> Self {
-        Self { part, credit, next: Nanos::ZERO }
+    /// Creates a budget of the time divided by `divisor`, of which unused time counts up to `credit`.
+    pub(crate) const fn new(divisor: u64, credit: Nanos) -> Self {
+        Self { divisor, credit, next: Nanos::ZERO }
     }
 
     /// Returns how long the next piece of work must wait, at point `now` in monotonic time.
@@ -29,7 +29,7 @@ impl Budget {
 
     /// Charges a piece of work that took `cost` and ended at point `now` in monotonic time.
     pub(crate) fn charge(&mut self, cost: Nanos, now: Nanos) {
-        self.next = self.next.max(now - self.credit) + Nanos(cost.0.saturating_mul(self.part));
+        self.next = self.next.max(now - self.credit) + Nanos(cost.0.saturating_mul(self.divisor));
     }
 }
 

@@ -26,14 +26,14 @@ use crate::identity::Watch;
 use crate::nvml::Usages;
 use crate::registry::{CardUse, ClientEntry};
 
-/// Shortest pause between two questions to NVML about a dead process. A pause is as long as the process has
-/// been dead, within bounds.
+/// Shortest pause between two questions to NVML about a dead process. A pause is a quarter as long as the process
+/// has been dead, within bounds.
 const FIRST_PAUSE: Nanos = Nanos::from_millis(2);
 const LONGEST_PAUSE: Nanos = Nanos::from_secs(1);
 /// Longest duration for which requests without room wait for the death of an ending process.
 const MOST_DYING: Nanos = Nanos::from_secs(2);
-/// Duration after a death beyond which the memory is not expected to become free by itself. Requests without room
-/// wait so long. The memory is usually free after 60 ms, and later on a busy machine.
+/// Duration after a death beyond which the memory is not expected to become free by itself. A request without
+/// room waits until then. The memory is usually free after 60 ms, and later on a busy machine.
 pub(crate) const LONG: Nanos = Nanos::from_secs(1);
 
 /// Ended processes whose memory is still on a card, by client number.
@@ -77,7 +77,7 @@ impl Dead {
 
     /// Postpones the next question to NVML, because the process is still listed or NVML did not answer.
     fn wait(&mut self, now: Nanos) {
-        self.next = now + (now - self.since).clamp(FIRST_PAUSE, LONGEST_PAUSE);
+        self.next = now + Nanos((now - self.since).0 / 4).clamp(FIRST_PAUSE, LONGEST_PAUSE);
     }
 }
 
@@ -320,7 +320,7 @@ mod tests {
                 (dead.next - now).0 / 1_000_000
             })
             .into();
-        assert_eq!(pauses, [2, 30, 1_000].into());
+        assert_eq!(pauses, [2, 7, 1_000].into());
     }
 
     #[test]

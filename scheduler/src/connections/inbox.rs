@@ -43,8 +43,7 @@ pub(crate) struct Inbox {
     ends: Mutex<VecDeque<(Ticket<ConnectionId>, Message)>>,
     messages: Mutex<Queue>,
     questions: Mutex<Queue>,
-    /// Time that is left for questions.
-    budget: Mutex<Budget>,
+    question_budget: Mutex<Budget>,
     /// Whether a question comes before the next message, if one may be handled.
     question_is_next: AtomicBool,
     /// Signal that a queue is not empty.
@@ -100,7 +99,7 @@ impl Inbox {
             ends: Mutex::default(),
             messages: Mutex::new(FairQueue::new()),
             questions: Mutex::new(FairQueue::new()),
-            budget: Mutex::new(QUESTIONS),
+            question_budget: Mutex::new(QUESTIONS),
             question_is_next: AtomicBool::new(false),
             news: Notify::new(),
             newcomers: AtomicUsize::new(0),
@@ -125,7 +124,7 @@ impl Inbox {
     /// Waits for the event that is next. The second value lasts as long as the event is handled.
     pub(crate) async fn next(&self) -> (ConnectionEvent, Handling<'_>) {
         loop {
-            let pause = lock(&self.budget).wait(clock::monotonic());
+            let pause = lock(&self.question_budget).wait(clock::monotonic());
             let end = lock(&self.ends).pop_front();
             let message = || lock(&self.messages).pop();
             let question = || pause.is_zero().then(|| lock(&self.questions).pop())?;
@@ -194,7 +193,7 @@ impl Drop for Handling<'_> {
     fn drop(&mut self) {
         let cost = clock::thread() - self.began + TRANSFER;
         if self.kind == Kind::Question {
-            lock(&self.inbox.budget).charge(cost, clock::monotonic());
+            lock(&self.inbox.question_budget).charge(cost, clock::monotonic());
         }
         let weight = if self.kind == Kind::Client { CLIENT } else { 1 };
         self.inbox.queue_of(self.kind).charge(self.ticket, cost, weight);
@@ -250,7 +249,7 @@ mod tests {
         }
         // Each costs the daemon 10 µs at least, of which a quarter is theirs.
         let least = Nanos(ASKED * TRANSFER.0 * 4) - Nanos::from_millis(20);
-        assert!(!least.is_zero() && lock(&inbox.budget).wait(began) >= least);
+        assert!(!least.is_zero() && lock(&inbox.question_budget).wait(began) >= least);
     }
 
     #[tokio::test]

@@ -5,8 +5,8 @@
 //!               └─▶ a thread reads /proc, users in turn: who is it? ─▶ principal at its limit? closed ─▶ connection
 //! ```
 //!
-//! Accepting waits for no peer's `/proc`. The daemon's task reads nothing about a peer. Accepting has a budget of
-//! time (`budget.rs`), so that a flood of connections waits in the kernel's queue.
+//! Accepting waits for no peer's `/proc`. The daemon's task reads nothing about a peer. Accepting has a budget
+//! of time (`budget.rs`), so that a flood of connections waits in the kernel's queue.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -172,6 +172,7 @@ fn receive<D: Dialect>(
             let (process, why) = ((pid, uid), message.clone());
             events.send(ConnectionEvent::Trespassed { process, why }).await;
             turn_away::<D>(socket, Failure { code, message }).await;
+            drop(newcomer);
         });
         return;
     }

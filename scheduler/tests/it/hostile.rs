@@ -231,12 +231,14 @@ fn a_flood_of_connections_gets_a_quarter_of_the_daemons_time() {
     let daemon = folders.start(&[]);
     let began = Instant::now();
     for _ in 0..CONNECTIONS {
-        daemon.connect().write_all(&hello()).unwrap();
+        // The daemon may have closed it already.
+        let _ = daemon.connect().write_all(&hello());
     }
     // Accepted after all others, though perhaps closed: too many of its user are unidentified.
     let mut last = daemon.connect();
-    last.write_all(&hello()).unwrap();
-    let _ = last.read(&mut [0]);
-    // Each costs the daemon 20 µs at least, of which a quarter is theirs. The part of 20 ms may be taken at once.
+    let _ = last.write_all(&hello());
+    let read = last.read(&mut [0]);
+    assert!(!read.is_err_and(|cause| cause.kind() == ErrorKind::WouldBlock), "neither served nor closed");
+    // Each costs the daemon 20 µs at least, of which a quarter is theirs. A quarter of 20 ms may be taken at once.
     assert!(began.elapsed() >= Duration::from_micros(20) * 4 * CONNECTIONS - Duration::from_millis(20));
 }

@@ -164,8 +164,9 @@ fn an_idle_daemon_that_nobody_used_leaves_nothing_behind() {
 #[test]
 fn an_idle_daemon_waits_for_a_connection_that_has_said_nothing_yet() {
     let folders = Folders::new();
-    let daemon = folders.start(&["--idle-exit", "1s"]);
+    let daemon = folders.start(&["--idle-exit", "2s"]);
     let mut slow = daemon.connect();
+    // The daemon waits 5 s for a hello.
     thread::sleep(Duration::from_millis(2500));
     slow.write_all(&codec::encode(&TenantRequest::Hello(Hello::new(Role::Tool))).unwrap())
         .unwrap();

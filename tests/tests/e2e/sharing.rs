@@ -44,7 +44,8 @@ fn what_does_not_fit_takes_turns_and_does_not_thrash() -> anyhow::Result<()> {
         assert!(gpu.moved_bytes > Bytes::ZERO, "what a mover brought in is counted");
         (counters(&world)?, gpu.handoffs)
     };
-    // At most one program's pages each turn, where a busy machine brings them in too late.
+    // A busy machine may bring memory in too late; then each turn faults at most one program's pages.
+    assert!(with.prefetched_in >= with.fault_bytes, "most memory comes in before the turn begins");
     assert!(
         with.faults <= (turns + 2) * pages / 2,
         "{} faults of {pages} pages in {turns} turns",
