@@ -26,8 +26,8 @@ use crate::identity::Watch;
 use crate::nvml::Usages;
 use crate::registry::{CardUse, ClientEntry};
 
-/// Shortest pause between two questions to NVML about a dead process. A pause is a quarter as long as the process
-/// has been dead, within bounds.
+/// Shortest pause between two questions to NVML about a dead process. A pause is a quarter as long as the
+/// process has been dead, within bounds.
 const FIRST_PAUSE: Nanos = Nanos::from_millis(2);
 const LONGEST_PAUSE: Nanos = Nanos::from_secs(1);
 /// Longest duration for which requests without room wait for the death of an ending process.

@@ -47,13 +47,14 @@ fn a_daemon_that_is_killed_under_load_and_restarted_loses_nothing() -> anyhow::R
 fn a_session_that_had_more_than_its_share_waits_after_a_restart() -> anyhow::Result<()> {
     let (world, mut daemon) = World::of(CARD)?.with_daemon(&["--quantum", "200ms"])?;
     let of_weight = |name: &str, weight: &str| Sharing::session(name).and(&["--weight", weight]);
-    // One turn of the first is worth minutes of the second.
+    // A millisecond of the first is worth ten seconds of the second: its turn may be nearly over when the second
+    // one comes.
     let load = ["--steps", "1000000", "--compute", "5ms"];
     let mut light = Training::start(&world, &of_weight("light", "1"), "light", Bytes::mib(40), &load)?;
     daemon.until("the first has the card", |status| {
         status.gpus.first().is_some_and(|gpu| gpu.allocated_bytes == Bytes::mib(40))
     })?;
-    let mut heavy = Program::hold(&world, &of_weight("heavy", "1000"), "heavy")?;
+    let mut heavy = Program::hold(&world, &of_weight("heavy", "10000"), "heavy")?;
     heavy.must("alloc x 40MiB")?;
     let held = |status: &Status, name: &str| {
         let session = status.sessions.iter().find(|session| session.name == name);

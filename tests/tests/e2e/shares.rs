@@ -100,7 +100,8 @@ pub(crate) fn share_of(daemon: &Daemon, some: &[&str], others: &[&str]) -> anyho
     })
 }
 
-/// Checks that a session gets a second of card time in no less than about four seconds.
+/// Checks that a session gets two seconds of card time in no less than about eight seconds. Work in flight that
+/// takes long on a busy machine, and what the limit carries over, shorten that by some seconds.
 fn limited_to_a_quarter(daemon: &Daemon, name: &str) -> anyhow::Result<()> {
     daemon.until("it has a limit", |status| {
         let mut named = status.sessions.iter().filter(|session| session.name == name);
@@ -108,11 +109,11 @@ fn limited_to_a_quarter(daemon: &Daemon, name: &str) -> anyhow::Result<()> {
     })?;
     // What it had before the limit is no part of the measurement.
     let (began, before) = (Instant::now(), card_time(daemon, &[name])?);
-    patience::until("it has had a second", || {
-        Ok((card_time(daemon, &[name])? - before >= Nanos::from_secs(1)).then_some(()))
+    patience::until("it has had two seconds", || {
+        Ok((card_time(daemon, &[name])? - before >= Nanos::from_secs(2)).then_some(()))
     })?;
     let took = began.elapsed().as_secs_f64();
-    assert!(took > 2.8, "{name} had a second of card time within {took} s");
+    assert!(took > 4.5, "{name} had two seconds of card time within {took} s");
     Ok(())
 }
 

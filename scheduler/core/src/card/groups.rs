@@ -9,7 +9,7 @@
 //! A group's virtual time contains a turn once it is charged: at its end, and at the end of each quantum. So
 //! the order changes by events alone.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, btree_set};
 use std::ops::Bound;
 
 use gpushare_proto::{Nanos, Percent, SessionId};
@@ -22,6 +22,14 @@ use crate::session::share::{Account, Branch, Class, Member, Share, UserId, Virtu
 /// Sort key of members that pay for the card's time: share, number of payers by each clock, and charged time
 /// minus the clocks' readings. Members with equal share and numbers keep their order while the clocks run.
 type Payer = (Share, [u32; 2], i128, Member);
+
+/// Entries of a member in its group: in the queues of early and of regular turns, and among the payers. A user
+/// may stand in both queues, for its first session of each kind.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+struct Entries {
+    turns: [Option<Turn>; 2],
+    payer: Option<Payer>,
+}
 
 /// Sessions that pay for the card's time on behalf of a group.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -61,13 +69,14 @@ pub(crate) struct Group {
     pub(crate) account: Account,
     /// Least virtual time of the waiting and paying members; it never goes down.
     pub(crate) floor: Virtual,
-    /// Members with a session that may be granted a turn, in the order of their turns.
-    pub(super) queue: BTreeSet<(Turn, Member)>,
+    /// Members with a session that may be granted a turn, in the order of their turns: those with an early
+    /// turn, and those with a regular one.
+    queues: [BTreeSet<(Turn, Member)>; 2],
     /// Members with a session that pays for the card's time.
     payers: BTreeSet<Payer>,
     paying: Paying,
     /// Entries of this user's group in the group of its class.
-    listed: (Option<Turn>, Option<Payer>),
+    listed: Entries,
 }
 
 impl Group {
@@ -77,11 +86,21 @@ impl Group {
 
     /// Whether no member waits for a turn or has one.
     pub(crate) fn is_idle(&self) -> bool {
-        self.queue.is_empty() && self.payers.is_empty()
+        !self.has_queue() && self.payers.is_empty()
+    }
+
+    /// Whether a member waits for a turn.
+    pub(super) fn has_queue(&self) -> bool {
+        self.queues.iter().any(|queue| !queue.is_empty())
     }
 
     pub(crate) fn queue(&self) -> impl Iterator<Item = (Turn, Member)> {
-        self.queue.iter().copied()
+        self.queues.iter().flatten().copied()
+    }
+
+    /// Members with an early turn, or those with a regular one, in the order of their turns.
+    pub(super) fn queue_of(&self, regular: bool) -> btree_set::Iter<'_, (Turn, Member)> {
+        self.queues[usize::from(regular)].iter()
     }
 
     pub(crate) fn payers(&self) -> impl Iterator<Item = Member> {
@@ -101,10 +120,7 @@ impl Group {
 
     /// Least virtual time of the members that wait.
     pub(crate) fn least_waiting(&self) -> Option<Virtual> {
-        // The urgent ones are few, since the switch budget paid for each.
-        let urgent = self.queue.iter().take_while(|(turn, _)| !turn.regular);
-        let regular = self.queue.iter().find(|(turn, _)| turn.regular);
-        urgent.chain(regular).map(|(turn, _)| turn.had).min()
+        self.queues.iter().filter_map(|queue| Some(queue.first()?.0.had)).min()
     }
 
     /// Virtual time of the group, with the charge of its sessions' present turns.
@@ -118,33 +134,30 @@ impl Group {
     }
 
     /// Replaces a member's entries.
-    fn list(
-        &mut self,
-        member: Member,
-        old: (Option<Turn>, Option<Payer>),
-        new: (Option<Turn>, Option<Payer>),
-    ) {
-        if old.0 != new.0 {
-            old.0.map(|turn| self.queue.remove(&(turn, member)));
-            self.queue.extend(new.0.map(|turn| (turn, member)));
+    fn list(&mut self, member: Member, old: &Entries, new: &Entries) {
+        for ((queue, old), new) in self.queues.iter_mut().zip(old.turns).zip(new.turns) {
+            if old != new {
+                old.map(|turn| queue.remove(&(turn, member)));
+                queue.extend(new.map(|turn| (turn, member)));
+            }
         }
-        if old.1 != new.1 {
-            old.1.map(|payer| self.payers.remove(&payer));
-            self.payers.extend(new.1);
+        if old.payer != new.payer {
+            old.payer.map(|payer| self.payers.remove(&payer));
+            self.payers.extend(new.payer);
         }
     }
 
     /// Entries of a user's group in the group of its class.
-    fn entries(&self, user: UserId) -> (Option<Turn>, Option<Payer>) {
+    fn entries(&self, user: UserId) -> Entries {
         let (had, member) = (self.account.standing(), Member::User(user));
-        let turn = self.queue.first().map(|&(first, _)| Turn { had, ..first });
+        let first = |queue: &BTreeSet<(Turn, Member)>| queue.first().map(|&(turn, _)| Turn { had, ..turn });
         let readings = self.paying.readings.iter().sum::<u128>();
         let start = self
             .share
             .real_time(had)
             .saturating_sub(i128::try_from(readings).unwrap_or(i128::MAX));
         let payer = (!self.paying.is_none()).then_some((self.share, self.paying.numbers, start, member));
-        (turn, payer)
+        Entries { turns: self.queues.each_ref().map(first), payer }
     }
 }
 
@@ -278,17 +291,20 @@ impl Groups {
     /// Replaces a session's entry `old` by `new`.
     pub(crate) fn list(&mut self, id: SessionId, old: &Listing, new: &Listing) {
         let member = Member::Session(id);
-        let entries = |listing: &Listing| (listing.queued, listing.payer(member));
+        let entries = |listing: &Listing| Entries {
+            turns: [false, true].map(|regular| listing.queued.filter(|turn| turn.regular == regular)),
+            payer: listing.payer(member),
+        };
         let mut replace = |branch, old, new| {
             if let Some(group) = self.get_mut(branch) {
-                group.list(member, old, new);
+                group.list(member, &old, &new);
             }
         };
         match old.branch == new.branch {
             true => replace(new.branch, entries(old), entries(new)),
             false => {
-                replace(old.branch, entries(old), (None, None));
-                replace(new.branch, (None, None), entries(new));
+                replace(old.branch, entries(old), Entries::default());
+                replace(new.branch, Entries::default(), entries(new));
                 self.refresh(old.branch);
             }
         }
@@ -302,8 +318,8 @@ impl Groups {
             return;
         };
         let new = group.entries(user);
-        let old = std::mem::replace(&mut group.listed, new);
-        self.classes[branch.class as usize].list(Member::User(user), old, new);
+        self.classes[branch.class as usize].list(Member::User(user), &group.listed, &new);
+        group.listed = new;
     }
 
     /// Returns the same groups without their sessions' entries.

@@ -16,7 +16,7 @@
 
 use std::cmp::{Ordering, Reverse};
 use std::collections::{BinaryHeap, btree_set};
-use std::iter::Peekable;
+use std::iter::{Chain, Peekable};
 
 use gpushare_proto::SessionId;
 use smallvec::SmallVec;
@@ -34,7 +34,7 @@ impl Groups {
     ) -> impl Iterator<Item = SessionId> {
         let lines = self.waiting_classes().map(|class| {
             let distance = self.of_class(class).account.standing().lag(Virtual::default());
-            Line::new(self, class, keeps, Origin::First { distance, had: None }).peekable()
+            Line::new(self, class, keeps, Origin::First { distance, had: [None; 2] }).peekable()
         });
         let mut lines: SmallVec<[_; 1]> = lines.collect();
         std::iter::from_fn(move || {
@@ -70,7 +70,7 @@ impl Groups {
     }
 
     fn waiting_classes(&self) -> impl Iterator<Item = Class> {
-        Class::ALL.into_iter().filter(|&class| !self.of_class(class).queue.is_empty())
+        Class::ALL.into_iter().filter(|&class| self.of_class(class).has_queue())
     }
 
     /// Waiting sessions that come before a session in the order of turns.
@@ -95,8 +95,9 @@ pub(crate) struct Key {
 /// Start of the distances in a queue.
 #[derive(Clone, Copy)]
 enum Origin {
-    /// The first member that is not left out: its distance, and its virtual time once it is found.
-    First { distance: i128, had: Option<Virtual> },
+    /// The first member that is not left out: its distance, and its virtual time once it is found. The first
+    /// one with an early turn says nothing about the regular ones, so each kind has its own.
+    First { distance: i128, had: [Option<Virtual>; 2] },
     /// The floor, which has this distance. Members that are behind the floor by more than `behind` count as
     /// behind it by so much.
     Floor { distance: i128, floor: Virtual, behind: i128 },
@@ -106,7 +107,7 @@ impl Origin {
     fn key(self, Turn { regular, had, class, ticket }: Turn) -> Key {
         let (distance, lag) = match self {
             Self::First { distance, had: first } => {
-                (distance, first.map_or(0, |first| had.lag(first).max(0)))
+                (distance, first[usize::from(regular)].map_or(0, |first| had.lag(first)))
             }
             Self::Floor { distance, floor, behind } => (distance, had.lag(floor).max(-behind)),
         };
@@ -116,7 +117,7 @@ impl Origin {
     /// Notes a member that is not left out, which may be the first one, and returns its key.
     fn found(&mut self, turn: Turn) -> Key {
         if let Self::First { had, .. } = self {
-            had.get_or_insert(turn.had);
+            had[usize::from(turn.regular)].get_or_insert(turn.had);
         }
         self.key(turn)
     }
@@ -124,7 +125,7 @@ impl Origin {
     /// Returns the start of the distances in the queue of a user whose distance is `distance`.
     fn of_user(self, distance: i128, floor: Virtual) -> Self {
         match self {
-            Self::First { .. } => Self::First { distance, had: None },
+            Self::First { .. } => Self::First { distance, had: [None; 2] },
             // So that no session comes before its user.
             Self::Floor { .. } => Self::Floor { distance, floor, behind: 0 },
         }
@@ -137,23 +138,24 @@ struct Line<'a, F> {
     class: Class,
     keeps: F,
     origin: Origin,
-    members: Peekable<Queue<'a>>,
+    members: Peekable<Chain<Queue<'a>, Queue<'a>>>,
     /// Users whose first session was found.
     open: BinaryHeap<Reverse<Siblings<'a>>>,
 }
 
 impl<'a, F: Fn(SessionId) -> bool + Copy> Line<'a, F> {
     fn new(groups: &'a Groups, class: Class, keeps: F, origin: Origin) -> Self {
-        let members = groups.of_class(class).queue.iter().peekable();
+        let group = groups.of_class(class);
+        let members = group.queue_of(false).chain(group.queue_of(true)).peekable();
         Self { groups, class, keeps, origin, members, open: BinaryHeap::new() }
     }
 
-    /// Opens the queue of a user who stands at `turn` in the queue of the class.
+    /// Opens one of the queues of a user who stands at `turn` in the queue of the class.
     fn open(&mut self, user: UserId, turn: Turn) {
         let Some(group) = self.groups.get(Branch { class: self.class, user: Some(user) }) else {
             return;
         };
-        let mut queue = group.queue.iter();
+        let mut queue = group.queue_of(turn.regular);
         if let Some((first, id)) = find(&mut queue, self.keeps) {
             let distance = self.origin.found(turn).distance;
             let mut origin = self.origin.of_user(distance, group.floor);
@@ -190,7 +192,7 @@ impl<F: Fn(SessionId) -> bool + Copy> Iterator for Line<'_, F> {
     }
 }
 
-/// Queue of one user's sessions.
+/// Queue of one group, with early turns or with regular ones.
 type Queue<'a> = btree_set::Iter<'a, (Turn, Member)>;
 
 /// Returns the next session that `keeps`.
@@ -201,7 +203,7 @@ fn find(queue: &mut Queue<'_>, keeps: impl Fn(SessionId) -> bool) -> Option<(Tur
     })
 }
 
-/// Waiting sessions of one user, from the first one that was found.
+/// Waiting sessions of one user with turns of one kind, from the first one that was found.
 struct Siblings<'a> {
     first: Place,
     origin: Origin,

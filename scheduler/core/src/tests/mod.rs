@@ -9,6 +9,7 @@ mod world;
 mod early_release;
 mod fixed;
 mod forecasts;
+mod found;
 mod gangs;
 mod gangs_searched;
 mod late_drops;
