@@ -110,7 +110,10 @@ impl Group {
     /// Returns the paying members among which is the one with the least virtual time: the first of those with
     /// equal share and numbers of payers.
     pub(crate) fn first_payers(&self) -> impl Iterator<Item = Member> {
-        let after = |&(share, numbers, ..): &Payer| {
+        let kind = |&(share, numbers, ..): &Payer| (share, numbers);
+        let last_kind = self.payers.last().map(kind);
+        let after = move |payer: &Payer| {
+            let (share, numbers) = Some(kind(payer)).filter(|&kind| Some(kind) != last_kind)?;
             let last = (share, numbers, i128::MAX, Member::User(UserId(u64::MAX)));
             self.payers.range((Bound::Excluded(last), Bound::Unbounded)).next()
         };
@@ -291,9 +294,9 @@ impl Groups {
     /// Replaces a session's entry `old` by `new`.
     pub(crate) fn list(&mut self, id: SessionId, old: &Listing, new: &Listing) {
         let member = Member::Session(id);
-        let entries = |listing: &Listing| Entries {
-            turns: [false, true].map(|regular| listing.queued.filter(|turn| turn.regular == regular)),
-            payer: listing.payer(member),
+        let entries = |listing: &Listing| {
+            let queued = |regular| listing.queued.filter(|turn| turn.regular == regular);
+            Entries { turns: [queued(false), queued(true)], payer: listing.payer(member) }
         };
         let mut replace = |branch, old, new| {
             if let Some(group) = self.get_mut(branch) {

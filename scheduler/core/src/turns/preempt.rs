@@ -20,7 +20,7 @@ impl View {
     /// time. `None` if that would not help, or if another waiter of its class or a higher one goes first.
     fn in_the_way(&self, id: SessionId, gpu: GpuId) -> Option<Vec<SessionId>> {
         let first = self.admissible(gpu.into()).next()?;
-        let class = |id| self.standing_in_line(id).0;
+        let class = |id| self.sessions.get(id).map(|session| session.share.class);
         let card = self.cards.get(gpu).filter(|_| first == id || class(id) < class(first))?;
         let need = self.need(id, gpu);
         let mut occupancy = self.occupancy_on(gpu)?;
