@@ -6,9 +6,9 @@ use gpushare_tests::{Program, Sharing, Ticket, World, patience::until};
 
 /// Where a window begins; nothing has more in flight before anything was measured.
 const START: u64 = 64;
-/// The windows of the design's default, 10 ms, for kernels of half a millisecond, with room for a card that
-/// is late.
-const SETTLED: u64 = 32;
+/// The windows of the design's default, 10 ms, for kernels of two milliseconds, with room for a card that is
+/// late.
+const SETTLED: u64 = 12;
 
 /// A program with a stream, which says at its end what it counted.
 fn counting(world: &World, name: &str) -> anyhow::Result<Program> {
@@ -78,19 +78,20 @@ fn beside_another_session_a_program_is_only_so_far_ahead() -> anyhow::Result<()>
     let (world, _daemon) = World::of(Bytes::mib(64))?.with_daemon(&[])?;
     let mut a = counting(&world, "a")?;
     let b = beside(&world)?;
-    let lines = tell_all(&mut a, "spin 500us --on s", 1_500)?;
+    // On a busy machine too, the program comes to many launches while one kernel runs.
+    let lines = tell_all(&mut a, "spin 2ms --on s", 800)?;
     let (mut most, mut settled) = (0, 0);
     until("all launches have returned", || {
         let ahead = returned(&a, &lines).saturating_sub(kernels(&world, &a)?);
         most = most.max(ahead);
-        if returned(&a, &lines) > 750 {
+        if returned(&a, &lines) > 400 {
             settled = settled.max(ahead);
         }
-        Ok((returned(&a, &lines) == 1_500).then_some(()))
+        Ok((returned(&a, &lines) == 800).then_some(()))
     })?;
     a.must("sync")?;
     let [counted, in_flight, held_back, let_through] = summary(&mut a)?;
-    assert_eq!(counted, 1_500);
+    assert_eq!(counted, 800);
     let wider = widened(let_through);
     assert!((2..=START * wider).contains(&in_flight), "{in_flight} in flight");
     assert!(held_back > 0);

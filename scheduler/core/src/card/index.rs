@@ -43,13 +43,8 @@ pub(crate) struct CardIndex {
     wanting: Parts,
     /// Sum of the compute limits of sessions that want to run, in hundredths of a percent.
     limits: u64,
-    /// Number of sessions that hold the lock and were not asked to give it back.
-    holding: u32,
-    /// Number of sessions that hold the lock and have a compute limit.
-    limited: u32,
-    limited_holding: u32,
-    /// Number of stuck sessions: they were asked for the lock and did not give it back in time.
-    stuck: u32,
+    /// Numbers of all sessions that hold the lock, and of those with a compute limit.
+    in_turn: [Turns; 2],
     /// Sum of the working sets (movable bytes) of all sessions that hold the lock.
     held: Total,
     kept: Total,
@@ -71,12 +66,12 @@ impl CardIndex {
         self.wanting.replace(old.wants.then_some(old), new.wants.then_some(new));
         self.limits -= old.wanted_limit();
         self.limits += new.wanted_limit();
-        count(&mut self.holding, old.keeps(), new.keeps());
-        let limited = |listing: &Listing| listing.limit.is_some();
-        count(&mut self.limited, old.holds() && limited(old), new.holds() && limited(new));
-        let holding = &mut self.limited_holding;
-        count(holding, old.keeps() && limited(old), new.keeps() && limited(new));
-        count(&mut self.stuck, old.is_stuck(), new.is_stuck());
+        let limited = |listing: &Listing| match listing.limit {
+            Some(_) => listing.presence,
+            None => Presence::None,
+        };
+        self.in_turn[ALL].replace(old.presence, new.presence);
+        self.in_turn[LIMITED].replace(limited(old), limited(new));
         self.claimed -= old.claimed.into();
         self.claimed += new.claimed.into();
         if (old.presence, old.movable) != (new.presence, new.movable) {
@@ -132,21 +127,10 @@ impl CardIndex {
         self.live.are_unequal()
     }
 
-    /// Number of sessions with the lock that exclude each other where memory does not move: `all`, or only
-    /// those with a compute limit.
-    pub(crate) fn seated(&self, all: bool) -> usize {
-        match all {
-            true => self.holders.len(),
-            false => self.limited as usize,
-        }
-    }
-
-    /// Number of [`Self::seated`] sessions that were not asked to give the lock back.
-    pub(crate) fn seated_holding(&self, all: bool) -> u32 {
-        match all {
-            true => self.holding,
-            false => self.limited_holding,
-        }
+    /// Numbers of the sessions with the lock that exclude each other where memory does not move: `all`, or
+    /// only those with a compute limit.
+    pub(crate) fn in_turn(&self, all: bool) -> Turns {
+        self.in_turn[if all { ALL } else { LIMITED }]
     }
 
     /// Number of waiting sessions that may be granted a turn on the card.
@@ -195,11 +179,11 @@ impl CardIndex {
     /// Whether the working sets of holders that are not being dropped fit `capacity`, or there is at most one
     /// such holder.
     pub(crate) fn holders_fit(&self, capacity: Bytes) -> bool {
-        self.holding <= 1 || self.kept.get() <= capacity
+        self.in_turn[ALL].holding <= 1 || self.kept.get() <= capacity
     }
 
     pub(crate) fn stuck(&self) -> usize {
-        self.stuck as usize
+        self.in_turn[ALL].stuck as usize
     }
 
     pub(crate) fn stuck_bytes(&self) -> Bytes {
@@ -220,6 +204,37 @@ impl CardIndex {
 
     pub(crate) fn line(&self) -> u64 {
         self.line
+    }
+}
+
+const ALL: usize = 0;
+const LIMITED: usize = 1;
+
+/// Numbers of sessions that hold the lock, by [`Presence`].
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Turns {
+    pub(crate) holding: u32,
+    pub(crate) dropping: u32,
+    pub(crate) leaving: u32,
+    pub(crate) stuck: u32,
+}
+
+impl Turns {
+    fn replace(&mut self, old: Presence, new: Presence) {
+        if old != new {
+            self.of(old).into_iter().for_each(|number| *number -= 1);
+            self.of(new).into_iter().for_each(|number| *number += 1);
+        }
+    }
+
+    fn of(&mut self, presence: Presence) -> Option<&mut u32> {
+        match presence {
+            Presence::None => None,
+            Presence::Holding => Some(&mut self.holding),
+            Presence::Dropping => Some(&mut self.dropping),
+            Presence::Leaving => Some(&mut self.leaving),
+            Presence::Stuck => Some(&mut self.stuck),
+        }
     }
 }
 

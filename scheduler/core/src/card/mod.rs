@@ -21,10 +21,10 @@ use crate::values::average::Average;
 use budget::SwitchBudget;
 use charge::Charge;
 use groups::Groups;
-use index::CardIndex;
+use index::{CardIndex, Turns};
 use knobs::Knobs;
 use mode::{Facts, ModeChoice};
-use queue::Occupancy;
+use queue::{Drains, Occupancy};
 
 /// Number of unmeasured contexts for which every card has room.
 const CONTEXTS: u64 = 8;
@@ -194,12 +194,23 @@ impl Card {
         self.mode.mode() == Mode::Serialized
     }
 
+    /// Whether a session may begin its turn while the work of the one before ends: all working sets fit the
+    /// card, so no memory moves.
+    pub(crate) fn overlaps(&self) -> bool {
+        !self.moves_memory() && self.needed() <= self.capacity()
+    }
+
     /// Occupancy of the card by the holders that take turns, beside `absent` memory.
     pub(crate) fn occupancy(&self, absent: Absent) -> Occupancy {
-        let seated = self.index.seated(self.takes_turns()).saturating_sub(absent.holders);
-        self.empty_occupancy()
-            .beside(absent)
-            .taken(seated, self.index.held() - absent.held)
+        let Turns { holding, dropping, leaving, stuck } = self.index.in_turn(self.takes_turns());
+        let [seated, dropping, leaving] = [holding + stuck, dropping, leaving].map(|number| number as usize);
+        let seated = seated.saturating_sub(absent.holders);
+        let (holders, drains) = match self.overlaps() {
+            true => (seated, Drains { dropping, leaving }),
+            false => (seated + dropping + leaving, Drains::default()),
+        };
+        let held = self.index.held() - absent.held;
+        self.empty_occupancy().beside(absent).taken(holders, drains, held)
     }
 
     /// Occupancy of the card while no session holds it.
@@ -224,7 +235,7 @@ impl Card {
     pub(crate) fn holders_fit(&self) -> bool {
         match self.moves_memory() {
             true => self.index.holders_fit(self.capacity()),
-            false => self.index.seated_holding(self.takes_turns()) <= 1,
+            false => self.index.in_turn(self.takes_turns()).holding <= 1,
         }
     }
 
@@ -279,11 +290,20 @@ impl Card {
         }
     }
 
-    /// Cost in time of a switch to another session: usual drain, expected move, and a configured rest. A drain
+    /// Duration of a switch to another session: usual drain, expected move, and a configured rest. A drain
     /// counts up to the duration from which it is late, since the session that drains is charged for it.
-    pub(crate) fn switch_cost(&self, expected_move: Nanos, config: &Config) -> Nanos {
+    pub(crate) fn switch_time(&self, expected_move: Nanos, config: &Config) -> Nanos {
         let late = self.knobs.window_target.0.saturating_mul(u64::from(config.late_factor.max(1)));
         self.usual_drain().min(Nanos(late)) + expected_move + config.switch_cost
+    }
+
+    /// Time that the card loses by a switch to another session. Where switches overlap, the card works during
+    /// the drain.
+    pub(crate) fn switch_cost(&self, expected_move: Nanos, config: &Config) -> Nanos {
+        match self.overlaps() {
+            true => config.switch_cost,
+            false => self.switch_time(expected_move, config),
+        }
     }
 
     /// Quantum of a newly granted session whose memory move takes `expected_move`.

@@ -14,6 +14,9 @@
 //!             admitted   reserves 0, 1 ───┘ waits  admitted
 //! ```
 //!
+//! Where no memory moves, one session has a turn at a time. Its turn may begin before the last one has
+//! drained ([`Drains`]).
+//!
 //! A waiter that could not fit beside absent memory (memory/absent.rs) even after all holders let go is
 //! skipped. Every other waiter that does not fit yet reserves its cards. Otherwise smaller sessions would
 //! pass it for as long as the absent memory stays.
@@ -27,12 +30,34 @@ use crate::memory::absent::Absent;
 use crate::values::gpu_set::GpuSet;
 use crate::values::small_map::ByGpu;
 
+/// Bytes that a session needs on a card, and whether its turn is early (turns/preempt.rs).
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Need {
+    pub(crate) bytes: Bytes,
+    pub(crate) early: bool,
+}
+
+/// Numbers of sessions that hold a card and were asked for it, and may have a session begin beside them.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Drains {
+    /// Sessions beside which only an early turn may begin.
+    pub(crate) dropping: usize,
+    /// Sessions beside which any turn may begin, since their drain is about to end.
+    pub(crate) leaving: usize,
+}
+
+/// Largest number of drains beside which an early turn may begin. A regular one begins beside one drain.
+const DRAINS_BESIDE_EARLY: usize = 2;
+
 /// Occupancy of a card that takes turns: number of holders and their bytes, each with its largest value.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Occupancy {
     /// Largest number of sessions that may hold the card together: unbounded where memory moves, else one.
     seats: usize,
+    /// Sessions that hold the card, without those of `drains`.
     holders: usize,
+    /// Drains beside which a session may begin, where no memory moves.
+    drains: Drains,
     /// Largest sum of bytes that the sessions that hold the card may have.
     capacity: Bytes,
     held: Bytes,
@@ -41,15 +66,16 @@ pub(crate) struct Occupancy {
 
 impl Occupancy {
     pub(crate) const fn empty(seats: usize, capacity: Bytes) -> Self {
-        Self { seats, holders: 0, capacity, held: Bytes::ZERO, absent: Absent::NONE }
+        let drains = Drains { dropping: 0, leaving: 0 };
+        Self { seats, holders: 0, drains, capacity, held: Bytes::ZERO, absent: Absent::NONE }
     }
 
     pub(crate) const fn beside(self, absent: Absent) -> Self {
         Self { absent, ..self }
     }
 
-    pub(crate) const fn taken(self, holders: usize, held: Bytes) -> Self {
-        Self { holders, held, ..self }
+    pub(crate) const fn taken(self, holders: usize, drains: Drains, held: Bytes) -> Self {
+        Self { holders, drains, held, ..self }
     }
 
     /// Adds a session with `bytes` to the occupancy of the card.
@@ -58,17 +84,34 @@ impl Occupancy {
         self.holders += 1;
     }
 
-    /// Removes a session with `bytes` from the occupancy of the card.
+    /// Removes a session with `bytes` that was not asked for the card from the occupancy.
     pub(crate) fn leave(&mut self, bytes: Bytes) {
         self.held -= bytes;
         self.holders = self.holders.saturating_sub(1);
     }
 
-    /// Whether a session with `bytes` fits beside the card's holders and absent memory. On a card without
-    /// either any session fits.
-    pub(crate) fn fits(&self, bytes: Bytes) -> bool {
-        let alone = self.holders == 0 && self.absent == Absent::NONE;
-        alone || (self.holders < self.seats && self.held + self.absent.bytes + bytes <= self.capacity)
+    /// Removes a session with `bytes` that was asked for the card from the occupancy.
+    pub(crate) fn end_drain(&mut self, bytes: Bytes) {
+        match &mut self.drains {
+            Drains { leaving, .. } if *leaving > 0 => *leaving -= 1,
+            Drains { dropping, .. } if *dropping > 0 => *dropping -= 1,
+            // Where memory moves, it keeps its room like a holder.
+            _ => self.holders = self.holders.saturating_sub(1),
+        }
+        self.held -= bytes;
+    }
+
+    /// Whether a session fits beside the card's holders, their drains and absent memory. On a card without any
+    /// of them every session fits.
+    pub(crate) fn fits(&self, Need { bytes, early }: Need) -> bool {
+        let Drains { dropping, leaving } = self.drains;
+        let (seated, most) = match early {
+            true => (self.holders, DRAINS_BESIDE_EARLY),
+            false => (self.holders + dropping, 1),
+        };
+        let alone = self.holders + dropping + leaving == 0 && self.absent == Absent::NONE;
+        let seat = seated < self.seats && dropping + leaving <= most;
+        alone || (seat && self.held + self.absent.bytes + bytes <= self.capacity)
     }
 }
 
@@ -89,12 +132,11 @@ pub(crate) struct Admission {
 pub(crate) const DEPTH: usize = 16;
 
 /// Decides which waiting sessions are admitted. `waiters` come in the order of turns, each with its cards
-/// in `taken`, and those end whose cards are all in `closed`. `need` gives the bytes that a session needs on a
-/// card. `start` gives the earliest point in time at which a session has room on the cards where it does not
+/// in `taken`, and those end whose cards are all in `closed`. `need` gives what a session needs on a card. `start` gives the earliest point in time at which a session has room on the cards where it does not
 /// fit. `ends_before` says whether a session's turn can end before a point in time.
 pub(crate) fn admit(
     waiters: impl IntoIterator<Item = (SessionId, GpuSet)>,
-    need: impl Fn(SessionId, GpuId) -> Bytes,
+    need: impl Fn(SessionId, GpuId) -> Need,
     start: impl Fn(SessionId, GpuSet) -> Nanos,
     ends_before: impl Fn(SessionId, Nanos) -> bool,
     taken: &mut Occupancies,
@@ -138,7 +180,7 @@ pub(crate) fn admit(
 /// right to stay.
 pub(crate) fn surplus(
     holders: impl IntoIterator<Item = (SessionId, GpuSet)>,
-    need: impl Fn(SessionId, GpuId) -> Bytes,
+    need: impl Fn(SessionId, GpuId) -> Need,
     taken: &mut Occupancies,
 ) -> Vec<SessionId> {
     let mut surplus = Vec::new();
@@ -153,27 +195,27 @@ pub(crate) fn surplus(
 }
 
 /// Whether a session fits on all of its cards.
-pub(crate) fn fits(cards: GpuSet, need: impl Fn(GpuId) -> Bytes, taken: &Occupancies) -> bool {
+pub(crate) fn fits(cards: GpuSet, need: impl Fn(GpuId) -> Need, taken: &Occupancies) -> bool {
     misfits(cards, need, taken).is_empty()
 }
 
-fn misfits(cards: GpuSet, need: impl Fn(GpuId) -> Bytes, taken: &Occupancies) -> GpuSet {
+fn misfits(cards: GpuSet, need: impl Fn(GpuId) -> Need, taken: &Occupancies) -> GpuSet {
     let misfit = |gpu: &GpuId| taken.get(*gpu).is_some_and(|occupancy| !occupancy.fits(need(*gpu)));
     cards.into_iter().filter(misfit).collect()
 }
 
-pub(crate) fn enter(cards: GpuSet, need: impl Fn(GpuId) -> Bytes, taken: &mut Occupancies) {
+pub(crate) fn enter(cards: GpuSet, need: impl Fn(GpuId) -> Need, taken: &mut Occupancies) {
     for gpu in cards {
         if let Some(occupancy) = taken.get_mut(gpu) {
-            occupancy.enter(need(gpu));
+            occupancy.enter(need(gpu).bytes);
         }
     }
 }
 
-pub(crate) fn leave(cards: GpuSet, need: impl Fn(GpuId) -> Bytes, taken: &mut Occupancies) {
+pub(crate) fn leave(cards: GpuSet, need: impl Fn(GpuId) -> Need, taken: &mut Occupancies) {
     for gpu in cards {
         if let Some(occupancy) = taken.get_mut(gpu) {
-            occupancy.leave(need(gpu));
+            occupancy.leave(need(gpu).bytes);
         }
     }
 }
@@ -196,9 +238,9 @@ mod tests {
         all.iter().map(|(id, needs)| (*id, needs.keys().collect()))
     }
 
-    fn need(all: &[Needs], session: SessionId, gpu: GpuId) -> Bytes {
+    fn need(all: &[Needs], session: SessionId, gpu: GpuId) -> Need {
         let (_, needs) = all.iter().find(|(id, _)| *id == session).unwrap();
-        needs[gpu]
+        Need { bytes: needs[gpu], early: false }
     }
 
     fn admit(waiters: &[Needs], taken: &mut Occupancies) -> Admission {
@@ -251,6 +293,23 @@ mod tests {
         let admission = admit(&[needs(1, &[(A, 1)]), needs(2, &[(A, 0)])], &mut taken);
         assert_eq!(ids(&admission), [SessionId(1)]);
         assert_eq!(admission.wanted, A.into());
+    }
+
+    #[test]
+    fn a_turn_begins_beside_one_drain_that_is_about_to_end_and_an_early_one_beside_any_two() {
+        let begins = |holders, dropping, leaving, early| {
+            let occupancy = Occupancy::empty(1, Bytes(10));
+            let occupancy = occupancy.taken(holders, Drains { dropping, leaving }, Bytes(1));
+            occupancy.fits(Need { bytes: Bytes(1), early })
+        };
+        let both =
+            |holders, dropping, leaving| [false, true].map(|early| begins(holders, dropping, leaving, early));
+        assert_eq!(both(0, 0, 1), [true, true]);
+        assert_eq!(both(0, 0, 2), [false, true]);
+        assert_eq!(both(0, 1, 0), [false, true]);
+        assert_eq!(both(0, 1, 1), [false, true]);
+        assert_eq!(both(0, 1, 2), [false, false]);
+        assert_eq!(both(1, 0, 1), [false, false], "a session holds the card");
     }
 
     #[test]

@@ -111,7 +111,7 @@ impl Core {
         let book = Book { leased: used, ..Book::default() };
         self.open_book(client, gpu, book);
         if queues && !known {
-            self.begin_drop(id);
+            self.begin_drop(id, true);
         }
     }
 

@@ -20,6 +20,7 @@
 use gpushare_proto::{Bytes, GpuId, Nanos, SessionId};
 
 use crate::card::Card;
+use crate::card::queue::Need;
 use crate::config::StuckPolicy;
 use crate::events::{Effect, Notice};
 use crate::machine::Core;
@@ -49,6 +50,15 @@ impl View {
     pub(crate) fn need(&self, id: SessionId, gpu: GpuId) -> Bytes {
         let session = self.sessions.get(id);
         session.map_or(Bytes::ZERO, |session| session.sums(gpu).movable.get())
+    }
+
+    /// Working set of a session on a card, and whether its turn is early.
+    pub(crate) fn claim(&self, id: SessionId, gpu: GpuId) -> Need {
+        let session = self.sessions.get(id);
+        session.map_or(Need { bytes: Bytes::ZERO, early: false }, |session| Need {
+            bytes: session.sums(gpu).movable.get(),
+            early: session.urgent,
+        })
     }
 
     /// Cards on which a session takes turns.

@@ -94,6 +94,13 @@ impl ComputeLimits {
         }
     }
 
+    /// Gives back `time` for which the session held the lock beside another one.
+    pub(crate) fn give_back(&mut self, time: Nanos) {
+        if let Some(bucket) = &mut self.bucket {
+            bucket.tokens += i128::from(time.0) * FINE;
+        }
+    }
+
     /// Point in time at which the limit is used up, or the session may run again, if no event comes before.
     pub(crate) fn deadline(&self) -> Option<Nanos> {
         self.bucket?.deadline()

@@ -16,10 +16,24 @@
 //!
 //! A thread undoes a drop only after it has slept for the drain target. A program that waits for its work and
 //! then launches more may reach the gate before the end of its drain is reported.
+//!
+//! Where no memory moves, the drop gives way before the drain has ended: the next session begins [`LEAD`]
+//! before the expected end, so that the card does not run dry. If drains usually take less than that, the
+//! gates stay open for the rest of it.
+//!
+//! ```text
+//!   usual drain 4 ms    gates closed ─────────────────────▶ drained      0.3 ms    gates open ───▶ drained
+//!                                    next begins ─▶                            next begins ─▶
+//! ```
 
 use gpushare_proto::Nanos;
 
 use crate::config::{Config, StuckPolicy};
+
+/// Duration before the expected end of a drain at which the next session may begin where no memory moves. A
+/// shorter one lets the card run dry, since a thread has to wake up and launch. In a longer one the driver
+/// changes between the two contexts more often, and each change costs time.
+pub(crate) const LEAD: Nanos = Nanos::from_millis(1);
 
 /// Action that a drop asks the decision machine for.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -28,6 +42,8 @@ pub(crate) enum Step {
     Reopen,
     /// Closes the session's gates.
     Close,
+    /// Lets another session begin beside the drain.
+    GiveWay,
     /// Reports that the session does not give the lock back, with the reason.
     Report(String),
     /// Kills the session's processes.
@@ -52,6 +68,9 @@ pub(crate) struct PendingDrop {
     stuck: Option<String>,
     killed: bool,
     drain: Nanos,
+    /// Point in time from which another session may begin beside the drain; `None` where memory moves.
+    gives_way_at: Option<Nanos>,
+    gives_way: bool,
 }
 
 impl PendingDrop {
@@ -68,7 +87,26 @@ impl PendingDrop {
             stuck: None,
             killed: false,
             drain: Nanos::ZERO,
+            gives_way_at: None,
+            gives_way: false,
         }
+    }
+
+    /// Lets another session begin beside the drain, [`LEAD`] before its expected end. If the drain is expected
+    /// to take less than that and the drop is not `pressing`, the gates stay open for the rest of it.
+    #[must_use]
+    pub(crate) fn overlapping(mut self, expected_drain: Nanos, pressing: bool) -> Self {
+        let at = self.since + (expected_drain - LEAD);
+        (self.gives_way_at, self.gives_way) = (Some(at), at == self.since);
+        if !pressing && expected_drain < LEAD {
+            self.phase = Phase::Reopened { until: self.since + (LEAD - expected_drain) };
+        }
+        self
+    }
+
+    /// Whether another session may begin beside the drain.
+    pub(crate) const fn gives_way(&self) -> bool {
+        self.gives_way
     }
 
     /// Point in time at which the session was asked to give the lock back.
@@ -80,7 +118,7 @@ impl PendingDrop {
         self.tries
     }
 
-    /// Whether the session's gates are open between two tries.
+    /// Whether the session's gates are open: between two tries, or for the next session to begin beside it.
     pub(crate) const fn is_reopened(&self) -> bool {
         matches!(self.phase, Phase::Reopened { .. })
     }
@@ -106,8 +144,19 @@ impl PendingDrop {
     /// session sleeps at a gate.
     pub(crate) fn advance(&mut self, now: Nanos, sleeper: bool, config: &Config) -> Vec<Step> {
         self.sleeper = sleeper.then(|| self.sleeper.unwrap_or(now));
-        let steps = [self.turn(now, config), self.report(now, sleeper, config), self.kill(now, config)];
+        let steps = [
+            self.turn(now, config),
+            self.give_way(now),
+            self.report(now, sleeper, config),
+            self.kill(now, config),
+        ];
         steps.into_iter().flatten().collect()
+    }
+
+    fn give_way(&mut self, now: Nanos) -> Option<Step> {
+        let due = !self.gives_way && self.gives_way_at.is_some_and(|at| now >= at);
+        self.gives_way |= due;
+        due.then_some(Step::GiveWay)
     }
 
     fn turn(&mut self, now: Nanos, config: &Config) -> Option<Step> {
@@ -174,7 +223,11 @@ impl PendingDrop {
         };
         let kill = config.stuck_policy == StuckPolicy::Kill && !self.killed;
         let stuck = (self.stuck.is_none() || kill).then(|| self.since + config.stuck_after);
-        [Some(phase), stuck].into_iter().flatten().filter(|&at| at > now).min()
+        [Some(phase), stuck, self.gives_way_at]
+            .into_iter()
+            .flatten()
+            .filter(|&at| at > now)
+            .min()
     }
 }
 

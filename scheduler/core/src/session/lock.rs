@@ -29,6 +29,8 @@ pub(crate) struct Turn {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Grant {
     pub(crate) epoch: Epoch,
+    /// Point in time at which the lock was granted.
+    pub(crate) at: Nanos,
     pub(crate) clock: Clock,
     /// Whether the grant began a turn. If not, the session's memory may still be on its way in. Then its
     /// drain says nothing about the drains of others.

@@ -197,6 +197,8 @@ pub(crate) enum Presence {
     Holding,
     /// Room for the working set until the session, which was asked for the lock, has released it.
     Dropping,
+    /// The same, while another session may begin beside it where no memory moves.
+    Leaving,
     /// Room for the working set of a session that does not release the lock in time.
     Stuck,
 }
@@ -207,6 +209,7 @@ impl Presence {
             Lock::Idle | Lock::Waiting(_) => Self::None,
             Lock::Holding(_) => Self::Holding,
             Lock::Dropping(_, drop) => match drop.stuck() {
+                None if drop.gives_way() => Self::Leaving,
                 None => Self::Dropping,
                 Some(_) => Self::Stuck,
             },

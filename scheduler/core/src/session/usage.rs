@@ -23,6 +23,11 @@ impl Usage {
         self.gpu_time.run_for(cards, now);
     }
 
+    /// Takes a part of the present turn from the duration of turns, for which another session had the card.
+    pub(crate) fn share_turn(&mut self, part: Nanos) {
+        self.held.give_back(part);
+    }
+
     pub(crate) fn add_moved(&mut self, bytes: Bytes) {
         self.moved += bytes;
     }

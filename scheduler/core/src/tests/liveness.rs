@@ -118,7 +118,7 @@ fn time_is_shared_by_weight_where_everything_fits() {
     world.run_for(Nanos::from_secs(60));
     let held = sessions.map(|session| world.view(session).held_ns.0 / 1_000_000);
     let total: u64 = held.iter().sum();
-    assert!((59_900..=60_010).contains(&total), "one holds at a time, and always one: {held:?}");
+    assert!((59_900..=60_010).contains(&total), "the time is divided, and always used: {held:?}");
     for (held, sixths) in held.into_iter().zip([1, 2, 3]) {
         let fair = total * sixths / 6;
         assert!(held.abs_diff(fair) <= 100, "{held} of {total} ms, fair are {fair}");

@@ -19,6 +19,7 @@ mod liveness;
 mod modes;
 mod observing;
 mod orphans;
+mod overlap;
 mod recovery;
 mod returning;
 mod schedules;

@@ -38,8 +38,9 @@ pub(crate) struct Prospect<'a> {
     leaving: RefCell<ByGpu<Leaving>>,
 }
 
-/// Holders of a card, with the bytes that each leaves free, by the end of their turns.
-type Leaving = SmallVec<[(Nanos, Bytes); 4]>;
+/// Holders of a card by the end of their turns: the bytes that each leaves free, and whether it was already
+/// asked for the card.
+type Leaving = SmallVec<[(Nanos, Bytes, bool); 4]>;
 
 impl<'a> Prospect<'a> {
     pub(crate) fn new(view: &'a View) -> Self {
@@ -74,7 +75,7 @@ impl<'a> Prospect<'a> {
         let view = self.view;
         let cards = view.turn_cards(id);
         let mut taken = view.occupancies(view.tied(cards));
-        queue::leave(cards, |gpu| view.need(id, gpu), &mut taken);
+        queue::leave(cards, |gpu| view.claim(id, gpu), &mut taken);
         let firsts: SmallVec<[SessionId; 4]> =
             cards.into_iter().filter_map(|gpu| self.first_on(gpu)).collect();
         let mut line = view
@@ -83,7 +84,7 @@ impl<'a> Prospect<'a> {
             .take(queue::DEPTH);
         line.any(|other| {
             let wants = view.turn_cards(other);
-            let fits = queue::fits(wants, |gpu| view.need(other, gpu), &taken);
+            let fits = queue::fits(wants, |gpu| view.claim(other, gpu), &taken);
             let mut contested = wants.and(cards).into_iter();
             fits && view.ends_before(other, until) && contested.any(|gpu| view.yields_to(id, other, gpu))
         })
@@ -113,13 +114,16 @@ impl<'a> Prospect<'a> {
             let leaving = self.leaving_from(gpu);
             self.leaving.borrow_mut().insert(gpu, leaving);
         }
-        let need = self.view.need(waiter, gpu);
+        let need = self.view.claim(waiter, gpu);
         let mut at = now;
-        for &(end, bytes) in self.leaving.borrow().get(gpu).into_iter().flatten() {
+        for &(end, bytes, asked) in self.leaving.borrow().get(gpu).into_iter().flatten() {
             if occupancy.fits(need) {
                 break;
             }
-            occupancy.leave(bytes);
+            match asked {
+                true => occupancy.end_drain(bytes),
+                false => occupancy.leave(bytes),
+            }
             at = at.max(end);
         }
         at
@@ -129,9 +133,10 @@ impl<'a> Prospect<'a> {
         let view = self.view;
         let here = view.cards.get(gpu).into_iter().flat_map(|card| &card.index.holders);
         let ends = here.filter(|&&holder| view.turn_cards(holder).contains(gpu) && !view.is_stuck(holder));
-        let mut leaving: Leaving =
-            ends.map(|&holder| (self.turn_ends(holder), view.need(holder, gpu))).collect();
-        leaving.sort_by_key(|&(end, _)| end);
+        let leaves =
+            |&holder: &SessionId| (self.turn_ends(holder), view.need(holder, gpu), view.is_leaving(holder));
+        let mut leaving: Leaving = ends.map(leaves).collect();
+        leaving.sort_by_key(|&(end, ..)| end);
         leaving
     }
 

@@ -2,12 +2,13 @@
 //! late drops, and the release of drained locks.
 
 use gpushare_proto::{GpuId, Nanos, SessionId};
+use smallvec::SmallVec;
 
 use crate::card::queue;
 use crate::events::{Effect, Notice};
 use crate::machine::Core;
 use crate::session::Session;
-use crate::session::drop::{PendingDrop, Step};
+use crate::session::drop::{LEAD, PendingDrop, Step};
 use crate::session::lock::Lock;
 use crate::turns::backfill::Prospect;
 use crate::view::View;
@@ -37,10 +38,23 @@ impl View {
         self.wanted.contains(gpu)
     }
 
+    /// Expected drain of a session for which it is not late in any case: at least the drain target.
     pub(crate) fn expected_drain(&self, id: SessionId) -> Nanos {
         let cards = self.cards.among(self.cards_of(id));
-        let drains = cards.map(|(gpu, card)| self.drain_on(id, gpu, card).max(card.knobs.window_target));
-        drains.max().unwrap_or_default()
+        let target = cards.map(|(_, card)| card.knobs.window_target).max();
+        self.usual_drain(id).max(target.unwrap_or_default())
+    }
+
+    /// Usual drain of a session: the longest over its cards.
+    fn usual_drain(&self, id: SessionId) -> Nanos {
+        let cards = self.cards.among(self.cards_of(id));
+        cards.map(|(gpu, card)| self.drain_on(id, gpu, card)).max().unwrap_or_default()
+    }
+
+    /// Whether the next session on all cards of a session may begin before this one has drained.
+    fn overlaps(&self, id: SessionId) -> bool {
+        let mut cards = self.cards.among(self.cards_of(id));
+        cards.all(|(_, card)| card.overlaps())
     }
 }
 
@@ -70,6 +84,10 @@ impl Core {
         let drop = session.lock.dropping();
         let drain = drop.map(PendingDrop::drain);
         let vacated = drop.map_or(self.view.now, PendingDrop::since);
+        self.share_overlap(id);
+        let Some(session) = self.view.sessions.get_mut(id) else {
+            return;
+        };
         session.shut();
         session.left = Some((self.view.now, drain.is_some()));
         // A holder without a turn may still bring its memory in, which makes its drain long.
@@ -90,6 +108,38 @@ impl Core {
             self.end_backfill(self.view.tied(cards));
         }
         self.notice(Notice::Dropped { session: id, epoch, gpus, drain });
+    }
+
+    /// Shares the time for which a drain overlapped with the turn of another session: half of it counts for
+    /// each. Compute limits share at most [`LEAD`], the expected time, so that a process that is slow to answer
+    /// makes no limit larger.
+    fn share_overlap(&mut self, id: SessionId) {
+        let view = &self.view;
+        let drop = view.sessions.get(id).and_then(|session| session.lock.dropping());
+        let Some(drop) = drop.filter(|drop| drop.gives_way() && view.overlaps(id)) else {
+            return;
+        };
+        let mut beside: SmallVec<[(SessionId, Nanos); 1]> = SmallVec::new();
+        for (_, card) in view.cards.among(view.turn_cards(id)) {
+            let others = card.index.holders.iter().filter(|&&other| other != id);
+            let turns = others.filter_map(|&other| {
+                let turn = view.sessions.get(other)?.lock.holding()?;
+                let began_beside = turn.is_turn && turn.at >= drop.since();
+                began_beside.then(|| (other, view.now - turn.at))
+            });
+            beside.extend(turns);
+        }
+        let longest = beside.iter().map(|&(_, overlap)| overlap).max();
+        beside.extend(longest.map(|overlap| (id, overlap)));
+        for (sharer, overlap) in beside {
+            if let Some(session) = self.view.sessions.get_mut(sharer) {
+                session.usage.share_turn(Nanos(overlap.0 / 2));
+                if session.is_limited() {
+                    session.compute.give_back(Nanos(overlap.min(LEAD).0 / 2));
+                    self.touch(sharer);
+                }
+            }
+        }
     }
 
     /// Asks for the lock of holders that no longer fit together on a card. The session that grew stays first,
@@ -115,8 +165,8 @@ impl Core {
             holders.sort_unstable();
             let mut taken = [(gpu, card.empty_occupancy())].into_iter().collect();
             let holders = holders.into_iter().map(|(.., id)| (id, self.view.turn_cards(id)));
-            for id in queue::surplus(holders, |id, gpu| self.view.need(id, gpu), &mut taken) {
-                self.begin_drop(id);
+            for id in queue::surplus(holders, |id, gpu| self.view.claim(id, gpu), &mut taken) {
+                self.begin_drop(id, true);
             }
         }
     }
@@ -134,26 +184,40 @@ impl Core {
         wanted.into_iter().for_each(|gpu| self.raise_floors(gpu, branch));
         match self.view.after_quantum(id) {
             AfterQuantum::MakeWay(gpu) => self.make_way(id, gpu),
-            AfterQuantum::Drop => self.begin_drop(id),
+            AfterQuantum::Drop => self.begin_drop(id, true),
             AfterQuantum::Renew(limit) => self.renew(id, limit),
         }
     }
 
-    /// Starts a drop: asks a session for its lock by closing its gates.
-    pub(crate) fn begin_drop(&mut self, id: SessionId) {
-        let expected_drain = self.view.expected_drain(id);
+    /// Starts a drop: asks a session for its lock by closing its gates. If the drop is not `pressing`, they may
+    /// stay open for a moment where the next session begins beside this one.
+    pub(crate) fn begin_drop(&mut self, id: SessionId, pressing: bool) {
+        let (now, usual) = (self.view.now, self.view.usual_drain(id));
+        let mut drop = PendingDrop::new(now, self.view.expected_drain(id), &self.view.config);
+        let overlaps = self.view.overlaps(id);
+        if overlaps {
+            drop = drop.overlapping(usual, pressing);
+        }
         let Some(session) = self.view.sessions.get_mut(id) else {
             return;
         };
         if let Lock::Holding(grant) = session.lock {
-            let drop = PendingDrop::new(self.view.now, expected_drain, &self.view.config);
-            session.close(grant.epoch, &mut self.effects);
+            if !drop.is_reopened() {
+                session.close(grant.epoch, &mut self.effects);
+            }
+            for gpu in session.uses.into_iter().filter(|_| overlaps) {
+                if let Some(card) = self.view.cards.get_mut(gpu) {
+                    card.vacated = now;
+                }
+            }
+            // A waiter may begin beside this drain.
+            self.reordered |= overlaps;
             self.set_lock(id, Lock::Dropping(grant, drop));
         }
     }
 
-    /// Ends quanta that are over, and advances drops (`session/drop.rs`). Returns whether to look again: a
-    /// holder became stuck, so that others may pass it.
+    /// Ends quanta that are over, and advances drops (`session/drop.rs`). Returns whether to look again: others
+    /// may pass a holder that is stuck or about to end.
     pub(crate) fn push_holders(&mut self) -> bool {
         let mut again = false;
         for at in 0..self.agenda.len() {
@@ -175,7 +239,7 @@ impl Core {
         again
     }
 
-    /// Advances a session's drop, and returns whether the session became stuck.
+    /// Advances a session's drop, and returns whether others may pass it from now on.
     fn advance_drop(&mut self, id: SessionId) -> bool {
         let Some(session) = self.view.sessions.get_mut(id) else {
             return false;
@@ -184,13 +248,13 @@ impl Core {
         let Lock::Dropping(_, drop) = &mut session.lock else {
             return false;
         };
-        let mut stuck = false;
+        let mut passable = false;
         for step in drop.advance(self.view.now, sleeper, &self.view.config) {
-            stuck |= matches!(step, Step::Report(_));
+            passable |= matches!(step, Step::Report(_) | Step::GiveWay);
             self.push_drop(id, step);
         }
         self.recount(id);
-        stuck
+        passable
     }
 
     fn push_drop(&mut self, id: SessionId, step: Step) {
@@ -203,6 +267,7 @@ impl Core {
         let (epoch, tries) = (grant.epoch, drop.tries());
         match step {
             Step::Close => session.close(epoch, &mut self.effects),
+            Step::GiveWay => {}
             Step::Reopen => {
                 session.open(epoch, false, &mut self.effects);
                 self.notice(Notice::DropReopened { session: id, tries });

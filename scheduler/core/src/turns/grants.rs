@@ -73,7 +73,7 @@ impl View {
         // Every waiter is checked often, and absent memory is rare.
         cards.any(|(gpu, card)| {
             let absent = self.absent(gpu);
-            absent != Absent::NONE && !card.empty_occupancy().beside(absent).fits(self.need(id, gpu))
+            absent != Absent::NONE && !card.empty_occupancy().beside(absent).fits(self.claim(id, gpu))
         })
     }
 
@@ -155,12 +155,20 @@ impl View {
         moves.max().unwrap_or_default()
     }
 
-    /// Cost in time of a switch to a session: the highest over the cards on which it takes turns.
+    /// Time that is lost by a switch to a session: the most over the cards on which it takes turns.
     pub(crate) fn switch_cost(&self, id: SessionId) -> Nanos {
         let expected_move = self.expected_move(id);
         let cards = self.cards.among(self.turn_cards(id));
         let costs = cards.map(|(_, card)| card.switch_cost(expected_move, &self.config));
         costs.max().unwrap_or_default()
+    }
+
+    /// Duration of a switch to a session: the longest over the cards on which it takes turns.
+    pub(crate) fn switch_time(&self, id: SessionId) -> Nanos {
+        let expected_move = self.expected_move(id);
+        let cards = self.cards.among(self.turn_cards(id));
+        let times = cards.map(|(_, card)| card.switch_time(expected_move, &self.config));
+        times.max().unwrap_or_default()
     }
 
     /// Quantum of the next turn on a card: of the first session in its queue, else of one that moves no
@@ -215,8 +223,8 @@ impl Core {
         let drop = PendingDrop::new(self.view.now, self.view.expected_drain(id), &self.view.config);
         self.last_epoch.counter += 1;
         let epoch = self.last_epoch;
-        let entry = None;
-        self.set_lock(id, Lock::Dropping(Grant { epoch, clock, is_turn: false, entry }, drop));
+        let grant = Grant { epoch, at: self.view.now, clock, is_turn: false, entry: None };
+        self.set_lock(id, Lock::Dropping(grant, drop));
         if let Some(session) = self.view.sessions.get_mut(id) {
             session.close_those(claimants, epoch, &mut self.effects);
         }
@@ -244,7 +252,7 @@ impl Core {
                 self.set_lock(id, Lock::Waiting(Ticket(self.last_ticket)));
             }
             Lock::Waiting(_) if !session.has_sleeper() => self.set_lock(id, Lock::Idle),
-            Lock::Holding(_) if !session.may_run() || session.is_throttled() => self.begin_drop(id),
+            Lock::Holding(_) if !session.may_run() || session.is_throttled() => self.begin_drop(id, true),
             _ => {}
         }
     }
@@ -278,7 +286,7 @@ impl Core {
             let closed = Cell::default();
             let waiters = self.view.in_line(tied, Some(&closed), |id| self.view.is_admissible(id));
             let waiters = waiters.map(|id| (id, self.view.turn_cards(id)));
-            let need = |id, gpu| self.view.need(id, gpu);
+            let need = |id, gpu| self.view.claim(id, gpu);
             let prospect = Prospect::new(&self.view);
             let start = |id, misfits| prospect.start(id, misfits);
             let ends_before = |id, limit| self.view.ends_before(id, limit);
@@ -314,6 +322,7 @@ impl Core {
     fn grant(&mut self, id: SessionId, occasion: Occasion) {
         let turn = matches!(occasion, Occasion::Turn(_));
         let gpus = self.view.turn_cards(id);
+        let at = self.view.now;
         let moves = turn && self.view.cards.among(gpus).any(|(_, card)| card.moves_memory());
         if turn {
             self.forgive(id);
@@ -328,7 +337,7 @@ impl Core {
         let epoch = self.last_epoch;
         if let Some(session) = self.view.sessions.get_mut(id) {
             session.urgent = false;
-            session.lock = Lock::Holding(Grant { epoch, clock, is_turn: turn, entry });
+            session.lock = Lock::Holding(Grant { epoch, at, clock, is_turn: turn, entry });
             session.open(epoch, moves, &mut self.effects);
         }
         self.recount(id);

@@ -31,8 +31,8 @@
 //! stay, so that the distances do not depend on the order of their return.
 //!
 //! **Bound.** For a fixed set of sessions that always have work, session i waits at most Σ over j≠i of
-//! [(pⱼ/pᵢ)(qᵢ+sᵢ) + (3/2)qⱼ + sⱼ], plus the switch budget. Here q is the quantum, s the cost of a switch
-//! ([`Card::switch_cost`]) and p the part of the time that a session is due: the product of its parts in class,
+//! [(pⱼ/pᵢ)(qᵢ+sᵢ) + (3/2)qⱼ + sⱼ], plus the switch budget. Here q is the quantum, s the duration of a switch
+//! ([`Card::switch_time`]) and p the part of the time that a session is due: the product of its parts in class,
 //! user and session. The three terms: j catches up with i, ends its present quantum, and may be renewed half a
 //! quantum early. A gang also waits for the drain of backfilled turns. A session that waits for memory of stuck
 //! or absent processes (turns/grants.rs) has no bound.
@@ -389,10 +389,12 @@ impl Core {
     /// queued behind that waiter, with all of its user or class if the waiter is of another one. An urgent waiter
     /// goes before all others in any case.
     pub(crate) fn make_way(&mut self, id: SessionId, gpu: GpuId) {
-        if let Some(first) = self.view.first_on(gpu) {
+        let first = self.view.first_on(gpu);
+        if let Some(first) = first {
             self.queue_behind(id, first, gpu);
         }
-        self.begin_drop(id);
+        let urgent = |first| self.view.sessions.get(first).is_some_and(|first| first.urgent);
+        self.begin_drop(id, first.is_some_and(urgent));
     }
 
     fn queue_behind(&mut self, id: SessionId, first: SessionId, gpu: GpuId) -> Option<()> {

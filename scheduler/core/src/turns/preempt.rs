@@ -1,7 +1,8 @@
 //! Early end of a quantum, for a session that was idle and wakes. Its class must be higher than that of the
 //! holders, or its virtual time must not be above theirs. The card's switch budget must cover the cost.
 //!
-//! The session then goes before all others in the queue. Only here are classes a strict order: elsewhere a
+//! The session then goes before all others in the queue. Where no memory moves, its turn begins at once, and
+//! the work in flight of the others ends beside it (card/queue.rs). Only here are classes a strict order: elsewhere a
 //! class is a factor of the weight. No quantum ends early where the administrator fixed its length.
 //!
 //! A notebook's cell or a rare request is thus served as soon as the holder has drained. A program that had
@@ -11,6 +12,7 @@ use std::cmp::Reverse;
 
 use gpushare_proto::{GpuId, Nanos, SessionId};
 
+use crate::card::queue::Need;
 use crate::machine::Core;
 use crate::session::lock::Lock;
 use crate::view::View;
@@ -22,7 +24,7 @@ impl View {
         let first = self.admissible(gpu.into()).next()?;
         let class = |id| self.sessions.get(id).map(|session| session.share.class);
         let card = self.cards.get(gpu).filter(|_| first == id || class(id) < class(first))?;
-        let need = self.need(id, gpu);
+        let need = self.claim(id, gpu);
         let mut occupancy = self.occupancy_on(gpu)?;
         let (leaving, staying): (Vec<SessionId>, Vec<SessionId>) = card
             .index
@@ -31,7 +33,7 @@ impl View {
             .filter(|holder| self.turn_cards(**holder).contains(gpu) && !self.is_stuck(**holder))
             .partition(|holder| self.is_leaving(**holder));
         for holder in leaving {
-            occupancy.leave(self.need(holder, gpu));
+            occupancy.end_drain(self.need(holder, gpu));
         }
         let own = self.standing_in_line(id);
         let staying = staying.into_iter().map(|holder| (self.standing_in_line(holder), holder));
@@ -79,7 +81,12 @@ impl Core {
             let Some(conflicts) = conflicts.collect::<Option<Vec<_>>>() else {
                 continue;
             };
-            if conflicts.iter().all(Vec::is_empty) {
+            // Without a conflict it waits for drains, beside which an early turn may begin.
+            let may_begin = |gpu| {
+                let need = Need { early: true, ..self.view.claim(id, gpu) };
+                self.view.occupancy_on(gpu).is_some_and(|occupancy| occupancy.fits(need))
+            };
+            if conflicts.iter().all(Vec::is_empty) && !cards.into_iter().all(may_begin) {
                 continue;
             }
             if let Some(session) = self.view.sessions.get_mut(id) {

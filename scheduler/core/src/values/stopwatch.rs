@@ -24,6 +24,13 @@ impl Stopwatch {
         }
     }
 
+    /// Subtracts a part of the time since the stopwatch was started.
+    pub(crate) fn give_back(&mut self, part: Nanos) {
+        if let Some((since, _)) = &mut self.since {
+            *since += part;
+        }
+    }
+
     /// Point in time since which the stopwatch runs; `None` while it is stopped.
     pub(crate) fn since(&self) -> Option<Nanos> {
         self.since.map(|(since, _)| since)
@@ -55,5 +62,9 @@ mod tests {
         watch.run_for(3, Nanos(101));
         watch.run(false, Nanos(111));
         assert_eq!(watch.read(Nanos(200)), Nanos(41));
+        watch.run(true, Nanos(200));
+        watch.give_back(Nanos(4));
+        watch.run(false, Nanos(210));
+        assert_eq!(watch.read(Nanos(300)), Nanos(47));
     }
 }

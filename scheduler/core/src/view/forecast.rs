@@ -71,7 +71,7 @@ impl View {
     fn bound(&self, gpu: GpuId, card: &Card, id: SessionId) -> Nanos {
         let turn = |id: SessionId| {
             let brought = self.expected_move(id);
-            let switch = card.switch_cost(brought, &self.config);
+            let switch = card.switch_time(brought, &self.config);
             (self.quantum(id, brought), switch)
         };
         let (quantum, switch) = turn(id);
@@ -162,7 +162,7 @@ impl Core {
             then: card.mode.mode(),
             ahead: ahead.collect(),
             quantum: then.view.quantum(id, then.view.expected_move(id)),
-            switch: then.view.switch_cost(id),
+            switch: then.view.switch_time(id),
             bound: match in_turns {
                 _ if endless => None,
                 true => Some(then.view.bound(gpu, card, id)),

@@ -8,11 +8,13 @@
 //! Inside a lane, kernels that move memory run one after the other in the order in which they became ready
 //! (one of them fills the card); spin kernels run beside them. When the slice ends and somebody else has
 //! work, the lane is stopped in the middle of a piece and keeps what is left of it. Faults spend the slice
-//! of the process that faults. Alone, a process is never interrupted.
+//! of the process that faults. Alone, a process is never interrupted. When a lane is stopped, nobody computes
+//! for a moment.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
+use crate::constants::Constants;
 use crate::ids::{ClientId, Time};
 use crate::memory::Memory;
 use crate::walk::{Finished, Spinner, Walk};
@@ -30,6 +32,8 @@ pub(crate) struct Compute {
 struct Turn {
     client: ClientId,
     since: Time,
+    /// Time at which it begins to compute, after the change from a lane that was stopped.
+    ready: Time,
     /// End of the current slice.
     slice_end: Time,
     /// When the piece under way is over.
@@ -90,9 +94,11 @@ impl Compute {
             return (!self.waiting.is_empty()).then_some(Time::ZERO);
         };
         let lane = self.lanes.get(&turn.client)?;
-        let due = !lane.has_work() || (turn.piece_end.is_none() && !lane.walks.is_empty());
-        if due {
+        if !lane.has_work() {
             return Some(Time::ZERO);
+        }
+        if turn.piece_end.is_none() && !lane.walks.is_empty() {
+            return Some(turn.ready);
         }
         let slice = (!self.waiting.is_empty()).then_some(turn.slice_end);
         let spinners = lane.spinners.iter().map(|spinner| match spinner.until {
@@ -100,7 +106,8 @@ impl Compute {
             Some(until) => until,
             None => Time::ZERO,
         });
-        slice.into_iter().chain(turn.piece_end).chain(spinners).min()
+        let next = slice.into_iter().chain(turn.piece_end).chain(spinners).min();
+        next.map(|next| next.max(turn.ready))
     }
 
     /// Does what is due.
@@ -110,8 +117,10 @@ impl Compute {
         memory: &mut Memory,
         finished: &mut Vec<Finished>,
     ) -> Option<TurnTaken> {
-        let taken = self.change_turn(now, memory.constants.slice);
-        let Some(turn) = &mut self.turn else { return taken };
+        let taken = self.change_turn(now, &memory.constants);
+        let Some(turn) = self.turn.as_mut().filter(|turn| now >= turn.ready) else {
+            return taken;
+        };
         let lane = self.lanes.entry(turn.client).or_default();
         turn.next_poll = now + memory.constants.poll;
         lane.spinners.retain_mut(|spinner| {
@@ -157,8 +166,9 @@ impl Compute {
     }
 
     /// Ends the turn if it has no work or its slice is over and somebody waits; gives it to the next.
-    fn change_turn(&mut self, now: Time, slice: Duration) -> Option<TurnTaken> {
-        let mut taken = None;
+    fn change_turn(&mut self, now: Time, constants: &Constants) -> Option<TurnTaken> {
+        let slice = constants.slice;
+        let (mut taken, mut ready) = (None, now);
         if let Some(turn) = &mut self.turn {
             let lane = self.lanes.entry(turn.client).or_default();
             let expired = now >= turn.slice_end;
@@ -166,6 +176,7 @@ impl Compute {
                 lane.left = turn.piece_end.map(|end| end.saturating_sub(now));
                 if lane.has_work() {
                     self.waiting.push_back(turn.client);
+                    ready += constants.slice_change;
                 }
                 taken = self.turn.take().map(|turn| turn.taken(now));
             } else if expired {
@@ -176,8 +187,8 @@ impl Compute {
         if self.turn.is_none()
             && let Some(client) = self.waiting.pop_front()
         {
-            self.turn =
-                Some(Turn { client, since: now, slice_end: now + slice, piece_end: None, next_poll: now });
+            let (slice_end, next_poll) = (ready + slice, ready);
+            self.turn = Some(Turn { client, since: now, ready, slice_end, piece_end: None, next_poll });
         }
         taken
     }

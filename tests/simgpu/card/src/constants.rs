@@ -75,6 +75,8 @@ pub struct Constants {
     pub launch: Duration,
     /// How long one process computes while another one waits.
     pub slice: Duration,
+    /// Time for which nobody computes when a process is stopped for another one.
+    pub slice_change: Duration,
     /// Time to create a context.
     pub context_create: Duration,
     /// Time between the death of a process and the return of its memory.
@@ -102,6 +104,7 @@ impl Default for Constants {
             host_create: Rate::scaled(1_700_000_000),
             launch: Duration::from_micros(4),
             slice: Duration::from_millis(2),
+            slice_change: Duration::from_micros(200),
             context_create: Duration::from_millis(10),
             death_release: Duration::from_micros(2_500),
             poll: Duration::from_micros(100),

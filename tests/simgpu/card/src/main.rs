@@ -53,6 +53,9 @@ struct Options {
     /// Length of a time slice in microseconds
     #[arg(long)]
     slice_us: Option<u64>,
+    /// Time in microseconds for which nobody computes when a process is stopped for another one
+    #[arg(long)]
+    slice_change_us: Option<u64>,
     /// Time to create a context in microseconds
     #[arg(long)]
     context_create_us: Option<u64>,
@@ -84,6 +87,7 @@ impl Options {
             prefetch_out: rate(self.prefetch_out_rate, normal.prefetch_out),
             kernel: rate(self.kernel_rate, normal.kernel),
             slice: time(self.slice_us, normal.slice).max(Duration::from_micros(1)),
+            slice_change: time(self.slice_change_us, normal.slice_change),
             context_create: time(self.context_create_us, normal.context_create),
             death_release: time(self.death_release_us, normal.death_release),
             ..normal

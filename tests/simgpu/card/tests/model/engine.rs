@@ -104,6 +104,26 @@ fn slices_share_the_card_evenly_even_in_the_middle_of_a_kernel() {
 }
 
 #[test]
+fn each_change_between_two_processes_costs_a_moment() {
+    let run = |slice_change| {
+        let slow = Constants { kernel: Rate(200_000_000), ..Constants::default() };
+        let mut bench = Bench::new(Constants { slice_change, ..slow });
+        let processes = [bench.process(), bench.process()];
+        let start = bench.now();
+        // 50 ms for each.
+        for process in processes {
+            bench.allocate(process, BASE, 10 * MIB, Kind::Device).unwrap();
+            bench.submit(process, Op::Kernel(Kernel::Fill { p: BASE, n: 10 * MIB / 4, value: 1 }));
+        }
+        bench.finish();
+        bench.now() - start
+    };
+    let change = Constants::default().slice_change;
+    let changes = (run(change) - run(Duration::ZERO)).as_nanos() / change.as_nanos();
+    assert!((48..=56).contains(&changes), "{changes} changes in 100 ms");
+}
+
+#[test]
 fn alone_a_process_is_never_interrupted() {
     let (mut bench, process) = Bench::with_process();
     bench.submit(process, spin(50 * MILLISECOND));

@@ -1,0 +1,145 @@
+//! Switches that overlap: where no memory moves, the next session begins before the last one has drained.
+
+use gpushare_proto::admin::{Knob, Mode};
+use gpushare_proto::session::Priority;
+use gpushare_proto::{ClientId, GateState, Nanos, Percent, SessionId};
+
+use super::world::{GPU, World, gib, ms, plain};
+use crate::session::drop::LEAD;
+use crate::{Config, Event};
+
+const QUANTUM: Nanos = ms(100);
+
+/// World with a card in time slices of [`QUANTUM`].
+fn time_sliced() -> World {
+    let mut world = World::new(Config { quantum: Some(QUANTUM), ..plain() });
+    world.set(Knob::Mode(Some(Mode::TimeSliced)));
+    world
+}
+
+/// Two programs that fit together and always have work, whose work in flight takes `drain` to end.
+fn two_programs(world: &mut World, drain: Nanos) -> [(SessionId, ClientId); 2] {
+    [(); 2].map(|()| {
+        let (session, client) = world.busy_program(gib(1));
+        world.habits(client).drain = drain;
+        (session, client)
+    })
+}
+
+/// Lets time pass until a gate is closed, or open.
+fn wait_for(world: &mut World, client: ClientId, open: bool) {
+    let end = world.now + Nanos::from_secs(10);
+    while world.passes(client) != open {
+        assert!(world.now < end, "{client} never changed");
+        world.run_for(Nanos(50_000));
+    }
+}
+
+#[test]
+fn the_next_begins_a_millisecond_before_the_drain_is_expected_to_end() {
+    let mut world = time_sliced();
+    let [(_, a), (_, b)] = two_programs(&mut world, ms(5));
+    // The expected drain is known after some turns.
+    world.run_for(Nanos::from_secs(10));
+    wait_for(&mut world, b, true);
+    wait_for(&mut world, a, true);
+    wait_for(&mut world, a, false);
+    let closed = world.now;
+    assert!(!world.passes(b), "both would have work for 5 ms");
+    wait_for(&mut world, b, true);
+    let waited = world.now - closed;
+    assert!(waited >= ms(4) - ms(1) && waited <= ms(4) + ms(1), "{waited}");
+    assert_eq!(world.gate(a).state(), GateState::Closed);
+    assert_eq!(world.card().holders.len(), 2, "one of them drains");
+}
+
+#[test]
+fn where_drains_are_short_the_gate_closes_after_the_next_one_has_opened() {
+    let mut world = time_sliced();
+    let [(_, a), (_, b)] = two_programs(&mut world, Nanos(200_000));
+    world.run_for(Nanos::from_secs(10));
+    wait_for(&mut world, b, true);
+    wait_for(&mut world, b, false);
+    wait_for(&mut world, b, true);
+    assert!(world.passes(a), "a thread of b needs a moment to launch");
+    world.run_for(LEAD);
+    assert_eq!(world.open(&[a, b]), [false, true]);
+}
+
+#[test]
+fn a_session_that_slept_begins_at_once_and_no_gate_but_its_own_stays_open() {
+    let mut world = World::new(Config { budget_max: Nanos::from_secs(2), ..plain() });
+    world.set(Knob::Mode(Some(Mode::TimeSliced)));
+    let (_, loops) = world.busy_program(gib(1));
+    let (_, sleeps) = world.program(gib(1));
+    world.habits(loops).drain = ms(8);
+    world.run_for(Nanos::from_secs(1));
+    assert_eq!(world.open(&[loops, sleeps]), [true, false]);
+    world.arrives(sleeps);
+    assert_eq!(world.open(&[loops, sleeps]), [false, true], "8 ms of work end beside it");
+    world.run_for(ms(3));
+    world.goes_idle(sleeps);
+    world.run_for(ms(6));
+    assert_eq!(world.open(&[loops, sleeps]), [true, false]);
+}
+
+#[test]
+fn a_session_of_a_higher_class_that_wakes_during_a_drain_begins_at_once() {
+    let mut world = World::new(Config { budget_max: Nanos::from_secs(2), ..plain() });
+    world.set(Knob::Mode(Some(Mode::TimeSliced)));
+    let [(_, a), (_, b)] = two_programs(&mut world, ms(20));
+    let (session, sleeps) = world.program(gib(1));
+    world.send(Event::Share { session, weight: 100, priority: Priority::High });
+    world.run_for(Nanos::from_secs(5));
+    wait_for(&mut world, a, true);
+    wait_for(&mut world, a, false);
+    assert!(!world.passes(b));
+    world.arrives(sleeps);
+    assert_eq!(world.open(&[a, b, sleeps]), [false, false, true]);
+}
+
+#[test]
+fn what_does_not_fit_together_takes_turns_without_overlap_in_a_fixed_mode_too() {
+    let mut world = time_sliced();
+    let clients = [(); 2].map(|()| {
+        let (_, client) = world.busy_program(gib(6));
+        world.habits(client).drain = ms(5);
+        client
+    });
+    for _ in 0..1000 {
+        world.run_for(ms(1));
+        assert!(world.card().holders.len() <= 1, "at {}", world.now);
+    }
+    assert!(clients.into_iter().any(|client| world.passes(client)));
+}
+
+#[test]
+fn a_leaver_that_does_not_drain_holds_nobody_up_and_is_reported_as_ever() {
+    let mut world = time_sliced();
+    let [(leaver, a), (_, b)] = two_programs(&mut world, ms(5));
+    world.run_for(Nanos::from_secs(1));
+    wait_for(&mut world, a, true);
+    world.habits(a).drain = Nanos::from_secs(3600);
+    wait_for(&mut world, b, true);
+    world.run_for(Nanos::from_secs(20));
+    assert!(world.passes(b));
+    assert!(world.core.view.is_stuck(leaver));
+}
+
+#[test]
+fn limits_beside_each_other_are_kept_though_turns_overlap() {
+    for drain in [Nanos(200_000), ms(4), ms(9)] {
+        let mut world = World::new(plain());
+        let sessions = two_programs(&mut world, drain).map(|(session, _)| session);
+        for (session, percent) in sessions.into_iter().zip([2500, 7500]) {
+            world.send(Event::Compute { session, gpu: GPU, limit: Some(Percent(percent)) });
+        }
+        world.run_for(Nanos::from_secs(5));
+        let before = sessions.map(|session| world.view(session).held_ns);
+        world.run_for(Nanos::from_secs(20));
+        for ((session, before), limit) in sessions.into_iter().zip(before).zip([25.0, 75.0]) {
+            let held = (world.view(session).held_ns - before).0 as f64 / 2e8;
+            assert!((held - limit).abs() < 1.0, "{held}% of {limit}% with drains of {drain}");
+        }
+    }
+}
