@@ -17,7 +17,6 @@ use gpushare_proto::tenant::{Failure, FailureCode, GpuInfo};
 use gpushare_proto::{Bytes, GpuId, GpuUuid, Nanos};
 
 use crate::args::CardName;
-use crate::clients::page::ClientPage;
 use crate::config::{CardLimits, Settings};
 use crate::knob::{name, words};
 use crate::lock::{CardLock, LockError};
@@ -188,14 +187,6 @@ impl Cards {
             self.all[usize::from(number.0)].knobs = new;
         }
         (changed, changes)
-    }
-
-    /// Writes the target duration of work in flight into a shared page: the smallest of the process's cards.
-    pub(crate) fn set_drain_target(&self, page: &ClientPage) {
-        let cards = page.gpus().filter_map(|gpu| self.get(gpu));
-        if let Some(target) = cards.map(|card| card.knobs.window_target).min() {
-            page.set_drain_target(target);
-        }
     }
 
     pub(crate) fn iter(&self) -> impl Iterator<Item = (GpuId, &Card)> {

@@ -145,7 +145,6 @@ pub(super) fn come_back(
         if let Some(client) = engine.clients.get_mut(id) {
             client.page.attach(gpu, known.max(claim));
             client.away.surplus.insert(gpu, known - claim);
-            engine.cards.set_drain_target(&client.page);
         }
         engine.utilization.write(&engine.clients, id, gpu);
     }

@@ -23,6 +23,11 @@ impl Engine {
                     client.page.set_flags(flags);
                 }
             }
+            Effect::DrainTarget { client, target } => {
+                if let Some(client) = self.clients.get(client) {
+                    client.page.set_drain_target(target);
+                }
+            }
             Effect::Figures { client, gpu, limit, siblings, ceiling } => {
                 if let Some(client) = self.clients.get(client) {
                     client.page.set_figures(gpu, limit, siblings, ceiling);

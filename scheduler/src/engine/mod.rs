@@ -267,7 +267,6 @@ impl Engine {
         self.clients.attach(id, gpu, used);
         self.utilization.write(&self.clients, id, gpu);
         if let Some(client) = self.clients.get(id) {
-            self.cards.set_drain_target(&client.page);
             let (peer, name) = (&client.peer, self.sessions.name(client.session));
             Operation::of("process.attach", client.session, &name)
                 .peer(peer)
@@ -326,13 +325,6 @@ impl Engine {
     /// Returns a session's memory quota on a card in bytes; none for no limit.
     pub(crate) fn limit_on(&self, session: SessionId, gpu: GpuId) -> Option<Bytes> {
         memory_on(&self.sessions.get(session)?.terms.memory, &self.cards, gpu)
-    }
-
-    /// Writes the target duration of work in flight into all shared pages, after a card's setting changed.
-    pub(crate) fn set_drain_targets(&self) {
-        for (_, client) in self.clients.iter() {
-            self.cards.set_drain_target(&client.page);
-        }
     }
 
     /// Answers an administrator's act: a success once the act is on the disk, a failure at once. Its audit

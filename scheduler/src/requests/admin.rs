@@ -96,7 +96,6 @@ fn set(engine: &mut Engine, setting: Setting) -> Result<AdminReply, Failure> {
     }
     knob::check(setting.knob).map_err(|error| bad_request(error.to_string()))?;
     let (old, new) = engine.cards.set(setting);
-    engine.set_drain_targets();
     engine.feed(Event::Set(setting));
     Ok(AdminReply::Changed { old, new })
 }

@@ -46,7 +46,6 @@ pub(crate) fn configured(
 
 fn follow(engine: &mut Engine, new: Settings) -> Vec<ConfigChange> {
     let (settings, mut changes) = engine.cards.reload(&new);
-    engine.set_drain_targets();
     let (tunings, others) = engine.settings.follow(new);
     changes.extend(others);
     // First the settings of all cards: a card's own quantum must be checked against the new bounds.

@@ -23,6 +23,7 @@ use gpushare_proto::{GateWord, Nanos, names};
 
 use crate::driver::Driver;
 use crate::driver::types::{CUDA_SUCCESS, CUfunction};
+use crate::window::aimd::DRAIN_TARGET;
 
 /// Prefixes of NCCL's kernel names in all its releases.
 const NCCL: [&str; 2] = ["ncclDevKernel", "ncclKernel"];
@@ -50,7 +51,8 @@ impl Collectives {
     /// Begins to admit collectives at `now`, while the gate word is the closed `word`. The drain covers their
     /// work.
     pub fn admit(&self, word: GateWord, now: Nanos, target: Nanos) {
-        let until = now + Nanos(target.0.saturating_mul(PATIENCE));
+        // Peers need their time, however short the drains of this session should be.
+        let until = now + Nanos(target.max(DRAIN_TARGET).0.saturating_mul(PATIENCE));
         self.until.store(until.0, Ordering::Relaxed);
         self.admitting.store(u64::from(word.0) + 1, Ordering::SeqCst);
     }

@@ -11,7 +11,8 @@
 //! because a blocking driver call has no time limit.
 //!
 //! If the awaited work is expected to take longer than the target, the limit is 4 × that time, at most 100 ×
-//! target. Otherwise kernels of 50 ms would be let through faster than they end.
+//! target, or 100 times the default target if that is longer. Otherwise kernels of 50 ms would be let through
+//! faster than they end.
 //!
 //! If nothing completed during a wait, the awaited work may need a launch far ahead. Then the next launches
 //! go through too: as many as between two markers at first, twice as many each time, up to [`START`]. A
@@ -26,12 +27,15 @@ use super::Card;
 use super::aimd::{Aimd, Completion, DRAIN_TARGET, START};
 use super::markers::{Markers, Reaped, Slot, Stream};
 
-/// Shortest pause between two looks at a launch marker, in nanoseconds. Pauses double up to [`PAUSE_MAX`].
+/// Shortest pause between two looks at a launch marker, in nanoseconds. Pauses double up to [`PAUSE_MAX`], or to
+/// a part of a short target: a small window runs dry during a pause.
 const PAUSE_MIN: Nanos = Nanos(20_000);
 const PAUSE_MAX: Nanos = Nanos(200_000);
+/// Divisor of the target that gives its longest pause.
+const PAUSES: u64 = 8;
 /// Time limit of a wait, as a multiple of the drain target or of the expected time of the awaited work.
 const LIMIT: u64 = 4;
-/// Longest time for which a launch is held back, as a multiple of the drain target.
+/// Longest time for which a launch is held back, as a multiple of the drain target or its default.
 const LIMIT_MOST: u64 = 100;
 /// Divisor of the time limit. A completion within limit ÷ 16 after a held launch went through had waited for
 /// that launch.
@@ -166,6 +170,7 @@ impl Window {
         }
         self.counters.held_back.fetch_add(1, Ordering::Relaxed);
         let since = card.now();
+        let longest = (target.0 / PAUSES).clamp(PAUSE_MIN.0, PAUSE_MAX.0);
         let (mut pause, mut looks, mut completed) = (PAUSE_MIN, 0, false);
         loop {
             card.undisturbed(|| self.mark(slot, launch, card));
@@ -174,7 +179,7 @@ impl Window {
             if !slot.is_marked() || !card.pause(pause) {
                 return;
             }
-            pause = Nanos((pause.0 * 2).min(PAUSE_MAX.0));
+            pause = Nanos((pause.0 * 2).min(longest));
             looks += 1;
             let looked = card.undisturbed(|| {
                 if self.look(slot, target, card) {
@@ -198,7 +203,7 @@ impl Window {
     /// Returns the time limit of a wait, and whether the awaited work is overdue at that time.
     fn time_limit(&self, slot: &Slot, target: Nanos) -> (Nanos, bool) {
         let long = target.max(self.aimd().drain(slot.oldest())).0.saturating_mul(LIMIT);
-        let most = target.0.saturating_mul(LIMIT_MOST);
+        let most = target.max(DRAIN_TARGET).0.saturating_mul(LIMIT_MOST);
         (Nanos(long.min(most)), long <= most)
     }
 

@@ -37,6 +37,8 @@ pub(crate) struct CardIndex {
     in_gangs: u32,
     /// Number of sessions with a live CUDA context on the card.
     users: u32,
+    /// Number of sessions with a live CUDA context, by class.
+    live_in: [u32; 3],
     /// Parts of the time of sessions with a live CUDA context.
     live: Parts,
     /// Parts of the time of those among them that want to run.
@@ -62,6 +64,13 @@ impl CardIndex {
         change(&mut self.members, id, old.member, new.member);
         change(&mut self.holders, id, old.holds(), new.holds());
         count(&mut self.users, old.live, new.live);
+        for (listing, joins) in [(old, false), (new, true)] {
+            count(
+                &mut self.live_in[listing.branch.class as usize],
+                listing.live && !joins,
+                listing.live && joins,
+            );
+        }
         self.live.replace(old.live.then_some(old), new.live.then_some(new));
         self.wanting.replace(old.wants.then_some(old), new.wants.then_some(new));
         self.limits -= old.wanted_limit();
@@ -160,6 +169,11 @@ impl CardIndex {
     /// Whether a session with several cards holds this one or waits for it.
     pub(crate) fn has_gangs(&self) -> bool {
         self.in_gangs > 0
+    }
+
+    /// Whether a session of a class has a live context.
+    pub(crate) fn has_live(&self, class: Class) -> bool {
+        self.live_in[class as usize] > 0
     }
 
     /// Number of sessions with a live context, counted up to 2.

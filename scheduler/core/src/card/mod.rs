@@ -17,6 +17,7 @@ use gpushare_proto::{Bytes, Nanos, SessionId};
 
 use crate::config::Config;
 use crate::memory::absent::Absent;
+use crate::session::share::Class;
 use crate::values::average::Average;
 use budget::SwitchBudget;
 use charge::Charge;
@@ -36,6 +37,10 @@ const BELIEF: u64 = 16;
 const PATIENCE: u64 = 4;
 /// Longest such wait, unless twice the expected move is longer.
 const LONGEST_PATIENCE: Nanos = Nanos::from_secs(2);
+/// Part of a higher class's usual burst for which work of a lower one may be in flight.
+const PART_OF_BURST: u64 = 8;
+/// Shortest target for the length of work in flight.
+const SHORTEST_TARGET: Nanos = Nanos(100_000);
 /// Number of slices in the window of a compute limit, unless the shortest quantum is longer than a slice.
 const SLICES: u64 = 10;
 
@@ -49,6 +54,8 @@ pub(crate) struct Told {
     /// Bytes that bound what one session may use: the capacity before fixed memory, the fixed memory, the
     /// managed limit, and the managed memory in use.
     pub(crate) ceilings: [Bytes; 4],
+    /// Targets for the length of work in flight, by class.
+    pub(crate) targets: [Nanos; 3],
 }
 
 /// Points in time at which the timers of a card are due.
@@ -97,6 +104,8 @@ pub(crate) struct Card {
     pub(crate) vacated: Nanos,
     drains: VecDeque<Nanos>,
     usual_drain: Average,
+    /// Usual length of the turns after which a session of each class is idle, in nanoseconds.
+    usual_bursts: [Average; 3],
     /// Usual bandwidth of a session's move, in bytes a second.
     usual_bandwidth: Average,
     /// Drain and bandwidth that count before the first ones were measured.
@@ -124,6 +133,7 @@ impl Card {
             vacated: Nanos::ZERO,
             drains: VecDeque::new(),
             usual_drain: Average::default(),
+            usual_bursts: [Average::default(); 3],
             usual_bandwidth: Average::default(),
             configured: (config.drain_target, config.bandwidth_per_second),
         }
@@ -345,6 +355,26 @@ impl Card {
         if self.drains.len() > DRAINS {
             self.drains.pop_front();
         }
+    }
+
+    /// Records the length of a turn after which a session of a class was idle. A longer one than those that
+    /// matter may contain the time for which nobody asked whether the session was idle.
+    pub(crate) fn bursts_for(&mut self, class: Class, length: Nanos) {
+        let length = length.min(Nanos(self.knobs.window_target.0.saturating_mul(PART_OF_BURST)));
+        self.usual_bursts[class as usize].add(length.0);
+    }
+
+    /// Target for the length of a class's work in flight. While a session of a higher class is on the card, it
+    /// is a part of that one's usual burst, since the burst runs beside the work in flight.
+    pub(crate) fn drain_target(&self, class: Class) -> Nanos {
+        let higher = Class::ALL
+            .into_iter()
+            .filter(|&higher| higher < class && self.index.has_live(higher));
+        let bursts = higher.filter_map(|higher| self.usual_bursts[higher as usize].get());
+        // In steps, since each change is told to all processes.
+        let shortest = bursts.map(|burst| Nanos((burst / PART_OF_BURST + 1).next_power_of_two())).min();
+        let target = self.knobs.window_target;
+        shortest.map_or(target, |shortest| shortest.max(SHORTEST_TARGET).min(target))
     }
 
     /// Returns the durations of the latest drains, oldest first.

@@ -1,7 +1,7 @@
 //! Effects: actions that the decision machine asks the daemon around it for.
 
 use gpushare_proto::page::MemoryRefusal;
-use gpushare_proto::{Bytes, ClientId, Epoch, GateWord, GpuId, RequestId};
+use gpushare_proto::{Bytes, ClientId, Epoch, GateWord, GpuId, Nanos, RequestId};
 use serde::{Deserialize, Serialize};
 
 use super::{Notice, WaitsFor};
@@ -110,5 +110,12 @@ pub enum Effect {
         request: RequestId,
         /// Number of bytes on the card that are free, or would be free if all movable memory left.
         bytes: Bytes,
+    },
+    /// Stores the target for the length of a process's work in flight in its shared page.
+    DrainTarget {
+        /// Identifier of the process that the action is about.
+        client: ClientId,
+        /// Duration after which the work in flight should have ended once the gate is closed.
+        target: Nanos,
     },
 }

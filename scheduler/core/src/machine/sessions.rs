@@ -42,6 +42,8 @@ impl Core {
         let trickle = self.view.config.trickle;
         self.change_share(id, |session| {
             session.share = share;
+            // Its target for work in flight follows its class.
+            session.figures_moved = true;
             session.user = session.user.map(|(user, own)| (user, own.in_class(share.class, trickle)));
         });
     }

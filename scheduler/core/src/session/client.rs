@@ -22,6 +22,8 @@ pub(crate) struct Figures {
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Told {
     pub(crate) flags: u32,
+    /// Target for the length of work in flight.
+    pub(crate) target: Nanos,
     pub(crate) figures: ByGpu<Figures>,
     pub(crate) queued: Option<Place>,
     /// Point in time at which the process was last told its place in the queue.

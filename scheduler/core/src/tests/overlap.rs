@@ -1,12 +1,14 @@
 //! Switches that overlap: where no memory moves, the next session begins before the last one has drained.
 
+use std::collections::BTreeMap;
+
 use gpushare_proto::admin::{Knob, Mode};
 use gpushare_proto::session::Priority;
 use gpushare_proto::{ClientId, GateState, Nanos, Percent, SessionId};
 
 use super::world::{GPU, World, gib, ms, plain};
 use crate::session::drop::LEAD;
-use crate::{Config, Event};
+use crate::{Config, Effect, Event};
 
 const QUANTUM: Nanos = ms(100);
 
@@ -142,4 +144,43 @@ fn limits_beside_each_other_are_kept_though_turns_overlap() {
             assert!((held - limit).abs() < 1.0, "{held}% of {limit}% with drains of {drain}");
         }
     }
+}
+
+/// Targets for the work in flight that processes were told since the last call.
+fn targets(world: &mut World) -> BTreeMap<ClientId, Nanos> {
+    let told = world.pick(|effect| match effect {
+        Effect::DrainTarget { client, target } => Some((client, target)),
+        _ => None,
+    });
+    told.into_iter().collect()
+}
+
+#[test]
+fn work_in_flight_is_an_eighth_of_a_higher_classs_burst_while_one_is_on_the_card() {
+    let usual = plain().drain_target;
+    let mut world = World::new(Config { budget_max: Nanos::from_secs(2), ..plain() });
+    let (_, loops) = world.busy_program(gib(1));
+    assert_eq!(targets(&mut world), [(loops, usual)].into());
+    let (session, bursts) = world.program(gib(1));
+    world.send(Event::Share { session, weight: 100, priority: Priority::High });
+    for _ in 0..5 {
+        world.arrives(bursts);
+        wait_for(&mut world, bursts, true);
+        world.run_for(ms(16));
+        world.goes_idle(bursts);
+        world.run_for(ms(200));
+    }
+    let told = targets(&mut world);
+    assert_eq!(told, [(loops, Nanos(1 << 21)), (bursts, usual)].into(), "2 ms, in the steps that are told");
+    world.dies(bursts);
+    assert_eq!(targets(&mut world), [(loops, usual)].into());
+}
+
+#[test]
+fn a_session_that_waits_for_processes_to_return_gets_no_early_turn_for_it() {
+    let mut world = World::after_restart(Config { budget_max: Nanos::from_secs(2), ..plain() }, [501]);
+    world.set(Knob::Mode(Some(Mode::TimeSliced)));
+    let (session, _) = world.busy_program(gib(1));
+    assert!(world.core.view.is_held_up(session));
+    assert!(!world.core.view.claim(session, GPU).early);
 }

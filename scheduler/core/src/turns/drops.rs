@@ -9,7 +9,7 @@ use crate::events::{Effect, Notice};
 use crate::machine::Core;
 use crate::session::Session;
 use crate::session::drop::{LEAD, PendingDrop, Step};
-use crate::session::lock::Lock;
+use crate::session::lock::{Grant, Lock};
 use crate::turns::backfill::Prospect;
 use crate::view::View;
 
@@ -78,9 +78,10 @@ impl Core {
         let Some(session) = self.view.sessions.get_mut(id) else {
             return;
         };
-        let Some((epoch, is_turn)) = session.lock.grant().map(|grant| (grant.epoch, grant.is_turn)) else {
+        let Some(&Grant { epoch, is_turn, at, .. }) = session.lock.grant() else {
             return;
         };
+        let class = session.share.class;
         let drop = session.lock.dropping();
         let drain = drop.map(PendingDrop::drain);
         let vacated = drop.map_or(self.view.now, PendingDrop::since);
@@ -101,6 +102,9 @@ impl Core {
             if let Some(card) = self.view.cards.get_mut(gpu) {
                 card.vacated = card.vacated.max(vacated);
                 drain.into_iter().for_each(|drain| card.drained(drain, typical.is_some()));
+                if drain.is_none() && is_turn && card.overlaps() {
+                    card.bursts_for(class, self.view.now - at);
+                }
             }
         }
         // Turns are backfilled only where gangs wait.

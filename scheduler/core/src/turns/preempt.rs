@@ -86,7 +86,8 @@ impl Core {
                 let need = Need { early: true, ..self.view.claim(id, gpu) };
                 self.view.occupancy_on(gpu).is_some_and(|occupancy| occupancy.fits(need))
             };
-            if conflicts.iter().all(Vec::is_empty) && !cards.into_iter().all(may_begin) {
+            let waits_for_drains = !cards.is_empty() && cards.into_iter().all(may_begin);
+            if conflicts.iter().all(Vec::is_empty) && !waits_for_drains {
                 continue;
             }
             if let Some(session) = self.view.sessions.get_mut(id) {

@@ -376,6 +376,7 @@ fn effects_reach_somebody(core: &Core, effects: &[Effect]) -> Result<(), Broken>
             Effect::Kill { client } if core.view.recovery.is_awaited(*client) => continue,
             Effect::Gate { client, .. }
             | Effect::Flags { client, .. }
+            | Effect::DrainTarget { client, .. }
             | Effect::Figures { client, .. }
             | Effect::Lease { client, .. }
             | Effect::Refuse { client, .. }

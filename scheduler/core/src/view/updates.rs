@@ -17,6 +17,7 @@ use crate::machine::Core;
 use crate::machine::agenda::Timer;
 use crate::session::Session;
 use crate::session::client::{Client, Figures};
+use crate::session::share::Class;
 use crate::values::gpu_set::GpuSet;
 use crate::view::View;
 use crate::view::figures::present_ceiling;
@@ -42,13 +43,14 @@ type Facts = SmallVec<[(GpuId, Bytes, Bytes); 1]>;
 struct Update {
     client: ClientId,
     flags: Option<u32>,
+    target: Option<Nanos>,
     figures: Changed,
     queued: Option<Option<Place>>,
 }
 
 impl Update {
     fn is_none(&self) -> bool {
-        self.flags.is_none() && self.figures.is_empty() && self.queued.is_none()
+        self.flags.is_none() && self.target.is_none() && self.figures.is_empty() && self.queued.is_none()
     }
 }
 
@@ -108,6 +110,14 @@ impl View {
         flag(contended, FLAG_CONTENDED) | flag(wanted, FLAG_WANTED) | limited
     }
 
+    /// Target for the length of a process's work in flight, the shortest of its cards, if it differs from what
+    /// the process was last told.
+    fn new_drain_target(&self, session: &Session, process: &Client) -> Option<Nanos> {
+        let cards = process.books.keys().filter_map(|gpu| self.cards.get(gpu));
+        let target = cards.map(|card| card.drain_target(session.share.class)).min();
+        target.filter(|&target| target != process.told.target)
+    }
+
     /// Memory figures that differ from those that the process was last told. `facts` caches the session's use
     /// and ceiling by card.
     fn new_figures(&self, session: &Session, process: &Client, facts: &mut Facts) -> Changed {
@@ -141,7 +151,8 @@ impl Core {
             let told = card.state_to_tell();
             let before = std::mem::replace(&mut card.told, told);
             let few = card.index.members.len() <= FEW;
-            if told.users != before.users || (told.ceilings != before.ceilings && few) {
+            let all = (told.users, told.targets) != (before.users, before.targets);
+            if all || (told.ceilings != before.ceilings && few) {
                 self.touch_members(gpu);
             } else if told.ceilings != before.ceilings {
                 card.figures.changed = true;
@@ -261,6 +272,10 @@ impl Core {
             let update = Update {
                 client,
                 flags: (flags != process.told.flags).then_some(flags),
+                target: match session.figures_moved {
+                    true => self.view.new_drain_target(session, process),
+                    false => None,
+                },
                 figures: match session.figures_moved {
                     true => self.view.new_figures(session, process, &mut facts),
                     false => Changed::new(),
@@ -289,6 +304,7 @@ impl Core {
         };
         let told = &mut process.told;
         told.flags = update.flags.unwrap_or(told.flags);
+        told.target = update.target.unwrap_or(told.target);
         told.figures.extend(update.figures.iter().copied());
         if let Some(place) = &update.queued {
             told.queued.clone_from(place);
@@ -296,6 +312,9 @@ impl Core {
         }
         if let Some(flags) = update.flags {
             self.effects.push_back(Effect::Flags { client, flags });
+        }
+        if let Some(target) = update.target {
+            self.effects.push_back(Effect::DrainTarget { client, target });
         }
         for (gpu, figures) in update.figures {
             self.effects.push_back(Effect::Figures {
@@ -324,6 +343,7 @@ impl Card {
             users: self.index.users(),
             line: self.index.line(),
             ceilings: [self.before_fixed(), self.fixed(), taken, limit],
+            targets: Class::ALL.map(|class| self.drain_target(class)),
         }
     }
 }

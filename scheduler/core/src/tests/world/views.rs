@@ -60,7 +60,7 @@ impl World {
         std::mem::take(&mut self.seen)
     }
 
-    pub(super) fn pick<T>(&mut self, part: impl Fn(Effect) -> Option<T>) -> Vec<T> {
+    pub(in crate::tests) fn pick<T>(&mut self, part: impl Fn(Effect) -> Option<T>) -> Vec<T> {
         self.take().into_iter().filter_map(part).collect()
     }
 
