@@ -338,10 +338,14 @@ fn waits() {
     assert_eq!(program.cuEventSynchronize(end), 0);
     assert_eq!(CALLS.load(Ordering::SeqCst), 1);
 
+    assert_eq!(program.cuStreamWriteValue32_v2(second, flag, 0, 0), 0);
+    assert_eq!(program.cuStreamSynchronize(second), 0);
     assert_eq!(program.cuEventRecord(start, first), 0);
-    assert_eq!(program.launch(kernels, "spin", first, &[0, 5_000_000]), 0);
+    assert_eq!(program.launch(kernels, "spin", first, &[flag, u64::MAX]), 0);
     assert_eq!(program.cuCtxRecordEvent(0, end), 0);
     assert_eq!(program.cuEventQuery(end), NOT_READY);
+    std::thread::sleep(std::time::Duration::from_millis(5));
+    assert_eq!(program.cuStreamWriteValue32_v2(second, flag, 1, 0), 0);
     assert_eq!(program.cuEventSynchronize(end), 0);
     let mut milliseconds = 0.0;
     assert_eq!(program.cuEventElapsedTime_v2(&mut milliseconds, start, end), 0);
