@@ -196,10 +196,6 @@ impl CardIndex {
         self.in_turn[ALL].holding <= 1 || self.kept.get() <= capacity
     }
 
-    pub(crate) fn stuck(&self) -> usize {
-        self.in_turn[ALL].stuck as usize
-    }
-
     pub(crate) fn stuck_bytes(&self) -> Bytes {
         self.stuck_bytes.get()
     }

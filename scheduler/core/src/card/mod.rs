@@ -235,10 +235,11 @@ impl Card {
 
     /// Adds the stuck holders to the `away` bytes of overdue processes: the card's absent memory.
     pub(crate) fn absent(&self, away: Bytes) -> Absent {
-        let held = self.index.stuck_bytes();
+        let (held, holders) =
+            (self.index.stuck_bytes(), self.index.in_turn(self.takes_turns()).stuck as usize);
         // Where no memory moves, the memory of overdue processes keeps no session out.
         let away = if self.moves_memory() { away } else { Bytes::ZERO };
-        Absent { holders: self.index.stuck(), held, bytes: held + away }
+        Absent { holders, held, bytes: held + away }
     }
 
     /// Whether all holders that take turns may keep the lock together.
@@ -364,17 +365,19 @@ impl Card {
         self.usual_bursts[class as usize].add(length.0);
     }
 
-    /// Target for the length of a class's work in flight. While a session of a higher class is on the card, it
-    /// is a part of that one's usual burst, since the burst runs beside the work in flight.
+    /// Target for the length of a class's work in flight. While a session of a higher class is on a card where
+    /// switches overlap, it is a part of that one's usual burst, since the burst runs beside the work in flight.
     pub(crate) fn drain_target(&self, class: Class) -> Nanos {
         let higher = Class::ALL
             .into_iter()
             .filter(|&higher| higher < class && self.index.has_live(higher));
         let bursts = higher.filter_map(|higher| self.usual_bursts[higher as usize].get());
         // In steps, since each change is told to all processes.
-        let shortest = bursts.map(|burst| Nanos((burst / PART_OF_BURST + 1).next_power_of_two())).min();
+        let shortest = bursts.map(|burst| Nanos(1 << (burst / PART_OF_BURST).max(1).ilog2())).min();
         let target = self.knobs.window_target;
-        shortest.map_or(target, |shortest| shortest.max(SHORTEST_TARGET).min(target))
+        shortest
+            .filter(|_| self.overlaps())
+            .map_or(target, |shortest| shortest.max(SHORTEST_TARGET).min(target))
     }
 
     /// Returns the durations of the latest drains, oldest first.

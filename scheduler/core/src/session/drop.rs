@@ -104,9 +104,9 @@ impl PendingDrop {
         self
     }
 
-    /// Whether another session may begin beside the drain.
+    /// Whether another session may begin beside the drain. A late one keeps its room.
     pub(crate) const fn gives_way(&self) -> bool {
-        self.gives_way
+        self.gives_way && self.tries == 0
     }
 
     /// Point in time at which the session was asked to give the lock back.
@@ -121,6 +121,11 @@ impl PendingDrop {
     /// Whether the session's gates are open: between two tries, or for the next session to begin beside it.
     pub(crate) const fn is_reopened(&self) -> bool {
         matches!(self.phase, Phase::Reopened { .. })
+    }
+
+    /// Whether the session's gates were closed, however briefly.
+    pub(crate) const fn was_closed(&self) -> bool {
+        self.tries > 0 || !self.is_reopened()
     }
 
     /// Reason why the session does not give the lock back, if it is stuck.

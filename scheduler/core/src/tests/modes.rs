@@ -67,6 +67,9 @@ fn an_idle_session_of_another_weight_takes_no_turns_from_a_busy_one() {
     assert_eq!(world.card().mode, Mode::TimeSliced);
     world.run_for(Nanos::from_secs(3));
     assert!(world.card().handoffs > handoffs + 10);
+    while !world.passes(other) {
+        world.run_for(ms(1));
+    }
     world.goes_idle(other);
     world.run_for(Nanos::from_secs(2));
     assert_eq!(world.card().mode, Mode::Parallel);

@@ -52,7 +52,7 @@ impl View {
     }
 
     /// Whether the next session on all cards of a session may begin before this one has drained.
-    fn overlaps(&self, id: SessionId) -> bool {
+    pub(crate) fn overlaps(&self, id: SessionId) -> bool {
         let mut cards = self.cards.among(self.cards_of(id));
         cards.all(|(_, card)| card.overlaps())
     }
@@ -82,10 +82,13 @@ impl Core {
             return;
         };
         let class = session.share.class;
-        let drop = session.lock.dropping();
+        // A session that went idle before its gates closed was not drained.
+        let drop = session.lock.dropping().filter(|drop| drop.was_closed());
         let drain = drop.map(PendingDrop::drain);
         let vacated = drop.map_or(self.view.now, PendingDrop::since);
-        self.share_overlap(id);
+        let overlap = self.share_overlap(id);
+        // Beside another session its work took longer.
+        let drain = drain.map(|drain| drain - Nanos(overlap.0 / 2));
         let Some(session) = self.view.sessions.get_mut(id) else {
             return;
         };
@@ -114,24 +117,25 @@ impl Core {
         self.notice(Notice::Dropped { session: id, epoch, gpus, drain });
     }
 
-    /// Shares the time for which a drain overlapped with the turn of another session: half of it counts for
-    /// each. Compute limits share at most [`LEAD`], the expected time, so that a process that is slow to answer
+    /// Shares the time for which a drain overlapped with the turn of another session, and returns it: half of it
+    /// counts for each. Compute limits share at most [`LEAD`], the expected time, so that a process that is slow to answer
     /// makes no limit larger.
-    fn share_overlap(&mut self, id: SessionId) {
+    fn share_overlap(&mut self, id: SessionId) -> Nanos {
         let view = &self.view;
         let drop = view.sessions.get(id).and_then(|session| session.lock.dropping());
-        let Some(drop) = drop.filter(|drop| drop.gives_way() && view.overlaps(id)) else {
-            return;
+        let Some(drop) = drop.filter(|_| view.overlaps(id)) else {
+            return Nanos::ZERO;
         };
         let mut beside: SmallVec<[(SessionId, Nanos); 1]> = SmallVec::new();
         for (_, card) in view.cards.among(view.turn_cards(id)) {
-            let others = card.index.holders.iter().filter(|&&other| other != id);
-            let turns = others.filter_map(|&other| {
-                let turn = view.sessions.get(other)?.lock.holding()?;
-                let began_beside = turn.is_turn && turn.at >= drop.since();
-                began_beside.then(|| (other, view.now - turn.at))
-            });
-            beside.extend(turns);
+            for &other in card.index.holders.iter().filter(|&&other| other != id) {
+                let turn = view.sessions.get(other).and_then(|session| session.lock.holding());
+                // A gang holds several of the cards.
+                let is_new = beside.iter().all(|&(known, _)| known != other);
+                if let Some(turn) = turn.filter(|turn| is_new && turn.is_turn && turn.at >= drop.since()) {
+                    beside.push((other, view.now - turn.at));
+                }
+            }
         }
         let longest = beside.iter().map(|&(_, overlap)| overlap).max();
         beside.extend(longest.map(|overlap| (id, overlap)));
@@ -144,6 +148,7 @@ impl Core {
                 }
             }
         }
+        longest.unwrap_or_default()
     }
 
     /// Asks for the lock of holders that no longer fit together on a card. The session that grew stays first,

@@ -12,9 +12,12 @@ use std::cmp::Reverse;
 
 use gpushare_proto::{GpuId, Nanos, SessionId};
 
+use crate::card::Card;
 use crate::card::queue::Need;
 use crate::machine::Core;
+use crate::session::Session;
 use crate::session::lock::Lock;
+use crate::values::gpu_set::GpuSet;
 use crate::view::View;
 
 impl View {
@@ -50,6 +53,16 @@ impl View {
         occupancy.fits(need).then_some(leave)
     }
 
+    /// Whether a session waits only for drains on some cards, beside which an early turn may begin.
+    fn waits_for_drains(&self, id: SessionId, cards: GpuSet) -> bool {
+        let drains = |(_, card): (_, &Card)| card.index.in_turn(card.takes_turns()).dropping > 0;
+        let may_begin = |gpu| {
+            let need = Need { early: true, ..self.claim(id, gpu) };
+            self.occupancy_on(gpu).is_some_and(|occupancy| occupancy.fits(need))
+        };
+        self.overlaps(id) && self.cards.among(cards).any(drains) && cards.into_iter().all(may_begin)
+    }
+
     pub(crate) fn is_leaving(&self, id: SessionId) -> bool {
         let lock = self.sessions.get(id).map(|session| &session.lock);
         lock.is_some_and(|lock| lock.dropping().is_some())
@@ -61,7 +74,7 @@ impl Core {
     /// its cards must allow that.
     pub(crate) fn preempt(&mut self) {
         for id in std::mem::take(&mut self.wakers) {
-            let waits = |session: &crate::session::Session| session.lock.ticket().is_some();
+            let waits = |session: &Session| session.stance().ticket.is_some();
             if !self.view.sessions.get(id).is_some_and(waits) {
                 continue;
             }
@@ -74,20 +87,14 @@ impl Core {
                 .into_iter()
                 .filter_map(|gpu| Some(self.view.cards.get_mut(gpu)?.budget(now, config)));
             // The cheap question first: most sessions that wake on a busy card find its budget spent.
-            if !budgets.all(|budget| budget >= cost) {
+            if !budgets.all(|budget| budget >= cost) || !self.view.is_admissible(id) {
                 continue;
             }
             let conflicts = cards.into_iter().map(|gpu| self.view.in_the_way(id, gpu));
             let Some(conflicts) = conflicts.collect::<Option<Vec<_>>>() else {
                 continue;
             };
-            // Without a conflict it waits for drains, beside which an early turn may begin.
-            let may_begin = |gpu| {
-                let need = Need { early: true, ..self.view.claim(id, gpu) };
-                self.view.occupancy_on(gpu).is_some_and(|occupancy| occupancy.fits(need))
-            };
-            let waits_for_drains = !cards.is_empty() && cards.into_iter().all(may_begin);
-            if conflicts.iter().all(Vec::is_empty) && !waits_for_drains {
+            if conflicts.iter().all(Vec::is_empty) && !self.view.waits_for_drains(id, cards) {
                 continue;
             }
             if let Some(session) = self.view.sessions.get_mut(id) {
