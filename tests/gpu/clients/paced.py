@@ -1,6 +1,7 @@
 """PyTorch programs that tell when each piece of their work began and ended, on the clock that all processes share.
 
-    paced.py train [--batch 16 --ballast-mib 1024]   a training; obeys `train SECONDS`
+    paced.py train [--batch 16 --ballast-mib 1024]   a training; obeys `train SECONDS`, and `paused SECONDS MILLISECONDS
+                                                     MILLISECONDS`: groups of steps that take so long, and a sleep after each
     paced.py infer [--width 4096 --layers 4]         an inference; obeys `bursts COUNT SECONDS MILLISECONDS`: so many bursts,
                                                      one every so many seconds, each of so much work as takes so long alone
 
@@ -41,6 +42,19 @@ class Trainer:
             self.step()
             ends.append(time.monotonic())
         return {"begin": begin, "ends": ends}
+
+    def paused(self, seconds, work_ms, sleep_ms):
+        """Trains as if in turns: nothing is on the card in a sleep. The seconds of the steps of each group."""
+        end, groups = time.monotonic() + seconds, []
+        while not groups or time.monotonic() < end:
+            at, steps = time.monotonic(), []
+            while sum(steps) < work_ms / 1e3:
+                self.step()
+                before, at = at, time.monotonic()
+                steps.append(at - before)
+            groups.append(steps)
+            time.sleep(sleep_ms / 1e3)
+        return {"groups": groups}
 
 
 class Inference:
@@ -94,10 +108,12 @@ def main():
     for word, *values in orders():
         if word == "train":
             said = program.train(float(values[0]))
+        elif word == "paused":
+            said = program.paused(*map(float, values))
         elif word == "bursts":
             said = program.bursts(int(values[0]), float(values[1]), float(values[2]))
         else:
-            raise SystemExit(f"{word}: expected `train SECONDS` or `bursts COUNT SECONDS MILLISECONDS`")
+            raise SystemExit(f"{word}: expected `train`, `paused` or `bursts` with their numbers")
         say(**said)
 
 
