@@ -38,6 +38,7 @@ from groups import (
     smoke,
     switches,
     training,
+    urgent,
     witness,
 )
 from programs import ProgramFailed
@@ -52,6 +53,7 @@ GROUPS = {
     "graph_limits": graph_limits,
     "fairness": fairness,
     "bursts": bursts,
+    "urgent": urgent,
     "switches": switches,
     "gangs": gangs,
     "memory": memory,

@@ -1,0 +1,62 @@
+"""Tests of what the group `urgent` concludes from samples; they need no card."""
+
+import unittest
+
+from groups import urgent
+
+
+class Heard:
+    """Checks and rows as a group tells them."""
+
+    def __init__(self):
+        self.checks, self.rows = {}, {}
+
+    def check(self, name, good, said=""):
+        self.checks[name] = bool(good)
+
+    def row(self, name, value):
+        self.rows[name] = value
+
+    def sample(self, name, value):
+        pass
+
+
+def samples(times_ms, kept=()):
+    found = urgent.Samples()
+    found.times_ms, found.kept = list(times_ms), list(kept)
+    return found
+
+
+class Urgent(unittest.TestCase):
+    def judged(self, judge, **found):
+        heard = Heard()
+        judge(heard, "bursts", {getattr(urgent, way): one for way, one in found.items()})
+        return list(heard.checks.values())
+
+    def test_short_bursts_are_held_against_the_drivers_own(self):
+        own = samples([2.0] * 98 + [10.0] * 2)
+        high = samples([2.0] * 98 + [11.0] * 2, kept=[0.90, 0.95, 0.99])
+        good = self.judged(urgent.judge_short, DRIVER=own, HIGH=high, NORMAL=samples([2.1] * 50))
+        self.assertEqual(good, [True, True, True, True])
+        slow = samples([2.01] * 98 + [11.1] * 2, kept=[0.90, 0.94, 0.99])
+        bad = self.judged(urgent.judge_short, DRIVER=own, HIGH=slow, NORMAL=samples([2.2] * 50))
+        self.assertEqual(bad, [False, False, False, False])
+
+    def test_long_bursts_are_held_against_the_median_alone(self):
+        alone = samples([22.0, 22.0, 60.0])
+        self.assertEqual(self.judged(urgent.judge_long, ALONE=alone, HIGH=samples([30.0] * 98 + [36.0] * 2)), [True, True])
+        self.assertEqual(self.judged(urgent.judge_long, ALONE=alone, HIGH=samples([30.5] * 98 + [36.5] * 2)), [False, False])
+
+    def test_there_are_bursts_enough_for_each_percentile(self):
+        counts = {way: count * urgent.SHORT.rounds for way, count in urgent.SHORT.counts.items()}
+        self.assertGreaterEqual(min(counts[urgent.DRIVER], counts[urgent.HIGH]), 500)
+        self.assertGreaterEqual(counts[urgent.NORMAL], 200)
+        self.assertGreaterEqual(urgent.LONG.counts[urgent.HIGH] * urgent.LONG.rounds, 100)
+
+    def test_bursts_alone_are_known_before_those_beside_a_loop(self):
+        for bursts in (urgent.SHORT, urgent.LONG):
+            self.assertEqual(next(iter(bursts.counts)), urgent.ALONE)
+
+
+if __name__ == "__main__":
+    unittest.main()
