@@ -1,8 +1,8 @@
-"""Tests of what the group `urgent` concludes from samples; they need no card."""
+"""Tests of what the groups `urgent` and `switches` conclude from samples; they need no card."""
 
 import unittest
 
-from groups import urgent
+from groups import switches, urgent
 
 
 class Heard:
@@ -56,6 +56,30 @@ class Urgent(unittest.TestCase):
     def test_bursts_alone_are_known_before_those_beside_a_loop(self):
         for bursts in (urgent.SHORT, urgent.LONG):
             self.assertEqual(next(iter(bursts.counts)), urgent.ALONE)
+
+
+class Switches(unittest.TestCase):
+    def sample(self, share, handoffs=50, seconds=1.0):
+        return switches.Sample("turns of 20ms", [], share, seconds, handoffs, 20.0)
+
+    def test_missing_time_is_divided_by_the_handoffs(self):
+        self.assertAlmostEqual(self.sample(0.95).missing_ms(), 1.0)
+        self.assertAlmostEqual(self.sample(0.9, handoffs=0).missing_ms(), 100.0)
+
+    def test_the_median_of_the_samples_is_judged(self):
+        heard = Heard()
+        shares = [0.90, 0.985, 0.99]
+        switches.judge(heard, switches.LAUNCH_BOUND, "turns of 20ms", list(map(self.sample, shares)))
+        self.assertEqual(list(heard.checks.values()), [True, True])
+        switches.judge(heard, switches.LARGE, "turns of 20ms", list(map(self.sample, [0.90, 0.97, 0.99])))
+        self.assertEqual(list(heard.checks.values()), [True, True, True, False])
+
+    def test_the_drivers_own_and_the_computed_length_are_figures(self):
+        heard = Heard()
+        switches.judge(heard, switches.LARGE, switches.DRIVER, [self.sample(0.5, handoffs=0)])
+        self.assertEqual(heard.checks, {})
+        switches.judge(heard, switches.LARGE, "turns of auto", [self.sample(0.5)])
+        self.assertEqual(heard.checks, {"switches, large products, turns of auto: turns were taken": True})
 
 
 if __name__ == "__main__":
