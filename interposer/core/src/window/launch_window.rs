@@ -3,6 +3,7 @@
 //! ```text
 //!   in flight + its own ≤ W                  go on
 //!   nothing in flight on its stream          go on     (also a launch that another stream waits for)
+//!   its stream runs dry in 0.2 ms            go on     (by the measured cost)
 //!   else wait for the oldest marker of its own stream, then look again
 //!     after 4 × target                       go on     (work in flight may wait for this launch)
 //! ```
@@ -33,6 +34,9 @@ const PAUSE_MIN: Nanos = Nanos(20_000);
 const PAUSE_MAX: Nanos = Nanos(200_000);
 /// Divisor of the target that gives its longest pause.
 const PAUSES: u64 = 8;
+/// Time before the expected end of a stream's work at which the next launch goes on. A thread has to wake up and
+/// launch in it, or the card would be idle between two kernels.
+const HEAD_START: Nanos = Nanos(200_000);
 /// Time limit of a wait, as a multiple of the drain target or of the expected time of the awaited work.
 const LIMIT: u64 = 4;
 /// Longest time for which a launch is held back, as a multiple of the drain target or its default.
@@ -179,7 +183,7 @@ impl Window {
             if !slot.is_marked() || !card.pause(pause) {
                 return;
             }
-            pause = Nanos((pause.0 * 2).min(longest));
+            pause = Nanos((pause.0 * 2).min(longest).min(self.until_dry(slot, card).0.max(PAUSE_MIN.0)));
             looks += 1;
             let looked = card.undisturbed(|| {
                 if self.look(slot, target, card) {
@@ -190,7 +194,8 @@ impl Window {
                 }
             });
             // A process that captures does not wait.
-            if looked.is_none() || self.fits(slot, launch) || self.use_spare() {
+            let fits = || self.fits(slot, launch) || self.until_dry(slot, card) == Nanos::ZERO;
+            if looked.is_none() || fits() || self.use_spare() {
                 return;
             }
             let (limit, overdue) = self.time_limit(slot, target);
@@ -198,6 +203,15 @@ impl Window {
                 return self.let_through(overdue && !completed, card);
             }
         }
+    }
+
+    /// Returns the time until the next launch on a stream should go on, since the stream runs dry soon after.
+    /// [`Nanos::MAX`] if that is not known.
+    fn until_dry(&self, slot: &Slot, card: &impl Card) -> Nanos {
+        let aimd = self.aimd();
+        let last = slot.last_work().filter(|_| aimd.cost() > Nanos::ZERO);
+        let starts_at = last.map(|(began, launches)| began + aimd.drain(launches) - HEAD_START);
+        starts_at.map_or(Nanos::MAX, |at| at - card.now())
     }
 
     /// Returns the time limit of a wait, and whether the awaited work is overdue at that time.

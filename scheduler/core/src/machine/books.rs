@@ -208,7 +208,7 @@ impl Core {
             if listing.shares() != on.listed.shares() || listing.pays.is_some() != on.listed.pays.is_some() {
                 moved.insert(gpu);
             }
-            card.index.list(id, &on.listed, &listing);
+            card.list(id, &on.listed, &listing);
             on.listed = listing;
             self.agenda.look_at(gpu);
         }

@@ -95,10 +95,10 @@ impl Core {
             .among(self.view.in_turns)
             .flat_map(|(_, card)| &card.index.holders);
         for id in holders.copied().collect::<BTreeSet<SessionId>>() {
-            let quantum = self.view.quantum(id, self.view.expected_move(id));
+            let length = self.view.turn_length(id, self.view.expected_move(id));
             if let Some(session) = self.view.sessions.get_mut(id)
                 && let Lock::Holding(grant) = &mut session.lock
-                && grant.clock.shorten(quantum)
+                && grant.clock.shorten(length)
             {
                 self.touch(id);
             }

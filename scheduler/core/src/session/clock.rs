@@ -9,13 +9,14 @@ pub(crate) struct Clock {
     starts: Nanos,
     /// Point in time by which a backfilled turn ends.
     limit: Option<Nanos>,
+    ended_early: bool,
 }
 
 impl Clock {
     /// Creates the clock of a grant at the time `now`. The quantum begins when the memory is in, or after the
     /// duration `patience`. A backfilled turn ends at the time `limit` at the latest.
     pub(crate) fn granted(now: Nanos, quantum: Nanos, patience: Nanos, limit: Option<Nanos>) -> Self {
-        Self { quantum, starts: now + patience, limit }
+        Self { quantum, starts: now + patience, limit, ended_early: false }
     }
 
     /// Starts the quantum at the time `now`, since the memory is in, unless the quantum has already begun.
@@ -34,6 +35,12 @@ impl Clock {
     pub(crate) fn end_at(&mut self, now: Nanos) {
         self.starts = now - self.quantum;
         self.quantum = now - self.starts;
+        self.ended_early = true;
+    }
+
+    /// Whether the quantum was ended before its time.
+    pub(crate) const fn ended_early(&self) -> bool {
+        self.ended_early
     }
 
     /// Whether the turn is backfilled: it ends when a gang can begin.

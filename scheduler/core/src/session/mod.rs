@@ -48,6 +48,8 @@ pub(crate) struct Session {
     pub(crate) urgent: bool,
     /// Point in time at which the session last gave the lock back, and whether it had been asked to.
     pub(crate) left: Option<(Nanos, bool)>,
+    /// Number of turns in a row that the session used up: it still had work at their ends.
+    pub(crate) used_up: u32,
     /// Whether the session accepts no more processes.
     pub(crate) closed: bool,
     pub(crate) clients: SmallMap<ClientId, Client>,
@@ -79,6 +81,7 @@ impl Session {
             compute: ComputeLimits::default(),
             urgent: false,
             left: None,
+            used_up: 0,
             closed: false,
             clients: SmallMap::default(),
             lock: Lock::Idle,

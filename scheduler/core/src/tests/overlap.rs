@@ -81,8 +81,75 @@ fn a_session_that_slept_begins_at_once_and_no_gate_but_its_own_stays_open() {
     assert_eq!(world.open(&[loops, sleeps]), [false, true], "8 ms of work end beside it");
     world.run_for(ms(3));
     world.goes_idle(sleeps);
-    world.run_for(ms(6));
-    assert_eq!(world.open(&[loops, sleeps]), [true, false]);
+    assert_eq!(
+        world.open(&[loops, sleeps]),
+        [true, false],
+        "its turn goes on, though 5 ms of its work are left"
+    );
+}
+
+#[test]
+fn an_interrupted_turn_goes_on_before_the_turns_of_those_who_had_more() {
+    let mut world = World::new(Config { budget_max: Nanos::from_secs(2), ..plain() });
+    world.set(Knob::Mode(Some(Mode::TimeSliced)));
+    let [(_, a), (heavy, b)] = two_programs(&mut world, ms(8));
+    let (session, sleeps) = world.program(gib(1));
+    world.send(Event::Share { session, weight: 100, priority: Priority::High });
+    world.send(Event::Share { session: heavy, weight: 300, priority: Priority::Normal });
+    world.run_for(Nanos::from_secs(5));
+    wait_for(&mut world, a, true);
+    wait_for(&mut world, a, false);
+    wait_for(&mut world, b, true);
+    world.run_for(ms(10));
+    world.arrives(sleeps);
+    assert_eq!(world.open(&[a, b, sleeps]), [false, false, true]);
+    world.run_for(ms(1));
+    world.goes_idle(sleeps);
+    assert_eq!(world.open(&[a, b, sleeps]), [false, true, false]);
+}
+
+#[test]
+fn turns_double_while_they_are_used_up_and_begin_again_with_one_quantum_after_a_pause() {
+    let mut world = World::new(plain());
+    world.set(Knob::Mode(Some(Mode::TimeSliced)));
+    let [(session, a), (_, b)] = two_programs(&mut world, ms(2));
+    let turn = |world: &mut World| {
+        wait_for(world, a, false);
+        wait_for(world, a, true);
+        let grant = world.core.view.sessions.get(session).unwrap().lock.holding().unwrap();
+        (grant.at, grant.clock.lasts(grant.at))
+    };
+    // The quantum is the shortest one as soon as it is known what a switch loses.
+    world.run_for(Nanos::from_secs(1));
+    assert_eq!(turn(&mut world).1, ms(80));
+    world.habits(a).busy = false;
+    world.goes_idle(a);
+    wait_for(&mut world, b, true);
+    world.habits(a).busy = true;
+    world.arrives(a);
+    let (began, length) = turn(&mut world);
+    assert_eq!(length, ms(20));
+    wait_for(&mut world, a, false);
+    let renewed = world.now - began;
+    assert!(renewed >= ms(139) && renewed <= ms(141), "20, 40 and 80 ms, until it had as much: {renewed}");
+    assert_eq!(turn(&mut world).1, ms(80));
+}
+
+#[test]
+fn each_counts_half_of_what_both_had_also_if_the_entrant_is_idle_first() {
+    let mut world = World::new(Config { budget_max: Nanos::from_secs(2), ..plain() });
+    world.set(Knob::Mode(Some(Mode::TimeSliced)));
+    let (looping, loops) = world.busy_program(gib(1));
+    let (sleeping, sleeps) = world.program(gib(1));
+    world.habits(loops).drain = ms(8);
+    world.run_for(Nanos::from_secs(1));
+    let held = |world: &mut World| [looping, sleeping].map(|session| world.view(session).held_ns);
+    let before = held(&mut world);
+    world.arrives(sleeps);
+    world.run_for(ms(4));
+    world.goes_idle(sleeps);
+    let after = held(&mut world);
+    assert_eq!([after[0] - before[0], after[1] - before[1]], [ms(2), ms(2)]);
 }
 
 #[test]
@@ -157,7 +224,7 @@ fn targets(world: &mut World) -> BTreeMap<ClientId, Nanos> {
 }
 
 #[test]
-fn work_in_flight_is_an_eighth_of_a_higher_classs_burst_while_one_is_on_the_card() {
+fn work_in_flight_is_a_sixteenth_of_a_higher_classs_burst_while_one_is_on_the_card() {
     let usual = plain().drain_target;
     let mut world = World::new(Config { budget_max: Nanos::from_secs(2), ..plain() });
     let (_, loops) = world.busy_program(gib(1));
@@ -172,7 +239,7 @@ fn work_in_flight_is_an_eighth_of_a_higher_classs_burst_while_one_is_on_the_card
         world.run_for(ms(200));
     }
     let told = targets(&mut world);
-    assert_eq!(told, [(loops, Nanos(1 << 20)), (bursts, usual)].into(), "2 ms, in the steps that are told");
+    assert_eq!(told, [(loops, Nanos(1 << 19)), (bursts, usual)].into(), "1 ms, in the steps that are told");
     world.dies(bursts);
     assert_eq!(targets(&mut world), [(loops, usual)].into());
 }

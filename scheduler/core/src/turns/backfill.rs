@@ -150,7 +150,7 @@ impl<'a> Prospect<'a> {
         match grant.clock.earliest_end(now) {
             end if end > now => end,
             _ if self.makes_way(id).is_some() => now,
-            _ => now + view.quantum(id, Nanos::ZERO),
+            _ => now + view.turn_length(id, Nanos::ZERO),
         }
     }
 }

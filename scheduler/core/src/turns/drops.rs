@@ -1,16 +1,17 @@
 //! Drops (requests for the lock) and their ends: holders that no longer fit together, quanta that are over,
 //! late drops, and the release of drained locks.
 
-use gpushare_proto::{GpuId, Nanos, SessionId};
+use gpushare_proto::{Bytes, GpuId, Nanos, SessionId};
 use smallvec::SmallVec;
 
-use crate::card::queue;
+use crate::card::queue::{self, Need, Occupancy};
 use crate::events::{Effect, Notice};
 use crate::machine::Core;
 use crate::session::Session;
 use crate::session::drop::{LEAD, PendingDrop, Step};
 use crate::session::lock::{Grant, Lock};
 use crate::turns::backfill::Prospect;
+use crate::values::gpu_set::GpuSet;
 use crate::view::View;
 
 /// Decision on a holder whose quantum is over.
@@ -56,6 +57,51 @@ impl View {
         let mut cards = self.cards.among(self.cards_of(id));
         cards.all(|(_, card)| card.overlaps())
     }
+
+    /// Sessions whose drain overlapped with a turn of this one, or the other way round, and for how long.
+    fn overlaps_with(&self, id: SessionId) -> SmallVec<[(SessionId, Nanos); 2]> {
+        let mut overlaps: SmallVec<[(SessionId, Nanos); 2]> = SmallVec::new();
+        let cards = self.cards.among(self.turn_cards(id));
+        for &other in cards.flat_map(|(_, card)| &card.index.holders).filter(|&&other| other != id) {
+            // A gang holds several of the cards.
+            if overlaps.iter().all(|&(known, _)| known != other) {
+                overlaps.extend(self.overlap(id, other).map(|overlap| (other, overlap)));
+            }
+        }
+        overlaps
+    }
+
+    /// Whether a session that was asked for its lock before the end of its quantum may keep it: it goes before
+    /// all that wait, and has room as for a new turn.
+    fn may_go_on(&self, id: SessionId) -> bool {
+        let interrupted = |session: &&Session| match &session.lock {
+            Lock::Dropping(grant, drop) => {
+                grant.clock.ended_early() && drop.tries() == 0 && drop.stuck().is_none()
+            }
+            _ => false,
+        };
+        let session = self.sessions.get(id).filter(interrupted);
+        let Some(session) = session.filter(|session| session.may_run() && !session.is_throttled()) else {
+            return false;
+        };
+        session.turn_cards(self.in_turns).into_iter().all(|gpu| {
+            let is_first = self.first_on(gpu).is_none_or(|first| self.goes_before(id, first));
+            let mut others = self.occupancy_on(gpu).unwrap_or(Occupancy::empty(0, Bytes::ZERO));
+            others.end_drain(self.need(id, gpu));
+            is_first && others.fits(Need { bytes: self.need(id, gpu), early: false })
+        })
+    }
+
+    /// Duration for which the drain of one of two sessions and a later turn of the other have overlapped.
+    fn overlap(&self, one: SessionId, other: SessionId) -> Option<Nanos> {
+        let beside = |leaver: SessionId, entrant: SessionId| {
+            let drop = self.sessions.get(leaver)?.lock.dropping()?;
+            let turn = self.sessions.get(entrant)?.lock.grant()?;
+            let begins = turn.is_turn && turn.at >= drop.since() && self.overlaps(leaver);
+            begins.then(|| self.now - turn.at)
+        };
+        beside(one, other).or_else(|| beside(other, one))
+    }
 }
 
 impl Core {
@@ -86,14 +132,19 @@ impl Core {
         let drop = session.lock.dropping().filter(|drop| drop.was_closed());
         let drain = drop.map(PendingDrop::drain);
         let vacated = drop.map_or(self.view.now, PendingDrop::since);
-        let overlap = self.share_overlap(id);
+        let overlaps = self.view.overlaps_with(id);
+        self.share_overlaps(id, &overlaps);
+        let overlap = overlaps.iter().map(|&(_, overlap)| overlap).max().unwrap_or_default();
         // Beside another session its work took longer.
-        let drain = drain.map(|drain| drain - Nanos(overlap.0 / 2));
+        let drain = drain.map(|drain| drain - Nanos(overlap.min(drain).0 / 2));
         let Some(session) = self.view.sessions.get_mut(id) else {
             return;
         };
         session.shut();
         session.left = Some((self.view.now, drain.is_some()));
+        if drain.is_none() {
+            session.used_up = 0;
+        }
         // A holder without a turn may still bring its memory in, which makes its drain long.
         let typical = drain.filter(|&drain| is_turn || drain <= self.view.config.drain_target);
         for (_, on) in session.cards.iter_mut().filter(|(_, on)| on.is_attached()) {
@@ -105,11 +156,15 @@ impl Core {
             if let Some(card) = self.view.cards.get_mut(gpu) {
                 card.vacated = card.vacated.max(vacated);
                 drain.into_iter().for_each(|drain| card.drained(drain, typical.is_some()));
+                if drain.is_some() && !overlap.is_zero() {
+                    card.overlapped(overlap);
+                }
                 if drain.is_none() && is_turn && card.overlaps() {
                     card.bursts_for(class, self.view.now - at);
                 }
             }
         }
+        self.let_interrupted_go_on(gpus);
         // Turns are backfilled only where gangs wait.
         if self.view.cards.among(cards).any(|(_, card)| card.index.has_gangs()) {
             self.end_backfill(self.view.tied(cards));
@@ -117,29 +172,13 @@ impl Core {
         self.notice(Notice::Dropped { session: id, epoch, gpus, drain });
     }
 
-    /// Shares the time for which a drain overlapped with the turn of another session, and returns it: half of it
-    /// counts for each. Compute limits share at most [`LEAD`], the expected time, so that a process that is slow to answer
-    /// makes no limit larger.
-    fn share_overlap(&mut self, id: SessionId) -> Nanos {
-        let view = &self.view;
-        let drop = view.sessions.get(id).and_then(|session| session.lock.dropping());
-        let Some(drop) = drop.filter(|_| view.overlaps(id)) else {
-            return Nanos::ZERO;
-        };
-        let mut beside: SmallVec<[(SessionId, Nanos); 1]> = SmallVec::new();
-        for (_, card) in view.cards.among(view.turn_cards(id)) {
-            for &other in card.index.holders.iter().filter(|&&other| other != id) {
-                let turn = view.sessions.get(other).and_then(|session| session.lock.holding());
-                // A gang holds several of the cards.
-                let is_new = beside.iter().all(|&(known, _)| known != other);
-                if let Some(turn) = turn.filter(|turn| is_new && turn.is_turn && turn.at >= drop.since()) {
-                    beside.push((other, view.now - turn.at));
-                }
-            }
-        }
-        let longest = beside.iter().map(|&(_, overlap)| overlap).max();
-        beside.extend(longest.map(|overlap| (id, overlap)));
-        for (sharer, overlap) in beside {
+    /// Shares the time for which a drain and turns of other sessions overlapped when one of them ends: half of it
+    /// counts for each. Compute limits share at most [`LEAD`], the expected time, so that a process that is
+    /// slow to answer makes no limit larger.
+    fn share_overlaps(&mut self, id: SessionId, overlaps: &[(SessionId, Nanos)]) {
+        let longest = overlaps.iter().map(|&(_, overlap)| overlap).max();
+        let own = longest.map(|overlap| (id, overlap));
+        for (sharer, overlap) in overlaps.iter().copied().chain(own) {
             if let Some(session) = self.view.sessions.get_mut(sharer) {
                 session.usage.share_turn(Nanos(overlap.0 / 2));
                 if session.is_limited() {
@@ -148,7 +187,25 @@ impl Core {
                 }
             }
         }
-        longest.unwrap_or_default()
+    }
+
+    /// Takes the drop of a session back whose quantum on some of the cards was ended for an early turn, if that
+    /// turn is over: the session goes on with a new quantum.
+    fn let_interrupted_go_on(&mut self, gpus: GpuSet) {
+        let cards = self.view.cards.among(gpus);
+        let mut others = cards.flat_map(|(_, card)| &card.index.holders).copied();
+        let Some(id) = others.find(|&other| self.view.may_go_on(other)) else {
+            return;
+        };
+        drop(others);
+        let clock = self.view.clock(id, false, None);
+        if let Some(session) = self.view.sessions.get_mut(id)
+            && let Lock::Dropping(grant, _) = &session.lock
+        {
+            let grant = Grant { clock, ..*grant };
+            session.open(grant.epoch, false, &mut self.effects);
+            self.set_lock(id, Lock::Holding(grant));
+        }
     }
 
     /// Asks for the lock of holders that no longer fit together on a card. The session that grew stays first,
@@ -188,6 +245,10 @@ impl Core {
             // The order of users and classes counts what was charged.
             self.charge_so_far(id);
             self.recount(id);
+        }
+        if let Some(session) = self.view.sessions.get_mut(id) {
+            let ended_early = session.lock.holding().is_some_and(|grant| grant.clock.ended_early());
+            session.used_up = session.used_up.saturating_add(u32::from(!ended_early));
         }
         let wanted = self.view.turn_cards(id).and(self.view.wanted);
         wanted.into_iter().for_each(|gpu| self.raise_floors(gpu, branch));

@@ -19,6 +19,9 @@ use crate::turns::backfill::Prospect;
 use crate::values::gpu_set::GpuSet;
 use crate::view::View;
 
+/// Largest number of times that turns double. The others wait that much longer for theirs.
+const DOUBLINGS: u32 = 2;
+
 /// Reason for which a session gets the lock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Occasion {
@@ -119,7 +122,28 @@ impl View {
             true => (self.expected_move(id), self.move_patience(id)),
             false => (Nanos::ZERO, Nanos::ZERO),
         };
-        Clock::granted(self.now, self.quantum(id, expected), patience, limit)
+        Clock::granted(self.now, self.turn_length(id, expected), patience, limit)
+    }
+
+    /// Length of a session's next turn: its quantum. Where switches overlap, it doubles with each turn in a row
+    /// that the session used up, at most [`DOUBLINGS`] times.
+    pub(crate) fn turn_length(&self, id: SessionId, expected_move: Nanos) -> Nanos {
+        let times = self.sessions.get(id).map_or(0, |session| session.used_up.min(DOUBLINGS));
+        self.doubled(id, self.quantum(id, expected_move), times)
+    }
+
+    /// Longest turn that a session can have.
+    pub(crate) fn longest_turn(&self, id: SessionId, expected_move: Nanos) -> Nanos {
+        self.doubled(id, self.quantum(id, expected_move), DOUBLINGS)
+    }
+
+    fn doubled(&self, id: SessionId, quantum: Nanos, times: u32) -> Nanos {
+        let is_fixed = |(_, card): (_, &Card)| card.has_fixed_quantum();
+        if !self.overlaps(id) || self.cards.among(self.cards_of(id)).any(is_fixed) {
+            return quantum;
+        }
+        let longest = self.config.quantum_max.max(quantum);
+        Nanos(quantum.0.saturating_mul(1 << times)).min(longest)
     }
 
     pub(crate) fn quantum(&self, id: SessionId, expected_move: Nanos) -> Nanos {
@@ -171,11 +195,11 @@ impl View {
         times.max().unwrap_or_default()
     }
 
-    /// Quantum of the next turn on a card: of the first session in its queue, else of one that moves no
+    /// Length of the next turn on a card: of the first session in its queue, else of one that moves no
     /// memory.
     pub(crate) fn next_quantum(&self, card: &Card) -> Nanos {
         match card.groups.in_order(|_| true).next() {
-            Some(id) => self.quantum(id, self.expected_move(id)),
+            Some(id) => self.turn_length(id, self.expected_move(id)),
             None => card.quantum(Nanos::ZERO, &self.config),
         }
     }

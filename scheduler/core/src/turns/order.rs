@@ -201,15 +201,28 @@ impl View {
 
     /// Whether a holder whose quantum is over releases the lock for a waiter on a card.
     pub(crate) fn yields_to(&self, id: SessionId, first: SessionId, gpu: GpuId) -> bool {
-        let (holder, waiter) = (self.sessions.get(id), self.sessions.get(first));
-        let (Some(holder), Some(waiter), Some(card)) = (holder, waiter, self.cards.get(gpu)) else {
+        let Some(card) = self.cards.get(gpu) else {
             return true;
         };
         // Charge that the holder will have added by the end of its drain.
         let enough = self.drain_on(id, gpu, card) + Nanos(self.quantum(id, Nanos::ZERO).0 / 2);
-        let level = self.parting(holder, waiter);
-        let ahead = self.lag(first, level) - self.lag(id, level);
-        waiter.urgent || ahead < distance(self.share_at(holder, level), enough)
+        !self.is_behind(id, first, enough)
+    }
+
+    /// Whether a session goes before the first waiter, by their virtual times of now.
+    pub(crate) fn goes_before(&self, id: SessionId, first: SessionId) -> bool {
+        self.is_behind(id, first, Nanos::ZERO)
+    }
+
+    /// Whether a holder's virtual time would be at most that of a waiter without early turn, also after it was
+    /// charged for `more` time.
+    fn is_behind(&self, id: SessionId, waiter: SessionId, more: Nanos) -> bool {
+        let (Some(holder), Some(waits)) = (self.sessions.get(id), self.sessions.get(waiter)) else {
+            return false;
+        };
+        let level = self.parting(holder, waits);
+        let ahead = self.lag(waiter, level) - self.lag(id, level);
+        !waits.urgent && ahead >= distance(self.share_at(holder, level), more)
     }
 
     /// Returns the first session in the order of turns that waits for a turn on a card.

@@ -72,7 +72,7 @@ impl View {
         let turn = |id: SessionId| {
             let brought = self.expected_move(id);
             let switch = card.switch_time(brought, &self.config);
-            (self.quantum(id, brought), switch)
+            (self.longest_turn(id, brought), switch)
         };
         let (quantum, switch) = turn(id);
         let members = card.index.members.iter().copied();

@@ -55,7 +55,7 @@ impl Core {
         };
         let counts = |other| other == id || self.view.is_admissible(other);
         let line = self.view.in_line(cards, None, counts).take_while(|&other| other != id);
-        let turn = |other| (other, self.view.quantum(other, self.view.expected_move(other)));
+        let turn = |other| (other, self.view.turn_length(other, self.view.expected_move(other)));
         Some(Waiting {
             reason,
             holders: holders.into_iter().filter_map(rest).collect(),

@@ -48,17 +48,18 @@ fn kernels_of_500_us() {
 fn kernels_of_50_ms_go_one_by_one() {
     let (window, seen) = run(&Model::default(), 400, |_| Step::new(50 * MILLI));
     assert_eq!(window.aimd().window(), 1);
-    assert!(seen.drain <= Nanos(50 * MILLI), "{seen:?}");
+    // The next one is launched 0.2 ms before the end, so the card is never idle.
+    assert!(seen.drain <= Nanos(50_300 * MICRO), "{seen:?}");
     // The controller knows how long a drop takes then.
     assert!((50 * MILLI..51 * MILLI).contains(&window.aimd().drain(1).0), "{:?}", window.aimd());
-    assert_never_dry(&seen);
+    assert_eq!(seen.idle, 0, "{seen:?}");
 }
 
 #[test]
 fn kernels_of_200_ms_go_one_by_one_too() {
     let (window, seen) = run(&Model::default(), 2_000, |_| Step::new(200 * MILLI));
     assert_eq!(window.aimd().window(), 1);
-    assert!(seen.drain <= Nanos(200 * MILLI), "{seen:?}");
+    assert!(seen.drain <= Nanos(200_300 * MICRO), "{seen:?}");
 }
 
 #[test]
@@ -123,10 +124,11 @@ fn graphs_count_as_their_kernels() {
     let (window, seen) = run(&Model::default(), 2_000, |_| graph);
     assert!((1_500..=2_100).contains(&window.aimd().window()), "{:?}", window.aimd());
     assert!(seen.drain <= Nanos(NEAR.0), "{seen:?}");
-    // A graph that is larger than the window goes alone.
+    // A graph that is larger than the window goes alone until shortly before its end.
     let large = Step { size: 20_000, ..Step::new(100 * MILLI) };
     let (_, seen) = run(&Model::default(), 200, |_| large);
-    assert_eq!(seen.drain, Nanos(100 * MILLI));
+    assert!(seen.drain <= Nanos(100_300 * MICRO), "{seen:?}");
+    assert_eq!(seen.idle, 0, "{seen:?}");
 }
 
 /// The launches wait for one that comes later, and are more than a new window admits.
