@@ -44,6 +44,9 @@ pub const FLAG_LIMITED: u32 = 4;
 /// Flag in [`Page::flags`], set by the process itself: a stream capture has begun and not ended. The process
 /// notes which of its streams get work meanwhile.
 pub const FLAG_CAPTURING: u32 = 8;
+/// Flag in [`Page::flags`]: switches on the cards of this process overlap, so they cost little. A process gives
+/// the lock back after a shorter pause.
+pub const FLAG_OVERLAPPING: u32 = 16;
 
 /// State of a process's gate, which decides whether a thread that submits work passes or sleeps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -135,7 +138,7 @@ impl LeaseRow {
 pub struct Page {
     /// State of the process's gate, a [`GateWord`].
     pub gate: AtomicU32,
-    /// Bit set of [`FLAG_CONTENDED`], [`FLAG_WANTED`], [`FLAG_LIMITED`] and [`FLAG_CAPTURING`].
+    /// Bit set of [`FLAG_CONTENDED`], [`FLAG_WANTED`], [`FLAG_LIMITED`], [`FLAG_CAPTURING`] and [`FLAG_OVERLAPPING`].
     pub flags: AtomicU32,
     /// Version of the shared page's layout, [`PAGE_LAYOUT`].
     pub layout: AtomicU32,

@@ -10,7 +10,8 @@
 //! The daemon uses sockets that systemd passes instead, if they are at these paths. These stay when the
 //! daemon ends. Connections queue up in them until the next daemon takes them over.
 //!
-//! A file at a socket's path is replaced only if it is a socket on which no process listens. The lock decides between daemons that start together: one serves, and the others report its pid.
+//! A file at a socket's path is replaced only if it is a socket on which no process listens. The lock decides
+//! between daemons that start together: one serves, and the others report its pid.
 
 use std::fs::{self, File, Permissions};
 use std::io;

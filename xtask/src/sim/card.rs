@@ -26,6 +26,7 @@ pub(super) struct Card {
     capacity: Bytes,
     bandwidth: Bytes,
     thrashing: f64,
+    slicing: f64,
     /// Work that each working session was given so far, up to `since`.
     given: Work,
     since: Nanos,
@@ -61,6 +62,7 @@ impl Card {
             capacity: machine.capacity,
             bandwidth: machine.bandwidth,
             thrashing: machine.thrashing,
+            slicing: machine.slicing,
             given: 0.0,
             since: Nanos::ZERO,
             jobs: BTreeMap::new(),
@@ -77,7 +79,8 @@ impl Card {
     /// How long a nanosecond of work takes each of those who work.
     fn slowness(&self) -> f64 {
         let thrashes = self.working_set > self.capacity;
-        self.jobs.len() as f64 * if thrashes { self.thrashing } else { 1.0 }
+        let several = self.jobs.len() as f64 * if self.jobs.len() > 1 { self.slicing } else { 1.0 };
+        several * if thrashes { self.thrashing } else { 1.0 }
     }
 
     /// Gives work up to `now`.
@@ -236,6 +239,7 @@ mod tests {
             bandwidth: Bytes(10_000_000_000),
             window: ms(10),
             thrashing: 3.0,
+            slicing: 1.0,
         })
     }
 
@@ -254,6 +258,17 @@ mod tests {
         assert_eq!(card.next_end(), Some(ms(60)));
         assert_eq!(card.stop(ms(55), 2), 25e6);
         assert_eq!(card.next_end(), None);
+    }
+
+    #[test]
+    fn changes_between_two_who_work_at_once_take_time_too() {
+        let mut card = card();
+        card.slicing = 1.5;
+        card.start(ms(0), 1, WORK, GB);
+        card.start(ms(10), 2, WORK, GB);
+        assert_eq!(card.next_end(), Some(ms(70)), "20 ms are left of the first, at a third of the speed");
+        card.stop(ms(40), 2);
+        assert_eq!(card.next_end(), Some(ms(50)));
     }
 
     #[test]

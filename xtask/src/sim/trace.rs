@@ -36,6 +36,8 @@ const BUILT_IN: [(&str, &str); 5] = [
 /// (docs/results/scheduling.md; measured on the simulated card, since no real one was ever oversubscribed
 /// here).
 const THRASHING: f64 = 54.52 / 10.05;
+/// By docs/results/scheduling.md: one loop ÷ two equal ones at once.
+const SLICING: f64 = 1.0 / 0.92;
 
 /// Sessions and machine of a simulation.
 #[derive(Clone, Debug)]
@@ -62,6 +64,8 @@ pub(super) struct Machine {
     pub(super) window: Nanos,
     /// How much longer everything takes where what runs does not fit.
     pub(super) thrashing: f64,
+    /// How much longer everything takes where several sessions have work, since the driver changes between them.
+    pub(super) slicing: f64,
 }
 
 #[derive(Deserialize)]
@@ -76,6 +80,7 @@ struct File {
     bandwidth: Option<Text<Bytes>>,
     window: Option<Text<Nanos>>,
     thrashing: Option<f64>,
+    slicing: Option<f64>,
     sessions: Vec<Group>,
 }
 
@@ -171,9 +176,11 @@ impl Trace {
             bandwidth: file.bandwidth.map_or(usual.bandwidth, |text| text.0),
             window: file.window.map_or(usual.window, |text| text.0),
             thrashing: file.thrashing.unwrap_or(usual.thrashing),
+            slicing: file.slicing.unwrap_or(usual.slicing),
         };
         ensure!(!machine.bandwidth.is_zero(), "in the trace {name} nothing can move: bandwidth is 0");
         ensure!(machine.thrashing >= 1.0, "in the trace {name} thrashing makes work faster");
+        ensure!(machine.slicing >= 1.0, "in the trace {name} slicing makes work faster");
         let mut tenants = Vec::new();
         let mut dealt = 0;
         for group in &file.sessions {
@@ -206,6 +213,7 @@ impl Machine {
             bandwidth: Bytes(50_000_000_000),
             window: Nanos::from_millis(10),
             thrashing: THRASHING,
+            slicing: SLICING,
         }
     }
 

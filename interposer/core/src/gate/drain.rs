@@ -21,7 +21,7 @@ use std::sync::Mutex;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use gpushare_proto::page::{FLAG_WANTED, Page};
+use gpushare_proto::page::{FLAG_OVERLAPPING, FLAG_WANTED, Page};
 use gpushare_proto::tenant::TenantRequest;
 use gpushare_proto::{GateState, GateWord, Nanos};
 use gpushare_sys::{bell, clock};
@@ -84,7 +84,37 @@ pub(crate) struct Drainer {
     pub(crate) contexts: &'static Contexts,
     pub(crate) memory: &'static Memory,
     pub(crate) gate: &'static Gatekeeper,
-    pub(crate) grace: Grace,
+    pub(crate) graces: Graces,
+}
+
+/// Idle graces of the process, which are learned apart.
+#[derive(Debug)]
+pub(crate) struct Graces {
+    usual: Grace,
+    /// Where switches overlap, so that a wrong release costs little.
+    overlapping: Grace,
+}
+
+impl Default for Graces {
+    fn default() -> Self {
+        Self { usual: Grace::default(), overlapping: Grace::overlapping() }
+    }
+}
+
+impl Graces {
+    /// Judges the last release by the point in time at which a thread `wanted` the lock again.
+    fn judge(&mut self, wanted: Nanos) {
+        self.usual.judge(wanted);
+        self.overlapping.judge(wanted);
+    }
+
+    fn under(&mut self, flags: u32) -> &mut Grace {
+        if flags & FLAG_OVERLAPPING == 0 {
+            &mut self.usual
+        } else {
+            &mut self.overlapping
+        }
+    }
 }
 
 impl Drainer {
@@ -131,7 +161,7 @@ impl Drainer {
 
     fn bring_in(&mut self, page: &'static Page, word: GateWord) {
         let since = Instant::now();
-        self.grace.judge(self.gate.waiters.since());
+        self.graces.judge(self.gate.waiters.since());
         let mut moving = MoveIn::new(self.driver, self.contexts, self.memory);
         // The driver forbids moves during a capture. A process that met its daemon again may be in one.
         let moved = self.is_capturing()
@@ -146,9 +176,10 @@ impl Drainer {
     }
 
     fn watch_idle(&mut self, page: &'static Page, word: GateWord) {
-        self.grace.judge(self.gate.waiters.since());
+        self.graces.judge(self.gate.waiters.since());
+        let flags = page.flags.load(Ordering::Acquire);
         let entries = GATE.entries();
-        let quiet = stays(page, word, self.grace.span().into());
+        let quiet = stays(page, word, self.graces.under(flags).span().into());
         let quiet = quiet && GATE.entries() == entries && GATE.is_empty();
         if !quiet || self.is_capturing() {
             return;
@@ -156,12 +187,13 @@ impl Drainer {
         let (idle, since) = (word.with(GateState::Idle), Instant::now());
         if !exchange(page, word, idle) || !self.drained(page, idle) {
             // A thread reopened the gate, or the daemon closed it.
-            self.grace.extend();
+            self.graces.under(flags).extend();
             return;
         }
         let (closed, drain) = (word.with(GateState::Closed), Nanos::from(since.elapsed()));
-        if stays(page, idle, self.grace.pause_after(drain).into()) && exchange(page, idle, closed) {
-            self.grace.note_release(clock::monotonic());
+        let pause = self.graces.under(flags).pause_after(drain);
+        if stays(page, idle, pause.into()) && exchange(page, idle, closed) {
+            self.graces.under(flags).note_release(clock::monotonic());
             self.gate.answered.note(page, closed);
             self.send(page, &TenantRequest::Released { word, drain });
         }

@@ -24,7 +24,7 @@ use gpushare_proto::tenant::TenantRequest;
 use crate::daemon::{Daemon, address::Address};
 use crate::driver::types::{CUDA_ERROR_SYSTEM_NOT_READY, CUdevice, CUresult};
 use crate::driver::{Driver, contexts::Contexts, dynlink::LIBCUDA};
-use crate::gate::{drain::Drainer, idle::Grace, page, reset, wait::Gatekeeper, wake_sleepers};
+use crate::gate::{drain::Drainer, drain::Graces, page, reset, wait::Gatekeeper, wake_sleepers};
 use crate::memory::Memory;
 use crate::process::fork::ForkCell;
 use crate::process::{EXITING, Starter, fork, spawn, stderr};
@@ -126,7 +126,7 @@ impl State {
         word.change() == 0
             || self.drainer_started.ensure("gpushare-drain", || {
                 let Self { driver, daemon, contexts, memory, gate, .. } = self;
-                let drainer = Drainer { driver, daemon, contexts, memory, gate, grace: Grace::default() };
+                let drainer = Drainer { driver, daemon, contexts, memory, gate, graces: Graces::default() };
                 spawn("gpushare-drain", || drainer.run())
             })
     }

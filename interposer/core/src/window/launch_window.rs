@@ -3,7 +3,7 @@
 //! ```text
 //!   in flight + its own ≤ W                  go on
 //!   nothing in flight on its stream          go on     (also a launch that another stream waits for)
-//!   its stream runs dry in 0.2 ms            go on     (by the measured cost)
+//!   its stream runs dry in 0.2 ms            go on     (by the measured cost; one launch at a time)
 //!   else wait for the oldest marker of its own stream, then look again
 //!     after 4 × target                       go on     (work in flight may wait for this launch)
 //! ```
@@ -209,8 +209,9 @@ impl Window {
     /// [`Nanos::MAX`] if that is not known.
     fn until_dry(&self, slot: &Slot, card: &impl Card) -> Nanos {
         let aimd = self.aimd();
-        let last = slot.last_work().filter(|_| aimd.cost() > Nanos::ZERO);
-        let starts_at = last.map(|(began, launches)| began + aimd.drain(launches) - HEAD_START);
+        let began = slot.began_last_work().filter(|_| aimd.cost() > Nanos::ZERO);
+        // Streams that take turns on the card each wait for the others' work too, which the cost leaves out.
+        let starts_at = began.map(|began| began + aimd.drain(self.in_flight()) - HEAD_START);
         starts_at.map_or(Nanos::MAX, |at| at - card.now())
     }
 

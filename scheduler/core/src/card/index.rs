@@ -230,6 +230,10 @@ pub(crate) struct Turns {
 }
 
 impl Turns {
+    pub(crate) fn all(self) -> u32 {
+        self.holding + self.dropping + self.leaving + self.stuck
+    }
+
     fn replace(&mut self, old: Presence, new: Presence) {
         if old != new {
             self.of(old).into_iter().for_each(|number| *number -= 1);

@@ -60,6 +60,8 @@ pub(crate) struct Told {
     pub(crate) ceilings: [Bytes; 4],
     /// Targets for the length of work in flight, by class.
     pub(crate) targets: [Nanos; 3],
+    /// Whether switches overlap.
+    pub(crate) overlaps: bool,
 }
 
 /// Points in time at which the timers of a card are due.
@@ -325,11 +327,11 @@ impl Card {
         self.usual_drain().min(Nanos(late)) + expected_move + config.switch_cost
     }
 
-    /// Largest time that the card loses by a switch to another session. Where switches overlap, the card works
-    /// during the drain.
+    /// Time that the card loses by a switch to another session, as the switch budget pays for it. Where switches
+    /// overlap, the card works during the drain.
     pub(crate) fn switch_cost(&self, expected_move: Nanos, config: &Config) -> Nanos {
         match self.overlaps() {
-            true => config.switch_cost,
+            true => config.switch_cost.max(self.lost_by_overlap().unwrap_or_default()),
             false => self.switch_time(expected_move, config),
         }
     }
@@ -337,10 +339,12 @@ impl Card {
     /// Time that is expected to be lost by the next switch to another session. A switch that overlaps loses a
     /// part of the time for which it does.
     fn expected_loss(&self, expected_move: Nanos, config: &Config) -> Nanos {
-        match self.usual_overlap.get().filter(|_| self.overlaps()) {
-            Some(overlap) => Nanos(overlap / PART_LOST),
-            None => self.switch_cost(expected_move, config),
-        }
+        let overlapped = self.lost_by_overlap().filter(|_| self.overlaps());
+        overlapped.unwrap_or_else(|| self.switch_cost(expected_move, config))
+    }
+
+    fn lost_by_overlap(&self) -> Option<Nanos> {
+        self.usual_overlap.get().map(|overlap| Nanos(overlap / PART_LOST))
     }
 
     /// Quantum of a newly granted session whose memory move takes `expected_move`.

@@ -131,9 +131,10 @@ pub(crate) struct Admission {
 /// cards.
 pub(crate) const DEPTH: usize = 16;
 
-/// Decides which waiting sessions are admitted. `waiters` come in the order of turns, each with its cards
-/// in `taken`, and those end whose cards are all in `closed`. `need` gives what a session needs on a card. `start` gives the earliest point in time at which a session has room on the cards where it does not
-/// fit. `ends_before` says whether a session's turn can end before a point in time.
+/// Decides which waiting sessions are admitted. `waiters` come in the order of turns, each with its cards in
+/// `taken`, and those end whose cards are all in `closed`. `need` gives what a session needs on a card.
+/// `start` gives the earliest point in time at which a session has room on the cards where it does not fit.
+/// `ends_before` says whether a session's turn can end before a point in time.
 pub(crate) fn admit(
     waiters: impl IntoIterator<Item = (SessionId, GpuSet)>,
     need: impl Fn(SessionId, GpuId) -> Need,

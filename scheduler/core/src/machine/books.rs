@@ -143,7 +143,7 @@ impl Core {
     /// Lists a session in the indexes of its cards, and returns the cards where it begins or ends to share
     /// the time.
     fn list(&mut self, id: SessionId) -> GpuSet {
-        let mut moved = GpuSet::default();
+        let (mut moved, mut changed) = (GpuSet::default(), GpuSet::default());
         let Some(session) = self.view.sessions.get_mut(id) else {
             return moved;
         };
@@ -208,6 +208,10 @@ impl Core {
             if listing.shares() != on.listed.shares() || listing.pays.is_some() != on.listed.pays.is_some() {
                 moved.insert(gpu);
             }
+            let in_turn = listing.pays.is_some() || on.listed.pays.is_some();
+            if in_turn && card.overlaps() && listing.presence != on.listed.presence {
+                changed.insert(gpu);
+            }
             card.list(id, &on.listed, &listing);
             on.listed = listing;
             self.agenda.look_at(gpu);
@@ -216,6 +220,7 @@ impl Core {
             // A wait on one card can hold the session up on its other cards, or no longer.
             session.uses.into_iter().for_each(|gpu| self.agenda.look_at(gpu));
         }
+        changed.into_iter().for_each(|gpu| self.touch_in_turn(gpu));
         moved
     }
 }

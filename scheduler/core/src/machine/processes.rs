@@ -93,6 +93,7 @@ impl Core {
             self.end_backfill(cards);
         }
         self.recount(home);
+        self.let_interrupted_go_on(self.view.in_turns.and(cards));
         Some((home, books))
     }
 

@@ -9,14 +9,14 @@ pub(crate) struct Clock {
     starts: Nanos,
     /// Point in time by which a backfilled turn ends.
     limit: Option<Nanos>,
-    ended_early: bool,
+    is_interrupted: bool,
 }
 
 impl Clock {
     /// Creates the clock of a grant at the time `now`. The quantum begins when the memory is in, or after the
     /// duration `patience`. A backfilled turn ends at the time `limit` at the latest.
     pub(crate) fn granted(now: Nanos, quantum: Nanos, patience: Nanos, limit: Option<Nanos>) -> Self {
-        Self { quantum, starts: now + patience, limit, ended_early: false }
+        Self { quantum, starts: now + patience, limit, is_interrupted: false }
     }
 
     /// Starts the quantum at the time `now`, since the memory is in, unless the quantum has already begun.
@@ -31,16 +31,21 @@ impl Clock {
         self.end() < end
     }
 
+    /// Ends the quantum at the time `now` for the early turn of another session.
+    pub(crate) fn interrupt(&mut self, now: Nanos) {
+        self.end_at(now);
+        self.is_interrupted = true;
+    }
+
     /// Ends the quantum at the time `now`.
     pub(crate) fn end_at(&mut self, now: Nanos) {
         self.starts = now - self.quantum;
         self.quantum = now - self.starts;
-        self.ended_early = true;
     }
 
-    /// Whether the quantum was ended before its time.
-    pub(crate) const fn ended_early(&self) -> bool {
-        self.ended_early
+    /// Whether the quantum was ended for the early turn of another session.
+    pub(crate) const fn is_interrupted(&self) -> bool {
+        self.is_interrupted
     }
 
     /// Whether the turn is backfilled: it ends when a gang can begin.

@@ -35,6 +35,10 @@ pub(crate) struct Grant {
     /// Whether the grant began a turn. If not, the session's memory may still be on its way in. Then its
     /// drain says nothing about the drains of others.
     pub(crate) is_turn: bool,
+    /// Whether the turn began early, for which the switch budget paid.
+    pub(crate) is_early: bool,
+    /// Whether a compute limit was given time back for the drain beside which the turn began.
+    pub(crate) is_shared: bool,
     /// Points in time before the turn, kept until the session's memory is in.
     pub(crate) entry: Option<Entry>,
 }

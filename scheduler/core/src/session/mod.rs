@@ -268,11 +268,12 @@ impl Session {
     }
 
     /// Starts and stops the session's stopwatches according to its lock.
-    pub(crate) fn run_stopwatches(&mut self, now: Nanos, in_turns: GpuSet, config: &Config) {
+    pub(crate) fn run_stopwatches(&mut self, now: Nanos, in_turns: GpuSet, sharers: u32, config: &Config) {
         let waits = self.lock.ticket().is_some();
         let holds = self.lock.grant().is_some();
         let (turn, works) = (holds && self.takes_turns(in_turns), holds && self.may_be_working());
-        self.usage.run(now, waits, turn, if works { self.uses.len() } else { 0 });
+        self.usage
+            .run(now, waits, if turn { sharers } else { 0 }, if works { self.uses.len() } else { 0 });
         if self.is_limited() {
             let (open, waits) = (self.has_open_gate(), waits && self.may_run());
             self.compute.run(now, open, waits, config);

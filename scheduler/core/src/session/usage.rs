@@ -2,30 +2,25 @@
 
 use gpushare_proto::{Bytes, Nanos};
 
-use crate::values::stopwatch::Stopwatch;
+use crate::values::stopwatch::{DividedStopwatch, Stopwatch};
 
 /// Durations and counts of one session that `status` and the metrics show.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Usage {
     waited: Stopwatch,
-    held: Stopwatch,
+    held: DividedStopwatch,
     gpu_time: Stopwatch,
     moved: Bytes,
     refusals: u64,
 }
 
 impl Usage {
-    /// Starts and stops the stopwatches: from `now` on the session `waits`, has a turn (`holds`), or may work
-    /// on a number of cards.
-    pub(super) fn run(&mut self, now: Nanos, waits: bool, holds: bool, cards: u32) {
+    /// Starts and stops the stopwatches: from `now` on the session `waits`, has a turn that it divides with so
+    /// many sessions (itself included, 0 without a turn), or may work on a number of cards.
+    pub(super) fn run(&mut self, now: Nanos, waits: bool, sharers: u32, cards: u32) {
         self.waited.run(waits, now);
-        self.held.run(holds, now);
+        self.held.run_divided(sharers, now);
         self.gpu_time.run_for(cards, now);
-    }
-
-    /// Takes a part of the present turn from the duration of turns, for which another session had the card.
-    pub(crate) fn share_turn(&mut self, part: Nanos) {
-        self.held.give_back(part);
     }
 
     pub(crate) fn add_moved(&mut self, bytes: Bytes) {

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use gpushare_proto::admin::{Knob, Mode};
+use gpushare_proto::page::FLAG_WANTED;
 use gpushare_proto::session::Priority;
 use gpushare_proto::{ClientId, GateState, Nanos, Percent, SessionId};
 
@@ -106,6 +107,47 @@ fn an_interrupted_turn_goes_on_before_the_turns_of_those_who_had_more() {
     world.run_for(ms(1));
     world.goes_idle(sleeps);
     assert_eq!(world.open(&[a, b, sleeps]), [false, true, false]);
+}
+
+#[test]
+fn a_burst_of_a_higher_class_that_is_longer_than_a_quantum_is_not_cut_in_two() {
+    let mut world = World::new(Config { budget_max: Nanos::from_secs(2), ..plain() });
+    world.set(Knob::Mode(Some(Mode::TimeSliced)));
+    let (_, loops) = world.busy_program(gib(1));
+    let (session, bursts) = world.program(gib(1));
+    world.send(Event::Share { session, weight: 100, priority: Priority::High });
+    for _ in 0..20 {
+        world.run_for(Nanos::from_secs(2));
+        world.arrives(bursts);
+        for _ in 0..150 {
+            assert_eq!(world.open(&[loops, bursts]), [false, true]);
+            world.run_for(ms(1));
+        }
+        world.goes_idle(bursts);
+        assert!(
+            world.passes(loops) || {
+                world.run_for(ms(5));
+                world.passes(loops)
+            }
+        );
+    }
+    // One that does not end is cut as soon as its budget is spent.
+    world.habits(bursts).busy = true;
+    world.arrives(bursts);
+    world.run_for(Nanos::from_secs(30));
+    wait_for(&mut world, loops, true);
+}
+
+#[test]
+fn a_holder_proves_that_it_is_idle_while_the_work_of_another_ends_beside_its_turn() {
+    let mut world = World::new(Config { budget_max: Nanos::from_secs(2), ..plain() });
+    world.set(Knob::Mode(Some(Mode::TimeSliced)));
+    let (_, loops) = world.busy_program(gib(1));
+    let (_, sleeps) = world.program(gib(1));
+    world.habits(loops).drain = ms(8);
+    world.run_for(Nanos::from_secs(1));
+    world.arrives(sleeps);
+    assert!(world.flags(sleeps) & FLAG_WANTED > 0, "the one that was interrupted wants the card back");
 }
 
 #[test]

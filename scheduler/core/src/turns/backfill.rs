@@ -22,6 +22,7 @@ use smallvec::SmallVec;
 
 use crate::card::{quantum, queue};
 use crate::machine::Core;
+use crate::session::lock::Lock;
 use crate::values::gpu_set::GpuSet;
 use crate::values::small_map::ByGpu;
 use crate::view::View;
@@ -134,7 +135,7 @@ impl<'a> Prospect<'a> {
         let here = view.cards.get(gpu).into_iter().flat_map(|card| &card.index.holders);
         let ends = here.filter(|&&holder| view.turn_cards(holder).contains(gpu) && !view.is_stuck(holder));
         let leaves =
-            |&holder: &SessionId| (self.turn_ends(holder), view.need(holder, gpu), view.is_leaving(holder));
+            |&holder: &SessionId| (self.turn_ends(holder), view.need(holder, gpu), view.is_dropping(holder));
         let mut leaving: Leaving = ends.map(leaves).collect();
         leaving.sort_by_key(|&(end, ..)| end);
         leaving
@@ -172,6 +173,14 @@ impl Core {
             grant.is_some_and(|grant| grant.clock.is_limited())
         };
         let backfilled: Vec<SessionId> = holders.copied().filter(limited).collect();
-        backfilled.into_iter().for_each(|id| self.end_quantum(id));
+        for id in backfilled {
+            let now = self.view.now;
+            if let Some(Lock::Holding(grant)) =
+                self.view.sessions.get_mut(id).map(|session| &mut session.lock)
+            {
+                grant.clock.end_at(now);
+            }
+            self.touch(id);
+        }
     }
 }

@@ -4,6 +4,7 @@
 use gpushare_proto::{Bytes, GpuId, Nanos, SessionId};
 use smallvec::SmallVec;
 
+use crate::card::index::Turns;
 use crate::card::queue::{self, Need, Occupancy};
 use crate::events::{Effect, Notice};
 use crate::machine::Core;
@@ -58,30 +59,62 @@ impl View {
         cards.all(|(_, card)| card.overlaps())
     }
 
-    /// Sessions whose drain overlapped with a turn of this one, or the other way round, and for how long.
-    fn overlaps_with(&self, id: SessionId) -> SmallVec<[(SessionId, Nanos); 2]> {
-        let mut overlaps: SmallVec<[(SessionId, Nanos); 2]> = SmallVec::new();
+    /// Sessions whose turns began beside the drain of a session and are not over, and for how long each has
+    /// overlapped with it. None for a drain that was late.
+    fn begun_beside(&self, id: SessionId) -> SmallVec<[(SessionId, Nanos); 2]> {
+        let drop = self.sessions.get(id).and_then(|session| session.lock.dropping());
+        let on_time = |drop: &&PendingDrop| drop.tries() == 0 && drop.stuck().is_none();
+        let Some(drop) = drop.filter(on_time).filter(|_| self.overlaps(id)) else {
+            return SmallVec::new();
+        };
+        let mut beside: SmallVec<[(SessionId, Nanos); 2]> = SmallVec::new();
         let cards = self.cards.among(self.turn_cards(id));
         for &other in cards.flat_map(|(_, card)| &card.index.holders).filter(|&&other| other != id) {
+            let turn = self.sessions.get(other).and_then(|session| session.lock.grant());
             // A gang holds several of the cards.
-            if overlaps.iter().all(|&(known, _)| known != other) {
-                overlaps.extend(self.overlap(id, other).map(|overlap| (other, overlap)));
-            }
+            let is_new = beside.iter().all(|&(known, _)| known != other);
+            let turn = turn.filter(|turn| is_new && turn.is_turn && turn.at >= drop.since());
+            beside.extend(turn.map(|turn| (other, self.now - turn.at)));
         }
-        overlaps
+        beside
     }
 
-    /// Whether a session that was asked for its lock before the end of its quantum may keep it: it goes before
-    /// all that wait, and has room as for a new turn.
+    /// Number of sessions that have a turn on a session's cards at the same time, or whose work in flight ends
+    /// beside it, this one included: the largest over its cards. At most 1 where memory moves.
+    pub(crate) fn sharers(&self, session: &Session) -> u32 {
+        let cards = self.cards.among(session.turn_cards(self.in_turns));
+        let overlapping = cards.filter(|(_, card)| card.overlaps());
+        overlapping
+            .map(|(_, card)| card.index.in_turn(card.takes_turns()).all())
+            .max()
+            .unwrap_or(1)
+            .max(1)
+    }
+
+    /// Whether the work in flight of another session ends beside a session's turn. That session may want the card
+    /// back as soon as this one is idle.
+    pub(crate) fn has_drain_beside(&self, session: &Session) -> bool {
+        let mut cards = self.cards.among(session.turn_cards(self.in_turns));
+        session.lock.holding().is_some()
+            && cards.any(|(_, card)| {
+                let Turns { dropping, leaving, .. } = card.index.in_turn(card.takes_turns());
+                card.overlaps() && dropping + leaving > 0
+            })
+    }
+
+    /// Whether a session that was interrupted by an early turn may keep its lock: it goes before all that wait,
+    /// and has room as for a new turn. One with a compute limit always drains, since its tokens decide.
     fn may_go_on(&self, id: SessionId) -> bool {
         let interrupted = |session: &&Session| match &session.lock {
             Lock::Dropping(grant, drop) => {
-                grant.clock.ended_early() && drop.tries() == 0 && drop.stuck().is_none()
+                grant.clock.is_interrupted() && drop.tries() == 0 && drop.stuck().is_none()
             }
             _ => false,
         };
         let session = self.sessions.get(id).filter(interrupted);
-        let Some(session) = session.filter(|session| session.may_run() && !session.is_throttled()) else {
+        let Some(session) =
+            session.filter(|session| session.may_run() && !session.is_limited() && self.overlaps(id))
+        else {
             return false;
         };
         session.turn_cards(self.in_turns).into_iter().all(|gpu| {
@@ -90,17 +123,6 @@ impl View {
             others.end_drain(self.need(id, gpu));
             is_first && others.fits(Need { bytes: self.need(id, gpu), early: false })
         })
-    }
-
-    /// Duration for which the drain of one of two sessions and a later turn of the other have overlapped.
-    fn overlap(&self, one: SessionId, other: SessionId) -> Option<Nanos> {
-        let beside = |leaver: SessionId, entrant: SessionId| {
-            let drop = self.sessions.get(leaver)?.lock.dropping()?;
-            let turn = self.sessions.get(entrant)?.lock.grant()?;
-            let begins = turn.is_turn && turn.at >= drop.since() && self.overlaps(leaver);
-            begins.then(|| self.now - turn.at)
-        };
-        beside(one, other).or_else(|| beside(other, one))
     }
 }
 
@@ -132,9 +154,9 @@ impl Core {
         let drop = session.lock.dropping().filter(|drop| drop.was_closed());
         let drain = drop.map(PendingDrop::drain);
         let vacated = drop.map_or(self.view.now, PendingDrop::since);
-        let overlaps = self.view.overlaps_with(id);
-        self.share_overlaps(id, &overlaps);
-        let overlap = overlaps.iter().map(|&(_, overlap)| overlap).max().unwrap_or_default();
+        let beside = self.view.begun_beside(id);
+        self.give_limits_back(id, &beside);
+        let overlap = beside.iter().map(|&(_, overlap)| overlap).max().unwrap_or_default();
         // Beside another session its work took longer.
         let drain = drain.map(|drain| drain - Nanos(overlap.min(drain).0 / 2));
         let Some(session) = self.view.sessions.get_mut(id) else {
@@ -142,9 +164,6 @@ impl Core {
         };
         session.shut();
         session.left = Some((self.view.now, drain.is_some()));
-        if drain.is_none() {
-            session.used_up = 0;
-        }
         // A holder without a turn may still bring its memory in, which makes its drain long.
         let typical = drain.filter(|&drain| is_turn || drain <= self.view.config.drain_target);
         for (_, on) in session.cards.iter_mut().filter(|(_, on)| on.is_attached()) {
@@ -172,36 +191,44 @@ impl Core {
         self.notice(Notice::Dropped { session: id, epoch, gpus, drain });
     }
 
-    /// Shares the time for which a drain and turns of other sessions overlapped when one of them ends: half of it
-    /// counts for each. Compute limits share at most [`LEAD`], the expected time, so that a process that is
-    /// slow to answer makes no limit larger.
-    fn share_overlaps(&mut self, id: SessionId, overlaps: &[(SessionId, Nanos)]) {
-        let longest = overlaps.iter().map(|&(_, overlap)| overlap).max();
-        let own = longest.map(|overlap| (id, overlap));
-        for (sharer, overlap) in overlaps.iter().copied().chain(own) {
-            if let Some(session) = self.view.sessions.get_mut(sharer) {
-                session.usage.share_turn(Nanos(overlap.0 / 2));
-                if session.is_limited() {
-                    session.compute.give_back(Nanos(overlap.min(LEAD).0 / 2));
-                    self.touch(sharer);
-                }
+    /// Gives compute limits half of the time back for which a drain overlapped with the next turn: at most half of
+    /// [`LEAD`], the expected time, and once for each turn. So a process that is slow to answer makes no limit
+    /// larger.
+    fn give_limits_back(&mut self, id: SessionId, beside: &[(SessionId, Nanos)]) {
+        let longest = beside.iter().map(|&(_, overlap)| overlap).max();
+        for (other, overlap) in beside.iter().copied().chain(longest.map(|overlap| (id, overlap))) {
+            let Some(session) = self.view.sessions.get_mut(other).filter(|session| session.is_limited())
+            else {
+                continue;
+            };
+            let is_new = match &mut session.lock {
+                Lock::Holding(grant) => !std::mem::replace(&mut grant.is_shared, true),
+                _ => other == id,
+            };
+            if is_new {
+                session.compute.give_back(Nanos(overlap.min(LEAD).0 / 2));
+                self.touch(other);
             }
         }
     }
 
-    /// Takes the drop of a session back whose quantum on some of the cards was ended for an early turn, if that
-    /// turn is over: the session goes on with a new quantum.
-    fn let_interrupted_go_on(&mut self, gpus: GpuSet) {
-        let cards = self.view.cards.among(gpus);
-        let mut others = cards.flat_map(|(_, card)| &card.index.holders).copied();
-        let Some(id) = others.find(|&other| self.view.may_go_on(other)) else {
-            return;
-        };
-        drop(others);
-        let clock = self.view.clock(id, false, None);
-        if let Some(session) = self.view.sessions.get_mut(id)
-            && let Lock::Dropping(grant, _) = &session.lock
-        {
+    /// Takes the drops of sessions back that were interrupted by early turns on some cards, if these turns are
+    /// over: the sessions go on with a new quantum, those first that have had least.
+    pub(crate) fn let_interrupted_go_on(&mut self, gpus: GpuSet) {
+        loop {
+            let cards = self.view.cards.among(gpus);
+            let others = cards.flat_map(|(_, card)| &card.index.holders).copied();
+            let interrupted = others.filter(|&other| self.view.may_go_on(other));
+            let Some(id) = interrupted.min_by_key(|&other| self.view.standing_in_line(other)) else {
+                return;
+            };
+            let clock = self.view.clock(id, false, None);
+            let Some(session) = self.view.sessions.get_mut(id) else {
+                return;
+            };
+            let Lock::Dropping(grant, _) = &session.lock else {
+                return;
+            };
             let grant = Grant { clock, ..*grant };
             session.open(grant.epoch, false, &mut self.effects);
             self.set_lock(id, Lock::Holding(grant));
@@ -247,12 +274,14 @@ impl Core {
             self.recount(id);
         }
         if let Some(session) = self.view.sessions.get_mut(id) {
-            let ended_early = session.lock.holding().is_some_and(|grant| grant.clock.ended_early());
-            session.used_up = session.used_up.saturating_add(u32::from(!ended_early));
+            let whole = |grant: &Grant| !grant.is_early && !grant.clock.is_interrupted();
+            let whole = session.lock.holding().is_some_and(whole);
+            session.used_up = session.used_up.saturating_add(u32::from(whole));
         }
         let wanted = self.view.turn_cards(id).and(self.view.wanted);
         wanted.into_iter().for_each(|gpu| self.raise_floors(gpu, branch));
         match self.view.after_quantum(id) {
+            AfterQuantum::MakeWay(_) if self.pays_to_go_on(id) => self.renew(id, None),
             AfterQuantum::MakeWay(gpu) => self.make_way(id, gpu),
             AfterQuantum::Drop => self.begin_drop(id, true),
             AfterQuantum::Renew(limit) => self.renew(id, limit),

@@ -13,7 +13,7 @@ use crate::machine::Core;
 use crate::memory::absent::Absent;
 use crate::session::client::Past;
 use crate::session::clock::Clock;
-use crate::session::drop::PendingDrop;
+use crate::session::drop::{LEAD, PendingDrop};
 use crate::session::lock::{Entry, Grant, Lock, Ticket};
 use crate::turns::backfill::Prospect;
 use crate::values::gpu_set::GpuSet;
@@ -187,6 +187,12 @@ impl View {
         costs.max().unwrap_or_default()
     }
 
+    /// Expected time from the moment when a holder is asked for its lock to the turn of the next session.
+    pub(crate) fn handoff(&self, id: SessionId) -> Nanos {
+        let earlier = if self.overlaps(id) { LEAD + self.config.switch_cost } else { Nanos::ZERO };
+        self.switch_time(id) - earlier
+    }
+
     /// Duration of a switch to a session: the longest over the cards on which it takes turns.
     pub(crate) fn switch_time(&self, id: SessionId) -> Nanos {
         let expected_move = self.expected_move(id);
@@ -247,7 +253,15 @@ impl Core {
         let drop = PendingDrop::new(self.view.now, self.view.expected_drain(id), &self.view.config);
         self.last_epoch.counter += 1;
         let epoch = self.last_epoch;
-        let grant = Grant { epoch, at: self.view.now, clock, is_turn: false, entry: None };
+        let grant = Grant {
+            epoch,
+            at: self.view.now,
+            clock,
+            is_turn: false,
+            is_early: false,
+            is_shared: false,
+            entry: None,
+        };
         self.set_lock(id, Lock::Dropping(grant, drop));
         if let Some(session) = self.view.sessions.get_mut(id) {
             session.close_those(claimants, epoch, &mut self.effects);
@@ -272,12 +286,20 @@ impl Core {
                 self.last_ticket += 1;
                 if self.view.is_rested(id) {
                     self.wakers.push(id);
+                    self.rest(id);
                 }
                 self.set_lock(id, Lock::Waiting(Ticket(self.last_ticket)));
             }
             Lock::Waiting(_) if !session.has_sleeper() => self.set_lock(id, Lock::Idle),
             Lock::Holding(_) if !session.may_run() || session.is_throttled() => self.begin_drop(id, true),
             _ => {}
+        }
+    }
+
+    /// Lets the turns of a session begin with one quantum again, since it was idle.
+    fn rest(&mut self, id: SessionId) {
+        if let Some(session) = self.view.sessions.get_mut(id) {
+            session.used_up = 0;
         }
     }
 
@@ -360,8 +382,9 @@ impl Core {
         self.last_epoch.counter += 1;
         let epoch = self.last_epoch;
         if let Some(session) = self.view.sessions.get_mut(id) {
-            session.urgent = false;
-            session.lock = Lock::Holding(Grant { epoch, at, clock, is_turn: turn, entry });
+            let is_early = std::mem::take(&mut session.urgent) && turn;
+            session.lock =
+                Lock::Holding(Grant { epoch, at, clock, is_turn: turn, is_early, is_shared: false, entry });
             session.open(epoch, moves, &mut self.effects);
         }
         self.recount(id);

@@ -2,8 +2,13 @@
 //! holders, or its virtual time must not be above theirs. The card's switch budget must cover the cost.
 //!
 //! The session then goes before all others in the queue. Where no memory moves, its turn begins at once, and
-//! the work in flight of the others ends beside it (card/queue.rs). Only here are classes a strict order: elsewhere a
-//! class is a factor of the weight. No quantum ends early where the administrator fixed its length.
+//! the work in flight of the others ends beside it (card/queue.rs). Only here are classes a strict order:
+//! elsewhere a class is a factor of the weight. No quantum ends early where the administrator fixed its
+//! length.
+//!
+//! An early turn that is not over at the end of its quantum goes on if only lower classes wait, for as long as
+//! the budget pays for each quantum as for an early switch. So a burst that is longer than a quantum is not
+//! cut in two.
 //!
 //! A notebook's cell or a rare request is thus served as soon as the holder has drained. A program that had
 //! to release the lock and asks again at once was not idle, so it waits for its turn.
@@ -17,6 +22,7 @@ use crate::card::queue::Need;
 use crate::machine::Core;
 use crate::session::Session;
 use crate::session::lock::Lock;
+use crate::session::share::part;
 use crate::values::gpu_set::GpuSet;
 use crate::view::View;
 
@@ -34,7 +40,7 @@ impl View {
             .holders
             .iter()
             .filter(|holder| self.turn_cards(**holder).contains(gpu) && !self.is_stuck(**holder))
-            .partition(|holder| self.is_leaving(**holder));
+            .partition(|holder| self.is_dropping(**holder));
         for holder in leaving {
             occupancy.end_drain(self.need(holder, gpu));
         }
@@ -63,7 +69,16 @@ impl View {
         self.overlaps(id) && self.cards.among(cards).any(drains) && cards.into_iter().all(may_begin)
     }
 
-    pub(crate) fn is_leaving(&self, id: SessionId) -> bool {
+    /// Cost of an early turn of one quantum: two switches, to the session and back, and at least twice the part of
+    /// its quantum at which the budget fills. So early turns have half of the time at most in the long run.
+    fn early_cost(&self, id: SessionId) -> Nanos {
+        let cards = self.cards.among(self.turn_cards(id)).map(|(_, card)| card);
+        let part = cards.map(|card| part(self.quantum(id, Nanos::ZERO), card.knobs.epsilon)).max();
+        let (switch, part) = (self.switch_cost(id), part.unwrap_or_default());
+        (switch + switch).max(part + part).max(Nanos(1))
+    }
+
+    pub(crate) fn is_dropping(&self, id: SessionId) -> bool {
         let lock = self.sessions.get(id).map(|session| &session.lock);
         lock.is_some_and(|lock| lock.dropping().is_some())
     }
@@ -79,15 +94,9 @@ impl Core {
                 continue;
             }
             let cards = self.view.turn_cards(id).and(self.view.wanted);
-            // Two switches: to the session that woke, and back.
-            let switch = self.view.switch_cost(id);
-            let cost = (switch + switch).max(Nanos(1));
-            let (now, config) = (self.view.now, &self.view.config);
-            let mut budgets = cards
-                .into_iter()
-                .filter_map(|gpu| Some(self.view.cards.get_mut(gpu)?.budget(now, config)));
+            let cost = self.view.early_cost(id);
             // The cheap question first: most sessions that wake on a busy card find its budget spent.
-            if !budgets.all(|budget| budget >= cost) || !self.view.is_admissible(id) {
+            if !self.is_in_budget(cards, cost) || !self.view.is_admissible(id) {
                 continue;
             }
             let conflicts = cards.into_iter().map(|gpu| self.view.in_the_way(id, gpu));
@@ -102,21 +111,62 @@ impl Core {
             }
             self.recount(id);
             self.reordered = true;
-            for gpu in cards {
-                if let Some(card) = self.view.cards.get_mut(gpu) {
-                    card.budget.spend(cost);
-                }
-            }
-            conflicts.into_iter().flatten().for_each(|holder| self.end_quantum(holder));
+            self.spend(cards, cost);
+            conflicts.into_iter().flatten().for_each(|holder| self.interrupt(holder));
         }
     }
 
-    pub(crate) fn end_quantum(&mut self, id: SessionId) {
+    /// Whether an early turn at the end of its quantum goes on, since only lower classes wait and the switch
+    /// budgets pay for it. Spends from them if so.
+    pub(crate) fn pays_to_go_on(&mut self, id: SessionId) -> bool {
+        let view = &self.view;
+        let Some(session) = view.sessions.get(id) else {
+            return false;
+        };
+        let cards = session.turn_cards(view.in_turns).and(view.wanted);
+        let class = |id| view.sessions.get(id).map(|session: &Session| session.share.class);
+        let outranks = |gpu| view.first_on(gpu).is_none_or(|first| class(id) < class(first));
+        if !session
+            .lock
+            .holding()
+            .is_some_and(|grant| grant.is_early && !grant.clock.is_limited())
+            || !cards.into_iter().all(outranks)
+        {
+            return false;
+        }
+        let cost = view.early_cost(id);
+        let pays = self.is_in_budget(cards, cost);
+        if pays {
+            self.spend(cards, cost);
+        }
+        pays
+    }
+
+    /// Whether the switch budgets of all of some cards cover a cost.
+    fn is_in_budget(&mut self, cards: GpuSet, cost: Nanos) -> bool {
+        let (now, config) = (self.view.now, &self.view.config);
+        let mut cards = cards.into_iter();
+        cards.all(|gpu| {
+            let card = self.view.cards.get_mut(gpu);
+            card.is_none_or(|card| card.budget(now, config) >= cost)
+        })
+    }
+
+    /// Takes a cost from the switch budgets of some cards.
+    fn spend(&mut self, cards: GpuSet, cost: Nanos) {
+        for gpu in cards {
+            if let Some(card) = self.view.cards.get_mut(gpu) {
+                card.budget.spend(cost);
+            }
+        }
+    }
+
+    fn interrupt(&mut self, id: SessionId) {
         let now = self.view.now;
         if let Some(session) = self.view.sessions.get_mut(id)
             && let Lock::Holding(grant) = &mut session.lock
         {
-            grant.clock.end_at(now);
+            grant.clock.interrupt(now);
         }
         self.touch(id);
     }

@@ -7,7 +7,8 @@
 /// ```
 ///
 /// The first four values count alike, and each later one counts a quarter. A later value counts as at least
-/// half and at most twice the average, so a few extreme values of one tenant change it little. So the average follows a change after four or five values, and one outlier changes it little.
+/// half and at most twice the average, so a few extreme values of one tenant change it little. So the average
+/// follows a change after four or five values, and one outlier changes it little.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Average {
     value: u64,

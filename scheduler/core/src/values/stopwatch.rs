@@ -24,13 +24,6 @@ impl Stopwatch {
         }
     }
 
-    /// Subtracts a part of the time since the stopwatch was started.
-    pub(crate) fn give_back(&mut self, part: Nanos) {
-        if let Some((since, _)) = &mut self.since {
-            *since += part;
-        }
-    }
-
     /// Point in time since which the stopwatch runs; `None` while it is stopped.
     pub(crate) fn since(&self) -> Option<Nanos> {
         self.since.map(|(since, _)| since)
@@ -45,9 +38,43 @@ impl Stopwatch {
     }
 }
 
+/// Sum of the durations for which the stopwatch ran, each divided by the number of those who shared the time.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct DividedStopwatch {
+    total: Nanos,
+    /// Point in time since which the stopwatch runs, and by how many the time is divided.
+    since: Option<(Nanos, u32)>,
+}
+
+impl DividedStopwatch {
+    /// Lets the stopwatch run from the time `now` on, divided by so many, or stops it for 0.
+    pub(crate) fn run_divided(&mut self, sharers: u32, now: Nanos) {
+        if self.since.map_or(0, |(_, number)| number) != sharers {
+            self.total = self.read(now);
+            self.since = (sharers > 0).then_some((now, sharers));
+        }
+    }
+
+    /// Sum of all divided durations up to the time `now`.
+    pub(crate) fn read(&self, now: Nanos) -> Nanos {
+        let running = self.since.map(|(since, number)| Nanos((now - since).0 / u64::from(number)));
+        self.total + running.unwrap_or_default()
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn time_that_several_share_is_divided() {
+        let mut watch = DividedStopwatch::default();
+        watch.run_divided(1, Nanos(10));
+        watch.run_divided(2, Nanos(20));
+        assert_eq!(watch.read(Nanos(26)), Nanos(13));
+        watch.run_divided(0, Nanos(30));
+        assert_eq!(watch.read(Nanos(90)), Nanos(15));
+    }
 
     #[test]
     fn only_the_time_while_it_runs_is_added_up() {
@@ -62,9 +89,5 @@ mod tests {
         watch.run_for(3, Nanos(101));
         watch.run(false, Nanos(111));
         assert_eq!(watch.read(Nanos(200)), Nanos(41));
-        watch.run(true, Nanos(200));
-        watch.give_back(Nanos(4));
-        watch.run(false, Nanos(210));
-        assert_eq!(watch.read(Nanos(300)), Nanos(47));
     }
 }

@@ -6,7 +6,7 @@
 //! sessions one allocation may change the figures of all others. Those sessions are told in rounds: at most
 //! [`TOLD_AT_ONCE`] of them every [`STEP`].
 
-use gpushare_proto::page::{FLAG_CONTENDED, FLAG_LIMITED, FLAG_WANTED};
+use gpushare_proto::page::{FLAG_CONTENDED, FLAG_LIMITED, FLAG_OVERLAPPING, FLAG_WANTED};
 use gpushare_proto::{Bytes, ClientId, GpuId, Nanos, SessionId};
 
 use smallvec::SmallVec;
@@ -99,7 +99,9 @@ impl View {
         cards.any(|card| card.index.waiting() > FEW)
     }
 
-    fn flags(&self, process: &Client, session: &Session, wanted: bool) -> u32 {
+    /// `wanted` says whether the session is to give the lock back when it is idle, and `overlaps` whether that
+    /// costs little.
+    fn flags(&self, process: &Client, session: &Session, wanted: bool, overlaps: bool) -> u32 {
         let contended = process.books.keys().any(|gpu| {
             let live = session.sums(gpu).live > 0;
             let card = self.cards.get(gpu);
@@ -107,7 +109,10 @@ impl View {
         });
         let flag = |set: bool, flag: u32| if set { flag } else { 0 };
         let limited = flag(session.is_limited(), FLAG_LIMITED);
-        flag(contended, FLAG_CONTENDED) | flag(wanted, FLAG_WANTED) | limited
+        flag(contended, FLAG_CONTENDED)
+            | flag(wanted, FLAG_WANTED)
+            | flag(overlaps, FLAG_OVERLAPPING)
+            | limited
     }
 
     /// Target for the length of a process's work in flight, the shortest of its cards, if it differs from what
@@ -164,6 +169,20 @@ impl Core {
             if told.line != before.line {
                 self.line_changed(gpu);
             }
+            if told.overlaps != before.overlaps {
+                self.touch_in_turn(gpu);
+            }
+        }
+    }
+
+    /// Adds to the agenda the sessions that have a turn on a card, or whose drain is not complete. How they divide
+    /// the time, and whether they prove that they are idle, depends on each other.
+    pub(crate) fn touch_in_turn(&mut self, gpu: GpuId) {
+        let holders = self.view.cards.get(gpu).map(|card| &card.index.holders);
+        let in_turn = holders.into_iter().flatten().copied();
+        let in_turn = in_turn.filter(|&id| self.view.turn_cards(id).contains(gpu));
+        for id in in_turn.collect::<SmallVec<[SessionId; 4]>>() {
+            self.touch(id);
         }
     }
 
@@ -262,13 +281,16 @@ impl Core {
             return;
         };
         // A session with a compute limit gains from proving that it is idle.
-        let wanted =
-            session.lock.grant().is_some() && (self.view.stands_in_the_way(session) || session.is_limited());
+        let holds = session.lock.grant().is_some();
+        let in_the_way = || self.view.stands_in_the_way(session) || self.view.has_drain_beside(session);
+        let wanted = holds && (session.is_limited() || in_the_way());
+        let in_turn = || self.view.cards.among(session.turn_cards(self.view.in_turns));
+        let overlaps = wanted && in_turn().all(|(_, card)| card.overlaps());
         let hears = session.hears_place || !self.view.is_in_a_crowd(session);
         let mut updates: SmallVec<[Update; 1]> = SmallVec::new();
         let (mut place, mut facts) = (None, Facts::new());
         for (client, process) in session.attached() {
-            let flags = self.view.flags(process, session, wanted);
+            let flags = self.view.flags(process, session, wanted, overlaps);
             let update = Update {
                 client,
                 flags: (flags != process.told.flags).then_some(flags),
@@ -344,6 +366,7 @@ impl Card {
             line: self.index.line(),
             ceilings: [self.before_fixed(), self.fixed(), taken, limit],
             targets: Class::ALL.map(|class| self.drain_target(class)),
+            overlaps: self.overlaps(),
         }
     }
 }

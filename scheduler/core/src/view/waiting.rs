@@ -60,7 +60,7 @@ impl Core {
             reason,
             holders: holders.into_iter().filter_map(rest).collect(),
             ahead: line.map(turn).collect(),
-            handoff: self.view.switch_time(id),
+            handoff: self.view.handoff(id),
         })
     }
 }

@@ -21,6 +21,9 @@ pub(super) const MILLI: u64 = 1_000_000;
 #[derive(Default)]
 pub(super) struct Model {
     state: RefCell<State>,
+    target: Option<Nanos>,
+    /// Time for which a pause is too long.
+    late: u64,
 }
 
 #[derive(Default)]
@@ -96,6 +99,11 @@ impl Model {
         model
     }
 
+    /// Model of a card with a target for the length of work in flight, where pauses end too late by so much.
+    pub(super) fn with_target(target: Nanos, late: u64) -> Self {
+        Self { target: Some(target), late, ..Self::default() }
+    }
+
     pub(super) fn capture(&self, capturing: bool) {
         self.state.borrow_mut().capturing = capturing;
     }
@@ -124,7 +132,7 @@ impl Model {
     /// Makes one launch of a program.
     pub(super) fn launch(&self, window: &Window, step: Step) {
         let launch = Launch { stream: step.stream, size: step.size, programmatic: step.programmatic };
-        window.admit(launch, DRAIN_TARGET, self);
+        window.admit(launch, self.target.unwrap_or(DRAIN_TARGET), self);
         self.state.borrow_mut().launch(step);
     }
 
@@ -292,7 +300,7 @@ impl Card for Model {
 
     fn pause(&self, span: Nanos) -> bool {
         let mut state = self.state.borrow_mut();
-        state.advance(span.0);
+        state.advance(span.0 + self.late);
         !state.exiting
     }
 

@@ -56,6 +56,16 @@ fn kernels_of_50_ms_go_one_by_one() {
 }
 
 #[test]
+fn the_card_is_not_idle_between_kernels_that_go_one_by_one_though_threads_wake_late() {
+    let target = Nanos(200 * MICRO);
+    let vary = |number: usize| Step::new(1_600 * MICRO + (number as u64 * 7919) % 40 * MICRO);
+    let (window, seen) = run(&Model::with_target(target, 80 * MICRO), 4_000, vary);
+    assert_eq!(window.aimd().window(), 1);
+    assert!(seen.drain <= Nanos(2_000 * MICRO), "{seen:?}");
+    assert!(seen.idle * 1_000 <= seen.span, "{} of {}", seen.idle, seen.span);
+}
+
+#[test]
 fn kernels_of_200_ms_go_one_by_one_too() {
     let (window, seen) = run(&Model::default(), 2_000, |_| Step::new(200 * MILLI));
     assert_eq!(window.aimd().window(), 1);
