@@ -3,7 +3,7 @@
 //! ```text
 //!   in flight + its own ≤ W                  go on
 //!   nothing in flight on its stream          go on     (also a launch that another stream waits for)
-//!   its stream runs dry in 0.2 ms            go on     (by the measured cost; one launch at a time)
+//!   all work in flight ends in 0.1 ms        go on     (by the measured cost; two launches beyond W at most)
 //!   else wait for the oldest marker of its own stream, then look again
 //!     after 4 × target                       go on     (work in flight may wait for this launch)
 //! ```
@@ -34,9 +34,12 @@ const PAUSE_MIN: Nanos = Nanos(20_000);
 const PAUSE_MAX: Nanos = Nanos(200_000);
 /// Divisor of the target that gives its longest pause.
 const PAUSES: u64 = 8;
-/// Time before the expected end of a stream's work at which the next launch goes on. A thread has to wake up and
-/// launch in it, or the card would be idle between two kernels.
-const HEAD_START: Nanos = Nanos(200_000);
+/// Time before the expected end of all work in flight at which the next launch goes on. A thread has to wake up
+/// and launch in it, or the card would be idle between two kernels.
+const HEAD_START: Nanos = Nanos(100_000);
+/// Number of launches beyond the window beside which another one may go on early. A library may launch a very
+/// short kernel before each long one.
+const AHEAD: u64 = 1;
 /// Time limit of a wait, as a multiple of the drain target or of the expected time of the awaited work.
 const LIMIT: u64 = 4;
 /// Longest time for which a launch is held back, as a multiple of the drain target or its default.
@@ -205,11 +208,13 @@ impl Window {
         }
     }
 
-    /// Returns the time until the next launch on a stream should go on, since the stream runs dry soon after.
+    /// Returns the time until the next launch on a stream should go on, since the card runs dry soon after.
     /// [`Nanos::MAX`] if that is not known.
     fn until_dry(&self, slot: &Slot, card: &impl Card) -> Nanos {
         let aimd = self.aimd();
-        let began = slot.began_last_work().filter(|_| aimd.cost() > Nanos::ZERO);
+        // All of it may be one graph that is larger than the window.
+        let few = self.in_flight() <= u64::from(aimd.window()) + AHEAD || slot.oldest() == self.in_flight();
+        let began = slot.began_oldest().filter(|_| few && aimd.cost() > Nanos::ZERO);
         // Streams that take turns on the card each wait for the others' work too, which the cost leaves out.
         let starts_at = began.map(|began| began + aimd.drain(self.in_flight()) - HEAD_START);
         starts_at.map_or(Nanos::MAX, |at| at - card.now())
@@ -217,8 +222,10 @@ impl Window {
 
     /// Returns the time limit of a wait, and whether the awaited work is overdue at that time.
     fn time_limit(&self, slot: &Slot, target: Nanos) -> (Nanos, bool) {
-        let long = target.max(self.aimd().drain(slot.oldest())).0.saturating_mul(LIMIT);
-        let most = target.max(DRAIN_TARGET).0.saturating_mul(LIMIT_MOST);
+        // A short target bounds the work in flight, not the patience with it.
+        let usual = target.max(DRAIN_TARGET);
+        let long = usual.max(self.aimd().drain(slot.oldest())).0.saturating_mul(LIMIT);
+        let most = usual.0.saturating_mul(LIMIT_MOST);
         (Nanos(long.min(most)), long <= most)
     }
 

@@ -399,13 +399,12 @@ impl Slot {
         }
     }
 
-    /// Returns the point in time at which the card began the stream's last work. `None` unless the stream has one
-    /// launch marker and nothing behind it.
-    pub fn began_last_work(&self) -> Option<Nanos> {
-        let (launches, in_flight) = (self.oldest(), self.in_flight());
+    /// Returns the point in time at which the card began the stream's oldest work in flight; `None` if that has no
+    /// launch marker.
+    pub fn began_oldest(&self) -> Option<Nanos> {
         let began = self.ring[self.ends().0 % RING].began.load(Ordering::Relaxed);
         let since = began.max(self.reaped_at.load(Ordering::Relaxed));
-        (launches > 0 && launches == in_flight).then_some(Nanos(since))
+        self.is_marked().then_some(Nanos(since))
     }
 
     /// Adds `launches` that were given to the driver. Reads the clock if no launch without a marker came

@@ -191,9 +191,9 @@ impl Core {
         self.notice(Notice::Dropped { session: id, epoch, gpus, drain });
     }
 
-    /// Gives compute limits half of the time back for which a drain overlapped with the next turn: at most half of
-    /// [`LEAD`], the expected time, and once for each turn. So a process that is slow to answer makes no limit
-    /// larger.
+    /// Gives compute limits half of the time back for which a drain overlapped with the next turn: at most
+    /// [`LEAD`], since what is left when the next turn begins takes twice as long beside it, and once for each
+    /// turn. So a process that is slow to answer makes no limit larger.
     fn give_limits_back(&mut self, id: SessionId, beside: &[(SessionId, Nanos)]) {
         let longest = beside.iter().map(|&(_, overlap)| overlap).max();
         for (other, overlap) in beside.iter().copied().chain(longest.map(|overlap| (id, overlap))) {
@@ -206,7 +206,7 @@ impl Core {
                 _ => other == id,
             };
             if is_new {
-                session.compute.give_back(Nanos(overlap.min(LEAD).0 / 2));
+                session.compute.give_back(Nanos(overlap.0 / 2).min(LEAD));
                 self.touch(other);
             }
         }

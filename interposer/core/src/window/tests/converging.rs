@@ -62,7 +62,33 @@ fn the_card_is_not_idle_between_kernels_that_go_one_by_one_though_threads_wake_l
     let (window, seen) = run(&Model::with_target(target, 80 * MICRO), 4_000, vary);
     assert_eq!(window.aimd().window(), 1);
     assert!(seen.drain <= Nanos(2_000 * MICRO), "{seen:?}");
-    assert!(seen.idle * 1_000 <= seen.span, "{} of {}", seen.idle, seen.span);
+    assert_never_dry(&seen);
+}
+
+/// As a library does that prepares each product by a kernel of its own.
+#[test]
+fn the_card_is_not_idle_between_long_kernels_with_a_short_one_before_each() {
+    let pair = |number: usize| Step::new(if number.is_multiple_of(2) { 5 * MICRO } else { 1_600 * MICRO });
+    let (window, seen) = run(&Model::with_target(Nanos(200 * MICRO), 80 * MICRO), 8_000, pair);
+    assert_eq!(window.aimd().window(), 1);
+    assert!(seen.drain <= Nanos(3_300 * MICRO), "two of the long ones: {seen:?}");
+    assert_never_dry(&seen);
+}
+
+/// The cost of most launches is a fiftieth of what some take.
+#[test]
+fn a_kernel_that_takes_far_longer_than_others_has_few_launches_behind_it() {
+    let cost = |number: usize| Step::new(if number % 500 == 499 { 30 * MILLI } else { 600 * MICRO });
+    let (_, seen) = run(&Model::with_target(Nanos(200 * MICRO), 0), 2_000, cost);
+    assert!(seen.drain <= Nanos(33 * MILLI), "{seen:?}");
+}
+
+/// Each has one in flight, and waits for the others longer than a launch is held back.
+#[test]
+fn several_streams_of_long_kernels_get_no_head_start() {
+    let stream = |number: usize| Step::new(50 * MILLI).on(Stream::Own(0x40 + number % 4));
+    let (_, seen) = run(&Model::default(), 400, stream);
+    assert!(seen.drain <= Nanos(7 * 50 * MILLI), "{seen:?}");
 }
 
 #[test]
