@@ -3,7 +3,8 @@
 //! ```text
 //!   in flight + its own ≤ W                  go on
 //!   nothing in flight on its stream          go on     (also a launch that another stream waits for)
-//!   all work in flight ends in 0.1 ms        go on     (by the measured cost; two launches beyond W at most)
+//!   all work in flight ends in 0.1 ms        go on     (by the measured cost; if it is in one stream, and at most
+//!                                                       one launch beyond W)
 //!   else wait for the oldest marker of its own stream, then look again
 //!     after 4 × target                       go on     (work in flight may wait for this launch)
 //! ```
@@ -37,6 +38,8 @@ const PAUSES: u64 = 8;
 /// Time before the expected end of all work in flight at which the next launch goes on. A thread has to wake up
 /// and launch in it, or the card would be idle between two kernels.
 const HEAD_START: Nanos = Nanos(100_000);
+/// Time for which a launch into another stream keeps launches from going on early.
+const OTHERS: Nanos = Nanos::from_secs(1);
 /// Number of launches beyond the window beside which another one may go on early. A library may launch a very
 /// short kernel before each long one.
 const AHEAD: u64 = 1;
@@ -212,12 +215,19 @@ impl Window {
     /// [`Nanos::MAX`] if that is not known.
     fn until_dry(&self, slot: &Slot, card: &impl Card) -> Nanos {
         let aimd = self.aimd();
+        let in_flight = self.in_flight();
         // All of it may be one graph that is larger than the window.
-        let few = self.in_flight() <= u64::from(aimd.window()) + AHEAD || slot.oldest() == self.in_flight();
+        let few = in_flight <= u64::from(aimd.window()) + AHEAD || in_flight == slot.oldest();
         let began = slot.began_oldest().filter(|_| few && aimd.cost() > Nanos::ZERO);
-        // Streams that take turns on the card each wait for the others' work too, which the cost leaves out.
-        let starts_at = began.map(|began| began + aimd.drain(self.in_flight()) - HEAD_START);
-        starts_at.map_or(Nanos::MAX, |at| at - card.now())
+        let now = card.now();
+        // The end of a stream's work is not known while other streams take turns with it on the card.
+        let others = || self.markers.all().filter(|other| !std::ptr::eq(*other, slot));
+        match began {
+            Some(began) if !others().any(|other| other.launched_since(now - OTHERS)) => {
+                began + aimd.drain(in_flight) - HEAD_START - now
+            }
+            _ => Nanos::MAX,
+        }
     }
 
     /// Returns the time limit of a wait, and whether the awaited work is overdue at that time.

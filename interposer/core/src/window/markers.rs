@@ -407,6 +407,11 @@ impl Slot {
         self.is_marked().then_some(Nanos(since))
     }
 
+    /// Returns whether a launch on the stream has been the first without a marker since a point in time.
+    pub fn launched_since(&self, since: Nanos) -> bool {
+        self.began.load(Ordering::Relaxed) >= since.0
+    }
+
     /// Adds `launches` that were given to the driver. Reads the clock if no launch without a marker came
     /// before.
     pub fn submitted(&self, launches: u64, now: impl FnOnce() -> Nanos) {
