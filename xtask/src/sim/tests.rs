@@ -12,7 +12,7 @@ use super::*;
 
 /// A card of 10 GB, with 10 GB a second to it, where thrashing is three times slower.
 fn trace(sessions: &str) -> Trace {
-    let card = "until = '1h'\nmemory = '10GB'\nbandwidth = '10GB'\nthrashing = 3.0\nslicing = 1.0\n";
+    let card = "until = '1h'\nmemory = '10GB'\nbandwidth = '10GB'\nthrashing = 3.0\n";
     Trace::parse("test", &format!("{card}{sessions}")).unwrap()
 }
 
@@ -118,7 +118,7 @@ fn a_small_session_that_fits_beside_either_of_two_large_ones_gets_no_more_than_t
     let trace = Trace::parse(
         "test",
         &format!(
-            "until = '1h'\nmemory = '80GB'\nslicing = 1.0\n[[sessions]]\nname = 'hog'\nmemory = '60GB'\nprogram = 'hog'\n{}{}",
+            "until = '1h'\nmemory = '80GB'\n[[sessions]]\nname = 'hog'\nmemory = '60GB'\nprogram = 'hog'\n{}{}",
             steps("24GB"),
             steps("16GB")
         ),
@@ -242,9 +242,9 @@ fn the_trace_in_the_documentation_reads() {
     };
     assert_eq!(trace.tenants.iter().filter(equal).count(), 11);
     let usual = trace::Machine::of(Bytes::gib(80));
-    let said = trace::Machine { gpus: 2, thrashing: 5.4, slicing: 1.09, ..usual };
+    let said = trace::Machine { gpus: 2, thrashing: 5.4, ..usual };
     assert_eq!(trace.machine, said, "the page shows what is usual");
-    assert!((usual.thrashing - 5.4).abs() < 0.05 && (usual.slicing - 1.09).abs() < 0.005);
+    assert!((usual.thrashing - 5.4).abs() < 0.05);
     for name in Trace::names() {
         assert!(page.contains(&format!("| `{name}` |")), "{name} is not on the page");
     }

@@ -36,8 +36,6 @@ const BUILT_IN: [(&str, &str); 5] = [
 /// (docs/results/scheduling.md; measured on the simulated card, since no real one was ever oversubscribed
 /// here).
 const THRASHING: f64 = 54.52 / 10.05;
-/// By docs/results/scheduling.md: one loop ÷ two equal ones at once.
-const SLICING: f64 = 1.0 / 0.92;
 
 /// Sessions and machine of a simulation.
 #[derive(Clone, Debug)]
@@ -213,7 +211,7 @@ impl Machine {
             bandwidth: Bytes(50_000_000_000),
             window: Nanos::from_millis(10),
             thrashing: THRASHING,
-            slicing: SLICING,
+            slicing: 1.0,
         }
     }
 

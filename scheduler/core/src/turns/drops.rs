@@ -80,8 +80,12 @@ impl View {
     }
 
     /// Number of sessions that have a turn on a session's cards at the same time, or whose work in flight ends
-    /// beside it, this one included: the largest over its cards. At most 1 where memory moves.
+    /// beside it, this one included: the largest over its cards. At most 1 where memory moves, and 0 for a session
+    /// without the lock.
     pub(crate) fn sharers(&self, session: &Session) -> u32 {
+        if session.lock.grant().is_none() {
+            return 0;
+        }
         let cards = self.cards.among(session.turn_cards(self.in_turns));
         let overlapping = cards.filter(|(_, card)| card.overlaps());
         overlapping
@@ -94,12 +98,14 @@ impl View {
     /// Whether the work in flight of another session ends beside a session's turn. That session may want the card
     /// back as soon as this one is idle.
     pub(crate) fn has_drain_beside(&self, session: &Session) -> bool {
+        if session.lock.holding().is_none() {
+            return false;
+        }
         let mut cards = self.cards.among(session.turn_cards(self.in_turns));
-        session.lock.holding().is_some()
-            && cards.any(|(_, card)| {
-                let Turns { dropping, leaving, .. } = card.index.in_turn(card.takes_turns());
-                card.overlaps() && dropping + leaving > 0
-            })
+        cards.any(|(_, card)| {
+            let Turns { dropping, leaving, .. } = card.index.in_turn(card.takes_turns());
+            dropping + leaving > 0 && card.overlaps()
+        })
     }
 
     /// Whether a session that was interrupted by an early turn may keep its lock: it goes before all that wait,
@@ -216,7 +222,7 @@ impl Core {
     /// over: the sessions go on with a new quantum, those first that have had least.
     pub(crate) fn let_interrupted_go_on(&mut self, gpus: GpuSet) {
         loop {
-            let cards = self.view.cards.among(gpus);
+            let cards = self.view.cards.among(gpus).filter(|(_, card)| card.overlaps());
             let others = cards.flat_map(|(_, card)| &card.index.holders).copied();
             let interrupted = others.filter(|&other| self.view.may_go_on(other));
             let Some(id) = interrupted.min_by_key(|&other| self.view.standing_in_line(other)) else {

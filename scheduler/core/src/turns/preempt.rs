@@ -69,13 +69,13 @@ impl View {
         self.overlaps(id) && self.cards.among(cards).any(drains) && cards.into_iter().all(may_begin)
     }
 
-    /// Cost of an early turn of one quantum: two switches, to the session and back, and at least twice the part of
-    /// its quantum at which the budget fills. So early turns have half of the time at most in the long run.
+    /// Cost of an early turn of one quantum: two switches, to the session and back. A quantum pays for one switch,
+    /// so early turns have half of the time at most in the long run, also if it is the shortest one.
     fn early_cost(&self, id: SessionId) -> Nanos {
-        let cards = self.cards.among(self.turn_cards(id)).map(|(_, card)| card);
-        let part = cards.map(|card| part(self.quantum(id, Nanos::ZERO), card.knobs.epsilon)).max();
-        let (switch, part) = (self.switch_cost(id), part.unwrap_or_default());
-        (switch + switch).max(part + part).max(Nanos(1))
+        let cards = self.cards.among(self.turn_cards(id));
+        let shortest = cards.map(|(_, card)| part(self.config.quantum_min, card.knobs.epsilon)).max();
+        let once = self.switch_cost(id).max(shortest.unwrap_or_default()).max(Nanos(1));
+        once + once
     }
 
     pub(crate) fn is_dropping(&self, id: SessionId) -> bool {
