@@ -152,7 +152,10 @@ impl Core {
 
     /// Opens gates of processes that joined late, runs the stopwatches and sends the updates of one session.
     fn conclude(&mut self, id: SessionId) {
-        let sharers = self.view.sessions.get(id).map_or(0, |session| self.view.sharers(session));
+        let Some(session) = self.view.sessions.get(id) else {
+            return;
+        };
+        let sharers = self.view.sharers(session);
         if let Some(session) = self.view.sessions.get_mut(id) {
             session.open_joiners(self.view.on_demand, &mut self.effects);
             session.run_stopwatches(self.view.now, self.view.in_turns, sharers, &self.view.config);

@@ -94,8 +94,12 @@ impl Core {
                 continue;
             }
             let cards = self.view.turn_cards(id).and(self.view.wanted);
-            let cost = self.view.early_cost(id);
             // The cheap question first: most sessions that wake on a busy card find its budget spent.
+            let least = self.view.config.switch_cost;
+            if !self.is_in_budget(cards, least + least) {
+                continue;
+            }
+            let cost = self.view.early_cost(id);
             if !self.is_in_budget(cards, cost) || !self.view.is_admissible(id) {
                 continue;
             }

@@ -361,12 +361,16 @@ impl Card {
             Bytes::MAX => Bytes::ZERO,
             _ => self.needed(),
         };
+        let overlaps = self.overlaps();
         Told {
             users: self.index.users(),
             line: self.index.line(),
             ceilings: [self.before_fixed(), self.fixed(), taken, limit],
-            targets: Class::ALL.map(|class| self.drain_target(class)),
-            overlaps: self.overlaps(),
+            targets: match overlaps {
+                true => Class::ALL.map(|class| self.drain_target(class)),
+                false => [self.knobs.window_target; 3],
+            },
+            overlaps,
         }
     }
 }
