@@ -26,6 +26,7 @@ use crate::events::{Effect, Notice};
 use crate::machine::Core;
 use crate::session::Session;
 use crate::session::lock::Lock;
+use crate::turns::sharers;
 use crate::values::gpu_set::GpuSet;
 use crate::view::View;
 
@@ -152,13 +153,10 @@ impl Core {
 
     /// Opens gates of processes that joined late, runs the stopwatches and sends the updates of one session.
     fn conclude(&mut self, id: SessionId) {
-        let Some(session) = self.view.sessions.get(id) else {
-            return;
-        };
-        let sharers = self.view.sharers(session);
         if let Some(session) = self.view.sessions.get_mut(id) {
+            let sharers = sharers(session, &self.view.cards, self.view.in_turns);
             session.open_joiners(self.view.on_demand, &mut self.effects);
-            session.run_stopwatches(self.view.now, self.view.in_turns, sharers, &self.view.config);
+            session.run_stopwatches(self.view.now, sharers, &self.view.config);
             if session.has_entered() {
                 self.note_entry(id);
             }

@@ -29,7 +29,7 @@ use crate::values::small_map::{ByGpu, SmallMap};
 use client::{Client, Past};
 use compute_limit::ComputeLimits;
 use gate::Passage;
-use lock::{Grant, Lock};
+use lock::{Grant, Lock, Ticket};
 use on_card::{OnCard, Presence, Stance};
 use share::{Branch, Share, UserId, Virtual};
 use usage::Usage;
@@ -103,11 +103,10 @@ impl Session {
 
     /// Facts about the session for the indexes of all its cards.
     pub(crate) fn stance(&self) -> Stance {
-        let queued = self.may_run() && !self.compute.is_exhausted();
         Stance {
             presence: Presence::of(&self.lock),
             wants: self.may_run() && (!matches!(self.lock, Lock::Idle) || self.has_sleeper()),
-            ticket: self.lock.ticket().filter(|_| queued),
+            ticket: self.queued_ticket(),
             regular: !self.urgent,
             branch: self.branch(),
             share: self.share,
@@ -116,6 +115,12 @@ impl Session {
             cards: self.uses,
             moves: self.is_moving(),
         }
+    }
+
+    /// Ticket of the session if it waits and may be granted the lock.
+    pub(crate) fn queued_ticket(&self) -> Option<Ticket> {
+        let ticket = self.lock.ticket();
+        ticket.filter(|_| self.may_run() && !self.compute.is_exhausted())
     }
 
     /// Whether a compute limit applies to the session.
@@ -268,12 +273,11 @@ impl Session {
     }
 
     /// Starts and stops the session's stopwatches according to its lock.
-    pub(crate) fn run_stopwatches(&mut self, now: Nanos, in_turns: GpuSet, sharers: u32, config: &Config) {
+    pub(crate) fn run_stopwatches(&mut self, now: Nanos, sharers: u32, config: &Config) {
         let waits = self.lock.ticket().is_some();
         let holds = self.lock.grant().is_some();
-        let (turn, works) = (holds && self.takes_turns(in_turns), holds && self.may_be_working());
-        self.usage
-            .run(now, waits, if turn { sharers } else { 0 }, if works { self.uses.len() } else { 0 });
+        let works = holds && self.may_be_working();
+        self.usage.run(now, waits, sharers, if works { self.uses.len() } else { 0 });
         if self.is_limited() {
             let (open, waits) = (self.has_open_gate(), waits && self.may_run());
             self.compute.run(now, open, waits, config);

@@ -4,6 +4,7 @@
 use gpushare_proto::{Bytes, GpuId, Nanos, SessionId};
 use smallvec::SmallVec;
 
+use crate::card::Card;
 use crate::card::index::Turns;
 use crate::card::queue::{self, Need, Occupancy};
 use crate::events::{Effect, Notice};
@@ -13,6 +14,7 @@ use crate::session::drop::{LEAD, PendingDrop, Step};
 use crate::session::lock::{Grant, Lock};
 use crate::turns::backfill::Prospect;
 use crate::values::gpu_set::GpuSet;
+use crate::values::small_map::ByGpu;
 use crate::view::View;
 
 /// Decision on a holder whose quantum is over.
@@ -23,6 +25,19 @@ enum AfterQuantum {
     Drop,
     /// Another quantum begins; if it is backfilled, it ends by the given time.
     Renew(Option<Nanos>),
+}
+
+/// Number of sessions that have a turn on a session's cards at the same time, or whose work in flight ends beside
+/// it, this one included: the largest over its cards. At most 1 where memory moves, and 0 for a session without a
+/// turn.
+pub(crate) fn sharers(session: &Session, cards: &ByGpu<Card>, in_turns: GpuSet) -> u32 {
+    let gpus = session.turn_cards(in_turns);
+    if session.lock.grant().is_none() || gpus.is_empty() {
+        return 0;
+    }
+    let overlapping = cards.among(gpus).filter(|(_, card)| card.overlaps());
+    let sharers = overlapping.map(|(_, card)| card.index.in_turn(card.takes_turns()).all());
+    sharers.max().unwrap_or(1).max(1)
 }
 
 impl View {
@@ -77,22 +92,6 @@ impl View {
             beside.extend(turn.map(|turn| (other, self.now - turn.at)));
         }
         beside
-    }
-
-    /// Number of sessions that have a turn on a session's cards at the same time, or whose work in flight ends
-    /// beside it, this one included: the largest over its cards. At most 1 where memory moves, and 0 for a session
-    /// without the lock.
-    pub(crate) fn sharers(&self, session: &Session) -> u32 {
-        if session.lock.grant().is_none() {
-            return 0;
-        }
-        let cards = self.cards.among(session.turn_cards(self.in_turns));
-        let overlapping = cards.filter(|(_, card)| card.overlaps());
-        overlapping
-            .map(|(_, card)| card.index.in_turn(card.takes_turns()).all())
-            .max()
-            .unwrap_or(1)
-            .max(1)
     }
 
     /// Whether the work in flight of another session ends beside a session's turn. That session may want the card
@@ -160,7 +159,7 @@ impl Core {
         let drop = session.lock.dropping().filter(|drop| drop.was_closed());
         let drain = drop.map(PendingDrop::drain);
         let vacated = drop.map_or(self.view.now, PendingDrop::since);
-        let beside = self.view.begun_beside(id);
+        let beside = if drain.is_some() { self.view.begun_beside(id) } else { SmallVec::new() };
         self.give_limits_back(id, &beside);
         let overlap = beside.iter().map(|&(_, overlap)| overlap).max().unwrap_or_default();
         // Beside another session its work took longer.

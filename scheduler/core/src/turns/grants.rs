@@ -62,7 +62,10 @@ impl View {
 
     /// Whether a waiting session waits for no absent memory and no awaited process.
     pub(crate) fn is_admissible(&self, id: SessionId) -> bool {
-        !self.is_held_up(id) && !self.waits_for_absent_memory(id)
+        // Every waiter is checked often, and both are rare.
+        let is_stuck = |card: &Card| card.index.in_turn(card.takes_turns()).stuck > 0;
+        (self.recovery.is_over() && !self.cards.values().any(is_stuck))
+            || (!self.is_held_up(id) && !self.waits_for_absent_memory(id))
     }
 
     /// Whether an awaited process of the last daemon may run on any of a session's cards.
@@ -73,7 +76,6 @@ impl View {
     /// Whether a session could not fit beside absent memory even if all holders released the lock.
     pub(crate) fn waits_for_absent_memory(&self, id: SessionId) -> bool {
         let mut cards = self.cards.among(self.turn_cards(id));
-        // Every waiter is checked often, and absent memory is rare.
         cards.any(|(gpu, card)| {
             let absent = self.absent(gpu);
             absent != Absent::NONE && !card.empty_occupancy().beside(absent).fits(self.claim(id, gpu))
@@ -128,8 +130,11 @@ impl View {
     /// Length of a session's next turn: its quantum. Where switches overlap, it doubles with each turn in a row
     /// that the session used up, at most [`DOUBLINGS`] times.
     pub(crate) fn turn_length(&self, id: SessionId, expected_move: Nanos) -> Nanos {
-        let times = self.sessions.get(id).map_or(0, |session| session.used_up.min(DOUBLINGS));
-        self.doubled(id, self.quantum(id, expected_move), times)
+        let quantum = self.quantum(id, expected_move);
+        match self.sessions.get(id).map_or(0, |session| session.used_up.min(DOUBLINGS)) {
+            0 => quantum,
+            times => self.doubled(id, quantum, times),
+        }
     }
 
     /// Longest turn that a session can have.
@@ -284,9 +289,12 @@ impl Core {
         match session.lock {
             Lock::Idle if session.has_sleeper() => {
                 self.last_ticket += 1;
+                let has_used_up = session.used_up > 0;
                 if self.view.is_rested(id) {
                     self.wakers.push(id);
-                    self.rest(id);
+                    if has_used_up {
+                        self.rest(id);
+                    }
                 }
                 self.set_lock(id, Lock::Waiting(Ticket(self.last_ticket)));
             }

@@ -14,4 +14,6 @@ pub(crate) mod backfill;
 
 mod preempt;
 
+pub(crate) use drops::sharers;
+
 mod drops;

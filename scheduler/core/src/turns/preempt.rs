@@ -89,7 +89,7 @@ impl Core {
     /// its cards must allow that.
     pub(crate) fn preempt(&mut self) {
         for id in std::mem::take(&mut self.wakers) {
-            let waits = |session: &Session| session.stance().ticket.is_some();
+            let waits = |session: &Session| session.queued_ticket().is_some();
             if !self.view.sessions.get(id).is_some_and(waits) {
                 continue;
             }
