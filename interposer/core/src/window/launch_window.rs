@@ -3,10 +3,10 @@
 //! ```text
 //!   in flight + its own ≤ W                  go on
 //!   nothing in flight on its stream          go on     (also a launch that another stream waits for)
-//!   all work in flight ends in 0.1 ms        go on     (by the measured cost; if it is in one stream, and at most
-//!                                                       one launch beyond W)
+//!   all work in flight ends in 0.1 ms        go on     (by the measured cost; if it is in one stream, and up to
+//!                                                       W + 2 in flight)
 //!   else wait for the oldest marker of its own stream, then look again
-//!     after 4 × target                       go on     (work in flight may wait for this launch)
+//!     after 4 × target, at least 40 ms       go on     (work in flight may wait for this launch)
 //! ```
 //!
 //! The wait comes before the gate, so that a delayed thread delays no drop. The thread polls in short pauses,
@@ -40,8 +40,8 @@ const PAUSES: u64 = 8;
 const HEAD_START: Nanos = Nanos(100_000);
 /// Time for which a launch into another stream keeps launches from going on early.
 const OTHERS: Nanos = Nanos::from_secs(1);
-/// Number of launches beyond the window beside which another one may go on early. A library may launch a very
-/// short kernel before each long one.
+/// Largest number of launches in flight beyond the window for which another one goes on early. It is not 0 since a
+/// library may launch a very short kernel before each long one.
 const AHEAD: u64 = 1;
 /// Time limit of a wait, as a multiple of the drain target or of the expected time of the awaited work.
 const LIMIT: u64 = 4;
@@ -189,7 +189,7 @@ impl Window {
             if !slot.is_marked() || !card.pause(pause) {
                 return;
             }
-            pause = Nanos((pause.0 * 2).min(longest).min(self.until_dry(slot, card).0.max(PAUSE_MIN.0)));
+            pause = Nanos((pause.0 * 2).min(longest));
             looks += 1;
             let looked = card.undisturbed(|| {
                 if self.look(slot, target, card) {
@@ -200,9 +200,12 @@ impl Window {
                 }
             });
             // A process that captures does not wait.
-            let fits = || self.fits(slot, launch) || self.until_dry(slot, card) == Nanos::ZERO;
-            if looked.is_none() || fits() || self.use_spare() {
+            if looked.is_none() || self.fits(slot, launch) || self.use_spare() {
                 return;
+            }
+            match self.until_dry(slot, card) {
+                Nanos::ZERO => return,
+                dry => pause = pause.min(dry.max(PAUSE_MIN)),
             }
             let (limit, overdue) = self.time_limit(slot, target);
             if card.now().saturating_sub(since) >= limit {

@@ -230,6 +230,7 @@ pub(crate) struct Turns {
 }
 
 impl Turns {
+    /// Number of the sessions, whatever they were asked.
     pub(crate) fn all(self) -> u32 {
         self.holding + self.dropping + self.leaving + self.stuck
     }

@@ -22,7 +22,7 @@ use smallvec::SmallVec;
 
 use crate::card::{quantum, queue};
 use crate::machine::Core;
-use crate::session::lock::Lock;
+use crate::session::clock::Clock;
 use crate::values::gpu_set::GpuSet;
 use crate::values::small_map::ByGpu;
 use crate::view::View;
@@ -173,14 +173,6 @@ impl Core {
             grant.is_some_and(|grant| grant.clock.is_limited())
         };
         let backfilled: Vec<SessionId> = holders.copied().filter(limited).collect();
-        for id in backfilled {
-            let now = self.view.now;
-            if let Some(Lock::Holding(grant)) =
-                self.view.sessions.get_mut(id).map(|session| &mut session.lock)
-            {
-                grant.clock.end_at(now);
-            }
-            self.touch(id);
-        }
+        backfilled.into_iter().for_each(|id| self.end_quantum(id, Clock::end_at));
     }
 }

@@ -14,6 +14,6 @@ pub(crate) mod backfill;
 
 mod preempt;
 
-pub(crate) use drops::sharers;
-
 mod drops;
+
+pub(crate) use drops::sharers;

@@ -21,6 +21,7 @@ use crate::card::Card;
 use crate::card::queue::Need;
 use crate::machine::Core;
 use crate::session::Session;
+use crate::session::clock::Clock;
 use crate::session::lock::Lock;
 use crate::session::share::part;
 use crate::values::gpu_set::GpuSet;
@@ -116,7 +117,10 @@ impl Core {
             self.recount(id);
             self.reordered = true;
             self.spend(cards, cost);
-            conflicts.into_iter().flatten().for_each(|holder| self.interrupt(holder));
+            conflicts
+                .into_iter()
+                .flatten()
+                .for_each(|holder| self.end_quantum(holder, Clock::interrupt));
         }
     }
 
@@ -165,12 +169,13 @@ impl Core {
         }
     }
 
-    fn interrupt(&mut self, id: SessionId) {
+    /// Ends the quantum of a holder now, as `end` does it.
+    pub(crate) fn end_quantum(&mut self, id: SessionId, end: fn(&mut Clock, Nanos)) {
         let now = self.view.now;
         if let Some(session) = self.view.sessions.get_mut(id)
             && let Lock::Holding(grant) = &mut session.lock
         {
-            grant.clock.interrupt(now);
+            end(&mut grant.clock, now);
         }
         self.touch(id);
     }

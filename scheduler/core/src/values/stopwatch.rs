@@ -47,7 +47,7 @@ pub(crate) struct DividedStopwatch {
 }
 
 impl DividedStopwatch {
-    /// Lets the stopwatch run from the time `now` on, divided by so many, or stops it for 0.
+    /// Lets the stopwatch run from the time `now` on, divided by the number of `sharers`, or stops it for none.
     pub(crate) fn run_divided(&mut self, sharers: u32, now: Nanos) {
         if self.since.map_or(0, |(_, number)| number) != sharers {
             self.total = self.read(now);
