@@ -20,6 +20,13 @@ fn time_sliced() -> World {
     world
 }
 
+/// World with a card in time slices of a computed length, where early turns are paid for.
+fn with_early_turns() -> World {
+    let mut world = World::new(Config { budget_max: Nanos::from_secs(2), ..plain() });
+    world.set(Knob::Mode(Some(Mode::TimeSliced)));
+    world
+}
+
 /// Two programs that fit together and always have work, whose work in flight takes `drain` to end.
 fn two_programs(world: &mut World, drain: Nanos) -> [(SessionId, ClientId); 2] {
     [(); 2].map(|()| {
@@ -71,8 +78,7 @@ fn where_drains_are_short_the_gate_closes_after_the_next_one_has_opened() {
 
 #[test]
 fn a_session_that_slept_begins_at_once_and_no_gate_but_its_own_stays_open() {
-    let mut world = World::new(Config { budget_max: Nanos::from_secs(2), ..plain() });
-    world.set(Knob::Mode(Some(Mode::TimeSliced)));
+    let mut world = with_early_turns();
     let (_, loops) = world.busy_program(gib(1));
     let (_, sleeps) = world.program(gib(1));
     world.habits(loops).drain = ms(8);
@@ -91,8 +97,7 @@ fn a_session_that_slept_begins_at_once_and_no_gate_but_its_own_stays_open() {
 
 #[test]
 fn an_interrupted_turn_goes_on_before_the_turns_of_those_who_had_more() {
-    let mut world = World::new(Config { budget_max: Nanos::from_secs(2), ..plain() });
-    world.set(Knob::Mode(Some(Mode::TimeSliced)));
+    let mut world = with_early_turns();
     let [(_, a), (heavy, b)] = two_programs(&mut world, ms(8));
     let (session, sleeps) = world.program(gib(1));
     world.send(Event::Share { session, weight: 100, priority: Priority::High });
@@ -111,8 +116,7 @@ fn an_interrupted_turn_goes_on_before_the_turns_of_those_who_had_more() {
 
 #[test]
 fn a_burst_of_a_higher_class_that_is_longer_than_a_quantum_is_not_cut_in_two() {
-    let mut world = World::new(Config { budget_max: Nanos::from_secs(2), ..plain() });
-    world.set(Knob::Mode(Some(Mode::TimeSliced)));
+    let mut world = with_early_turns();
     let (_, loops) = world.busy_program(gib(1));
     let (session, bursts) = world.program(gib(1));
     world.send(Event::Share { session, weight: 100, priority: Priority::High });
@@ -124,12 +128,7 @@ fn a_burst_of_a_higher_class_that_is_longer_than_a_quantum_is_not_cut_in_two() {
             world.run_for(ms(1));
         }
         world.goes_idle(bursts);
-        assert!(
-            world.passes(loops) || {
-                world.run_for(ms(5));
-                world.passes(loops)
-            }
-        );
+        wait_for(&mut world, loops, true);
     }
     // One that does not end is cut as soon as its budget is spent.
     world.habits(bursts).busy = true;
@@ -140,8 +139,7 @@ fn a_burst_of_a_higher_class_that_is_longer_than_a_quantum_is_not_cut_in_two() {
 
 #[test]
 fn a_holder_proves_that_it_is_idle_while_the_work_of_another_ends_beside_its_turn() {
-    let mut world = World::new(Config { budget_max: Nanos::from_secs(2), ..plain() });
-    world.set(Knob::Mode(Some(Mode::TimeSliced)));
+    let mut world = with_early_turns();
     let (_, loops) = world.busy_program(gib(1));
     let (_, sleeps) = world.program(gib(1));
     world.habits(loops).drain = ms(8);
@@ -179,8 +177,7 @@ fn turns_double_while_they_are_used_up_and_begin_again_with_one_quantum_after_a_
 
 #[test]
 fn each_counts_half_of_what_both_had_also_if_the_entrant_is_idle_first() {
-    let mut world = World::new(Config { budget_max: Nanos::from_secs(2), ..plain() });
-    world.set(Knob::Mode(Some(Mode::TimeSliced)));
+    let mut world = with_early_turns();
     let (looping, loops) = world.busy_program(gib(1));
     let (sleeping, sleeps) = world.program(gib(1));
     world.habits(loops).drain = ms(8);
@@ -196,8 +193,7 @@ fn each_counts_half_of_what_both_had_also_if_the_entrant_is_idle_first() {
 
 #[test]
 fn a_session_of_a_higher_class_that_wakes_during_a_drain_begins_at_once() {
-    let mut world = World::new(Config { budget_max: Nanos::from_secs(2), ..plain() });
-    world.set(Knob::Mode(Some(Mode::TimeSliced)));
+    let mut world = with_early_turns();
     let [(_, a), (_, b)] = two_programs(&mut world, ms(20));
     let (session, sleeps) = world.program(gib(1));
     world.send(Event::Share { session, weight: 100, priority: Priority::High });

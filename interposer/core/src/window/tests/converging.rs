@@ -48,7 +48,7 @@ fn kernels_of_500_us() {
 fn kernels_of_50_ms_go_one_by_one() {
     let (window, seen) = run(&Model::default(), 400, |_| Step::new(50 * MILLI));
     assert_eq!(window.aimd().window(), 1);
-    // The next one is launched 0.2 ms before the end, so the card is never idle.
+    // The next one is launched 0.1 ms before the end, so the card is never idle.
     assert!(seen.drain <= Nanos(50_300 * MICRO), "{seen:?}");
     // The controller knows how long a drop takes then.
     assert!((50 * MILLI..51 * MILLI).contains(&window.aimd().drain(1).0), "{:?}", window.aimd());
