@@ -138,7 +138,8 @@ impl LeaseRow {
 pub struct Page {
     /// State of the process's gate, a [`GateWord`].
     pub gate: AtomicU32,
-    /// Bit set of [`FLAG_CONTENDED`], [`FLAG_WANTED`], [`FLAG_LIMITED`], [`FLAG_CAPTURING`] and [`FLAG_OVERLAPPING`].
+    /// Bit set of [`FLAG_CONTENDED`], [`FLAG_WANTED`], [`FLAG_LIMITED`], [`FLAG_CAPTURING`] and
+    /// [`FLAG_OVERLAPPING`].
     pub flags: AtomicU32,
     /// Version of the shared page's layout, [`PAGE_LAYOUT`].
     pub layout: AtomicU32,

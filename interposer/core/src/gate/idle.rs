@@ -26,11 +26,13 @@ struct Bounds {
     most: Nanos,
 }
 
+/// Bounds where a wrong release may cost a move of memory.
 const USUAL: Bounds = Bounds {
     first: Nanos::from_millis(10),
     least: Nanos::from_millis(5),
     most: Nanos::from_millis(50),
 };
+/// Bounds where switches overlap.
 const OVERLAPPING: Bounds = Bounds {
     first: Nanos::from_millis(4),
     least: Nanos::from_millis(2),
