@@ -283,7 +283,10 @@ fn event(tape: &mut Tape<'_>, gates: &[GateWord]) -> Event {
         14 => Event::Trim { client, gpu },
         15..17 => Event::Wait { client, word: tape.word(gates) },
         17 => Event::Entered { client, word: tape.word(gates), moved: tape.bytes(), took: tape.time() },
-        18 => Event::Released { client, word: tape.word(gates), drain: tape.time() },
+        18 => match tape.below(3) {
+            0 => Event::NearlyDrained { client, word: tape.word(gates) },
+            _ => Event::Released { client, word: tape.word(gates), drain: tape.time() },
+        },
         19 => match tape.below(4) {
             0 => Event::ExpectedGone { client },
             1 => match tape.below(2) {

@@ -14,6 +14,7 @@
 //!   Wait ──────────────────────────────────▶        a thread sleeps at the closed gate
 //!         ◀──────────────────────────────── Gate    every change of the gate, also written to the page
 //!   Entered / Released ────────────────────▶        memory is on the card / drained, lock given back
+//!   NearlyDrained ─────────────────────────▶        work in flight ends within a millisecond
 //! ```
 //!
 //! Enums are append-only: a new message is added at the end, and no variant's fields change.
@@ -35,6 +36,10 @@ pub use crate::session::NewSession;
 pub const MAGIC: [u8; 4] = *b"GPSH";
 /// Version of the protocol between processes, tools and the daemon in this build.
 pub const PROTOCOL: u16 = 1;
+
+/// Time before the expected end of its work in flight at which a process whose gate was closed reports
+/// [`TenantRequest::NearlyDrained`].
+pub const NEARLY_DRAINED: Nanos = Nanos::from_millis(1);
 
 /// Maximum number of unknown driver functions that a process reports.
 pub const MAX_UNKNOWN: usize = 16;
@@ -175,6 +180,12 @@ pub enum TenantRequest {
     /// Asks for the part that the token's session, or the caller's own without a token, has in the
     /// utilization of each card. Answered by [`TenantReply::UtilizationParts`].
     UtilizationParts(Option<Token>),
+    /// Reports that the work in flight of a process whose gate was closed is expected to end within
+    /// [`NEARLY_DRAINED`]. Where no memory moves, the next session begins then.
+    NearlyDrained {
+        /// Gate word with which the daemon closed the gate.
+        word: GateWord,
+    },
 }
 
 /// First message of a connection. The first two fields are the same in every protocol version.

@@ -88,6 +88,7 @@ pub(crate) fn tenant_requests() -> Vec<Named<TenantRequest>> {
         ("Reconciled", TenantRequest::Reconciled),
         ("UtilizationParts", TenantRequest::UtilizationParts(None)),
         ("UtilizationParts.token", TenantRequest::UtilizationParts(Some(Token([0xa5; 32])))),
+        ("NearlyDrained", TenantRequest::NearlyDrained { word }),
     ]
 }
 

@@ -178,6 +178,9 @@ fn carry_out(
         TenantRequest::Entered { word, moved, took } => {
             event = Some(Event::Entered { client: client()?, word, moved, took });
         }
+        TenantRequest::NearlyDrained { word } => {
+            event = Some(Event::NearlyDrained { client: client()?, word });
+        }
         TenantRequest::Released { word, drain } => {
             let client = client()?;
             engine.read_page(client);

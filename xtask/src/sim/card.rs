@@ -130,9 +130,18 @@ impl Card {
     /// When the next of those who work is done, if nothing changes.
     pub(super) fn next_end(&self) -> Option<Nanos> {
         let (end, _) = self.ends.first()?;
-        let left = (f64::from_bits(*end) - self.given).max(0.0);
+        Some(self.time_of(f64::from_bits(*end)))
+    }
+
+    /// When `who` is done, if nothing changes.
+    pub(super) fn end_of(&self, who: Who) -> Option<Nanos> {
+        Some(self.time_of(self.jobs.get(&who)?.end))
+    }
+
+    fn time_of(&self, end: Work) -> Nanos {
+        let left = (end - self.given).max(0.0);
         // Casts of floats saturate.
-        Some(self.since + Nanos((left * self.slowness()).ceil() as u64))
+        self.since + Nanos((left * self.slowness()).ceil() as u64)
     }
 
     /// Sessions whose work is done by `now`.

@@ -11,6 +11,7 @@
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
 
+use gpushare_proto::tenant::NEARLY_DRAINED;
 use gpushare_proto::{Bytes, Nanos};
 
 use super::account::Accounts;
@@ -123,7 +124,10 @@ impl<'a, P: Policy> Run<'a, P> {
                 self.plan_card(card);
             }
             What::WasIdle(who, plan) if self.players[who].plan == plan => self.was_idle(who),
-            What::IsIn(..) | What::IsDone(..) | What::WasIdle(..) => {}
+            What::EndsSoon(who, told) if self.players[who].gate == Gate::Draining(told) => {
+                self.replies.push_back((who, Reply::EndsSoon));
+            }
+            What::IsIn(..) | What::IsDone(..) | What::WasIdle(..) | What::EndsSoon(..) => {}
         }
     }
 
@@ -138,6 +142,7 @@ impl<'a, P: Policy> Run<'a, P> {
             match reply {
                 Reply::Wants => policy.wants(now, who),
                 Reply::Entered(moved, took) => policy.entered(now, who, moved, took),
+                Reply::EndsSoon => policy.ends_soon(now, who),
                 Reply::LetGo(drain) => policy.let_go(now, who, drain),
                 Reply::Leaves => policy.leaves(now, who),
             }
@@ -199,6 +204,10 @@ impl<'a, P: Policy> Run<'a, P> {
                 for card in self.cards_of(who) {
                     self.cards[card].shorten(self.now, who, window);
                     self.plan_card(card);
+                }
+                let ends = self.cards_of(who).into_iter().filter_map(|card| self.cards[card].end_of(who));
+                if let Some(end) = ends.max() {
+                    self.plan(end - NEARLY_DRAINED, What::EndsSoon(who, self.now));
                 }
             }
         }

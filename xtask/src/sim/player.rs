@@ -16,6 +16,8 @@ pub(super) enum What {
     IsIn(Who, u64),
     IsDone(usize, u64),
     WasIdle(Who, u64),
+    /// Work in flight of a session that was told to let go then is about to end.
+    EndsSoon(Who, Nanos),
 }
 
 /// Message of a session to the scheduler.
@@ -23,6 +25,7 @@ pub(super) enum What {
 pub(super) enum Reply {
     Wants,
     Entered(Bytes, Nanos),
+    EndsSoon,
     LetGo(Nanos),
     Leaves,
 }

@@ -40,6 +40,8 @@ pub(super) trait Policy {
     fn wants(&mut self, now: Nanos, who: Who);
     /// The session runs, after `moved` bytes of its memory came in within `took`.
     fn entered(&mut self, now: Nanos, who: Who, moved: Bytes, took: Nanos);
+    /// The work in flight of a session that was told to release the lock is about to end.
+    fn ends_soon(&mut self, _now: Nanos, _who: Who) {}
     /// The session released the lock: after `drain` as it was told, or since it was idle.
     fn let_go(&mut self, now: Nanos, who: Who, drain: Nanos);
     /// The session has ended.

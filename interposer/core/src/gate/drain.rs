@@ -5,7 +5,8 @@
 //! changes. So a drop can be undone and a grant taken away at any moment:
 //!
 //! ```text
-//!   closed          drain: no thread inside, no capture, nothing in flight   → Released{word}
+//!   closed          drain: the end is near                                   → NearlyDrained{word}
+//!                          no thread inside, no capture, nothing in flight   → Released{word}
 //!   moving          bring the memory in                                      → open the gate, Entered{word}
 //!   open, wanted    quiet for the idle grace? prove it (word = idle)          → close it, Released{open word}
 //!   open            rest
@@ -22,7 +23,7 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use gpushare_proto::page::{FLAG_OVERLAPPING, FLAG_WANTED, Page};
-use gpushare_proto::tenant::TenantRequest;
+use gpushare_proto::tenant::{NEARLY_DRAINED, TenantRequest};
 use gpushare_proto::{GateState, GateWord, Nanos};
 use gpushare_sys::{bell, clock};
 
@@ -31,6 +32,7 @@ use crate::daemon::Daemon;
 use crate::driver::{Driver, contexts::Contexts, types::CAPTURE_MODE_RELAXED};
 use crate::memory::Memory;
 use crate::process::lock;
+use crate::window::{driver::OnDriver, process::ProcessWindow};
 
 /// Divisor that gives the pause between two looks at work in flight from the time waited so far. Between the
 /// end of the work and the look the card is idle, and the session is charged for holding the lock.
@@ -84,6 +86,7 @@ pub(crate) struct Drainer {
     pub(crate) contexts: &'static Contexts,
     pub(crate) memory: &'static Memory,
     pub(crate) gate: &'static Gatekeeper,
+    pub(crate) window: &'static ProcessWindow,
     pub(crate) graces: Graces,
 }
 
@@ -150,10 +153,16 @@ impl Drainer {
         let (collectives, entries) = (&self.gate.collectives, GATE.entries());
         let target = Nanos(u64::from(page.drain_target.load(Ordering::Relaxed)) * 1_000);
         collectives.admit(word, clock::monotonic(), target);
-        let drained = self.drained(page, word);
+        let mut told = false;
+        let drained = self.drained(page, word, || {
+            if !told && self.ends_soon(target) {
+                told = true;
+                self.send(page, &TenantRequest::NearlyDrained { word });
+            }
+        });
         collectives.end_admission();
         // A thread that entered after the gate had closed launched behind the marks.
-        if drained && (GATE.entries() == entries || self.drained(page, word)) {
+        if drained && (GATE.entries() == entries || self.drained(page, word, || ())) {
             self.gate.answered.note(page, word);
             self.send(page, &TenantRequest::Released { word, drain: since.elapsed().into() });
         }
@@ -185,7 +194,7 @@ impl Drainer {
             return;
         }
         let (idle, since) = (word.with(GateState::Idle), Instant::now());
-        if !exchange(page, word, idle) || !self.drained(page, idle) {
+        if !exchange(page, word, idle) || !self.drained(page, idle, || ()) {
             // A thread reopened the gate, or the daemon closed it.
             self.graces.under(flags).extend();
             return;
@@ -199,15 +208,23 @@ impl Drainer {
         }
     }
 
-    /// Waits until no thread is inside the gate, no capture runs and no work is in flight. Returns `false` if
-    /// the gate word changes first.
-    fn drained(&self, page: &Page, word: GateWord) -> bool {
+    /// Whether the program's launches in flight are expected to end within [`NEARLY_DRAINED`].
+    fn ends_soon(&self, target: Nanos) -> bool {
+        let card = OnDriver::new(self.driver, &self.gate.captures);
+        self.window
+            .get()
+            .is_some_and(|window| window.ends_within(NEARLY_DRAINED, target, &card))
+    }
+
+    /// Waits until no thread is inside the gate, no capture runs and no work is in flight, and calls `meanwhile`
+    /// at each look at work in flight. Returns `false` if the gate word changes first.
+    fn drained(&self, page: &Page, word: GateWord, meanwhile: impl FnMut()) -> bool {
         let left = || GATE.is_empty() && !self.is_capturing() && GATE.is_empty();
-        poll(page, word, POLL_MAX, left) && self.in_flight_done(page, word)
+        poll(page, word, POLL_MAX, left) && self.in_flight_done(page, word, meanwhile)
     }
 
     /// Waits for the work in flight in every context; returns `false` if the gate word changes first.
-    fn in_flight_done(&self, page: &Page, word: GateWord) -> bool {
+    fn in_flight_done(&self, page: &Page, word: GateWord, mut meanwhile: impl FnMut()) -> bool {
         let (driver, contexts) = (self.driver, self.contexts);
         let mut marks = None;
         let captures = &self.gate.captures;
@@ -217,7 +234,11 @@ impl Drainer {
                 return false;
             }
             marks = marks.take().or_else(|| InFlight::mark(driver, contexts, captures));
-            marks.as_mut().is_some_and(|marks| marks.is_done(driver, contexts, captures))
+            let done = marks.as_mut().is_some_and(|marks| marks.is_done(driver, contexts, captures));
+            if !done {
+                meanwhile();
+            }
+            done
         })
     }
 

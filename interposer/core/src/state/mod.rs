@@ -125,8 +125,9 @@ impl State {
         // Every page begins with change 0, under which nothing was granted.
         word.change() == 0
             || self.drainer_started.ensure("gpushare-drain", || {
-                let Self { driver, daemon, contexts, memory, gate, .. } = self;
-                let drainer = Drainer { driver, daemon, contexts, memory, gate, graces: Graces::default() };
+                let Self { driver, daemon, contexts, memory, gate, window, .. } = self;
+                let graces = Graces::default();
+                let drainer = Drainer { driver, daemon, contexts, memory, gate, window, graces };
                 spawn("gpushare-drain", || drainer.run())
             })
     }

@@ -138,7 +138,7 @@ impl Window {
     /// A launch that the driver refuses, or that another thread overtakes on its stream, counts as completed
     /// one marker early. That does no harm.
     pub fn admit(&self, launch: Launch, target: Nanos, card: &impl Card) {
-        let target = if target == Nanos::ZERO { DRAIN_TARGET } else { target };
+        let target = or_default(target);
         // A capture records its launches and executes none.
         if card.is_capturing() {
             return;
@@ -231,6 +231,20 @@ impl Window {
             }
             _ => Nanos::MAX,
         }
+    }
+
+    /// Looks for completed launches, and returns whether those in flight are expected to end within `time`.
+    /// `false` if there are none, or if their cost is not known: then other work may be in flight.
+    pub fn ends_within(&self, time: Nanos, target: Nanos, card: &impl Card) -> bool {
+        let target = or_default(target);
+        let with_work = || self.markers.all().filter(|slot| slot.in_flight() > 0);
+        card.undisturbed(|| {
+            with_work().for_each(|slot| _ = self.look(slot, target, card));
+        });
+        let aimd = self.aimd();
+        let since = with_work().map(Slot::working_since).max();
+        let known = since.filter(|_| aimd.cost() > Nanos::ZERO);
+        known.is_some_and(|since| since + aimd.drain(self.in_flight()) <= card.now() + time)
     }
 
     /// Returns the time limit of a wait, and whether the awaited work is overdue at that time.
@@ -331,6 +345,11 @@ impl Controller {
         self.launches.store(launches, Ordering::Relaxed);
         self.held.store(false, Ordering::Release);
     }
+}
+
+/// Drain target of a page; a page that was never written has none.
+fn or_default(target: Nanos) -> Nanos {
+    if target == Nanos::ZERO { DRAIN_TARGET } else { target }
 }
 
 /// Scales the duration of a completion by its stream's share of the work in flight. Four streams that take

@@ -407,6 +407,14 @@ impl Slot {
         self.is_marked().then_some(Nanos(since))
     }
 
+    /// Returns the point in time since which the card has worked on the stream's oldest work in flight, as far as
+    /// that is known.
+    pub fn working_since(&self) -> Nanos {
+        let reaped = Nanos(self.reaped_at.load(Ordering::Relaxed));
+        let began = Nanos(self.began.load(Ordering::Relaxed));
+        self.began_oldest().unwrap_or(reaped.max(began))
+    }
+
     /// Returns whether a launch on the stream has been the first without a marker since a point in time.
     pub fn launched_since(&self, since: Nanos) -> bool {
         self.began.load(Ordering::Relaxed) >= since.0

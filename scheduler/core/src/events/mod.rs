@@ -328,6 +328,13 @@ pub enum Event {
         /// Distance in nanoseconds of a user of weight 100 in the normal class; negative behind the floor.
         lead_ns: i64,
     },
+    /// The work in flight of a process that was told to drain is expected to end within a millisecond.
+    NearlyDrained {
+        /// Identifier of the process that the event is about.
+        client: ClientId,
+        /// Gate word that closed the gate.
+        word: GateWord,
+    },
 }
 
 impl Event {
@@ -361,6 +368,7 @@ impl Event {
             | Self::Wait { client, .. }
             | Self::Entered { client, .. }
             | Self::Released { client, .. }
+            | Self::NearlyDrained { client, .. }
             | Self::ReserveFixed { client, .. }
             | Self::Fixed { client, .. }
             | Self::Returned { client, .. }

@@ -211,6 +211,7 @@ impl Core {
             Event::Wait { client, word } => self.wait(client, word),
             Event::Entered { client, word, moved, .. } => self.entered(client, word, moved),
             Event::Released { client, word, drain } => self.released(client, word, drain),
+            Event::NearlyDrained { client, word } => self.nearly_drained(client, word),
             Event::ExpectedGone { client } => self.view.recovery.gone(client),
             Event::ExpectedUses { client, gpu, bytes } => self.expected_uses(client, gpu, bytes),
             Event::Set(setting) => self.set(setting),

@@ -192,6 +192,12 @@ impl Core {
         }
     }
 
+    pub(crate) fn nearly_drained(&mut self, client: ClientId, word: GateWord) {
+        if let Some(client) = self.client_mut(client) {
+            client.gate.nearly_drained(word);
+        }
+    }
+
     /// Accounts the bytes that a process moved to its cards, divided equally over these cards.
     ///
     /// A process asks the driver for all its memory and cannot know how much was there already. So the

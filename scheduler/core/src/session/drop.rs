@@ -17,12 +17,13 @@
 //! A thread undoes a drop only after it has slept for the drain target. A program that waits for its work and
 //! then launches more may reach the gate before the end of its drain is reported.
 //!
-//! Where no memory moves, the drop gives way before the drain has ended: the next session begins [`LEAD`]
-//! before the expected end, so that the card does not run dry. If drains usually take less than that, the
-//! gates stay open for the rest of it.
+//! Where no memory moves, the drop gives way before the drain has ended: the next session begins when the
+//! processes report that their work ends within [`LEAD`], so that the card does not run dry. Processes without
+//! such a report give way when the drain has taken as long as expected. If drains usually take less than
+//! [`LEAD`], the gates stay open for the rest of it.
 //!
 //! ```text
-//!   usual drain 4 ms    gates closed ─────────────────────▶ drained      0.3 ms    gates open ───▶ drained
+//!   usual drain 4 ms    gates closed ────── nearly drained ─▶ drained    0.3 ms    gates open ───▶ drained
 //!                                    next begins ─▶                            next begins ─▶
 //! ```
 
@@ -33,7 +34,7 @@ use crate::config::{Config, StuckPolicy};
 /// Duration before the expected end of a drain at which the next session may begin where no memory moves. A
 /// shorter one lets the card run dry, since a thread has to wake up and launch. In a longer one the driver
 /// changes between the two contexts more often, and each change costs time.
-pub(crate) const LEAD: Nanos = Nanos::from_millis(1);
+pub(crate) const LEAD: Nanos = gpushare_proto::tenant::NEARLY_DRAINED;
 
 /// Action that a drop asks the decision machine for.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -68,7 +69,8 @@ pub(crate) struct PendingDrop {
     stuck: Option<String>,
     killed: bool,
     drain: Nanos,
-    /// Point in time from which another session may begin beside the drain; `None` where memory moves.
+    /// Point in time from which another session may begin beside the drain in any case; `None` where memory
+    /// moves.
     gives_way_at: Option<Nanos>,
     gives_way: bool,
 }
@@ -92,14 +94,14 @@ impl PendingDrop {
         }
     }
 
-    /// Lets another session begin beside the drain, [`LEAD`] before its expected end. If the drain is expected
-    /// to take less than that and the drop is not `pressing`, the gates stay open for the rest of it.
+    /// Lets another session begin beside the drain once that is about to end, at the latest after the time
+    /// `longest`. If drains `usually` take less than [`LEAD`], the other one may begin at once. Then the gates stay
+    /// open for the rest of it, unless the drop is `pressing`.
     #[must_use]
-    pub(crate) fn overlapping(mut self, expected_drain: Nanos, pressing: bool) -> Self {
-        let at = self.since + (expected_drain - LEAD);
-        (self.gives_way_at, self.gives_way) = (Some(at), at == self.since);
-        if !pressing && expected_drain < LEAD {
-            self.phase = Phase::Reopened { until: self.since + (LEAD - expected_drain) };
+    pub(crate) fn overlapping(mut self, usually: Nanos, longest: Nanos, pressing: bool) -> Self {
+        (self.gives_way_at, self.gives_way) = (Some(self.since + longest), usually < LEAD);
+        if !pressing && usually < LEAD {
+            self.phase = Phase::Reopened { until: self.since + (LEAD - usually) };
         }
         self
     }
@@ -146,20 +148,26 @@ impl PendingDrop {
     }
 
     /// Advances the drop to the time `now`, and returns the actions. `sleeper` says whether a thread of the
-    /// session sleeps at a gate.
-    pub(crate) fn advance(&mut self, now: Nanos, sleeper: bool, config: &Config) -> Vec<Step> {
+    /// session sleeps at a gate, and `ends_soon` whether its processes expect the end of their drains.
+    pub(crate) fn advance(
+        &mut self,
+        now: Nanos,
+        sleeper: bool,
+        ends_soon: bool,
+        config: &Config,
+    ) -> Vec<Step> {
         self.sleeper = sleeper.then(|| self.sleeper.unwrap_or(now));
         let steps = [
             self.turn(now, config),
-            self.give_way(now),
+            self.give_way(now, ends_soon),
             self.report(now, sleeper, config),
             self.kill(now, config),
         ];
         steps.into_iter().flatten().collect()
     }
 
-    fn give_way(&mut self, now: Nanos) -> Option<Step> {
-        let due = !self.gives_way && self.gives_way_at.is_some_and(|at| now >= at);
+    fn give_way(&mut self, now: Nanos, ends_soon: bool) -> Option<Step> {
+        let due = !self.gives_way && self.gives_way_at.is_some_and(|at| ends_soon || now >= at);
         self.gives_way |= due;
         due.then_some(Step::GiveWay)
     }

@@ -51,11 +51,13 @@ pub(crate) struct Gate {
     word: GateWord,
     passage: Passage,
     waiting: bool,
+    /// Whether the process expects the end of its drain within a millisecond.
+    nearly_drained: bool,
 }
 
 impl Gate {
     pub(crate) const fn new() -> Self {
-        Self { word: FIRST_WORD, passage: Passage::Shut, waiting: false }
+        Self { word: FIRST_WORD, passage: Passage::Shut, waiting: false, nearly_drained: false }
     }
 
     pub(crate) const fn passage(&self) -> Passage {
@@ -75,6 +77,11 @@ impl Gate {
     /// Whether the process has no work in flight.
     pub(crate) const fn let_go(&self) -> bool {
         matches!(self.passage, Passage::Shut | Passage::Idle)
+    }
+
+    /// Whether the process has no work in flight, or will soon have none.
+    pub(crate) const fn lets_go_soon(&self) -> bool {
+        self.let_go() || self.nearly_drained
     }
 
     /// Whether a thread sleeps at the closed gate.
@@ -147,6 +154,11 @@ impl Gate {
         }
     }
 
+    /// Notes the process's report, under `word`, that its drain ends soon.
+    pub(crate) fn nearly_drained(&mut self, word: GateWord) {
+        self.nearly_drained |= self.is_current(word) && self.passage == Passage::Closing;
+    }
+
     /// Moves the gate to a new shared page. Returns the gate word to write there, unless the gate stays
     /// closed.
     pub(crate) fn move_to_new_page(&mut self, waiting: bool) -> Option<GateWord> {
@@ -169,7 +181,7 @@ impl Gate {
     fn change(&mut self, state: GateState, passage: Passage) -> GateWord {
         self.word = self.word.next(state);
         self.passage = passage;
-        self.waiting = false;
+        (self.waiting, self.nearly_drained) = (false, false);
         self.word
     }
 }

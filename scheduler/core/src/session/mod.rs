@@ -201,6 +201,11 @@ impl Session {
         }
     }
 
+    /// Whether the work in flight of all processes of the session has ended, or ends soon.
+    pub(crate) fn lets_go_soon(&self) -> bool {
+        self.attached().all(|(_, client)| client.gate.lets_go_soon())
+    }
+
     /// Whether any process of the session still brings its memory in.
     pub(crate) fn is_moving(&self) -> bool {
         self.clients.values().any(|client| client.gate.is_moving())

@@ -46,7 +46,7 @@ fn wait_for(world: &mut World, client: ClientId, open: bool) {
 }
 
 #[test]
-fn the_next_begins_a_millisecond_before_the_drain_is_expected_to_end() {
+fn the_next_begins_a_millisecond_before_the_drain_ends() {
     let mut world = time_sliced();
     let [(_, a), (_, b)] = two_programs(&mut world, ms(5));
     // The expected drain is known after some turns.

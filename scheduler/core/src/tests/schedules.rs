@@ -94,7 +94,7 @@ fn knob() -> impl Strategy<Value = Knob> {
 fn forgery() -> impl Strategy<Value = Forgery> {
     let state = [GateState::Closed, GateState::Moving, GateState::Open, GateState::Idle];
     let number = || prop_oneof![0..gib(20).0, Just(u64::MAX), any::<u64>()];
-    (0_u8..12, 0_usize..8, gpu(), -1..=1, prop::sample::select(state.to_vec()), number(), number()).prop_map(
+    (0_u8..13, 0_usize..8, gpu(), -1..=1, prop::sample::select(state.to_vec()), number(), number()).prop_map(
         |(kind, who, gpu, off, state, amount, time)| Forgery { kind, who, gpu, off, state, amount, time },
     )
 }
@@ -330,6 +330,7 @@ fn forge(world: &mut World, forgery: &Forgery) {
         0 => Event::Wait { client, word },
         1 => Event::Entered { client, word, moved: bytes, took: Nanos(time) },
         2 => Event::Released { client, word, drain: Nanos(time) },
+        11 => Event::NearlyDrained { client, word },
         3 => Event::Recalled { client, gpu, bytes },
         4 => Event::LeaseSeen { client, gpu, free: bytes },
         5 => Event::Reserve { client, gpu, request, bytes },

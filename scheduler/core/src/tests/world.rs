@@ -20,6 +20,7 @@ use gpushare_proto::page::MemoryRefusal;
 use gpushare_proto::{Bytes, ClientId, GateState, GateWord, GpuId, Nanos, RequestId, SessionId};
 
 use crate::harness::Harness;
+use crate::session::drop::LEAD;
 use crate::view::snapshot::{GpuSnapshot, SessionSnapshot};
 use crate::{Config, Core, Effect, Event, Notice};
 
@@ -249,6 +250,9 @@ impl World {
         match word.state() {
             GateState::Closed => {
                 let drain = habits.drain;
+                if drain > LEAD {
+                    self.plan(drain - LEAD, Event::NearlyDrained { client, word });
+                }
                 self.plan(drain, Event::Released { client, word, drain });
                 if habits.busy {
                     self.plan(Nanos(1000), Event::Wait { client, word });
@@ -271,6 +275,7 @@ impl World {
     /// Sends a planned answer of a process, if its gate word is still the one that it answers.
     fn says(&mut self, event: Event) {
         let (Event::Released { client, word, .. }
+        | Event::NearlyDrained { client, word }
         | Event::Wait { client, word }
         | Event::Entered { client, word, .. }) = event
         else {

@@ -296,11 +296,11 @@ impl Core {
     /// Starts a drop: asks a session for its lock by closing its gates. If the drop is not `pressing`, they may
     /// stay open for a moment where the next session begins beside this one.
     pub(crate) fn begin_drop(&mut self, id: SessionId, pressing: bool) {
-        let (now, usual) = (self.view.now, self.view.usual_drain(id));
-        let mut drop = PendingDrop::new(now, self.view.expected_drain(id), &self.view.config);
+        let (now, expected) = (self.view.now, self.view.expected_drain(id));
+        let mut drop = PendingDrop::new(now, expected, &self.view.config);
         let overlaps = self.view.overlaps(id);
         if overlaps {
-            drop = drop.overlapping(usual, pressing);
+            drop = drop.overlapping(self.view.usual_drain(id), expected, pressing);
         }
         let Some(session) = self.view.sessions.get_mut(id) else {
             return;
@@ -348,12 +348,12 @@ impl Core {
         let Some(session) = self.view.sessions.get_mut(id) else {
             return false;
         };
-        let sleeper = session.has_sleeper();
+        let (sleeper, ends_soon) = (session.has_sleeper(), session.lets_go_soon());
         let Lock::Dropping(_, drop) = &mut session.lock else {
             return false;
         };
         let mut passable = false;
-        for step in drop.advance(self.view.now, sleeper, &self.view.config) {
+        for step in drop.advance(self.view.now, sleeper, ends_soon, &self.view.config) {
             passable |= matches!(step, Step::Report(_) | Step::GiveWay);
             self.push_drop(id, step);
         }

@@ -111,6 +111,12 @@ impl Policy for Gpushare {
         }
     }
 
+    fn ends_soon(&mut self, now: Nanos, who: Who) {
+        let client = client(who);
+        let word = self.harness.gate(client);
+        self.tell(now, Event::NearlyDrained { client, word });
+    }
+
     fn let_go(&mut self, now: Nanos, who: Who, drain: Nanos) {
         let client = client(who);
         let word = self.harness.set_gate(client, GateState::Closed);

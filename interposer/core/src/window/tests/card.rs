@@ -125,6 +125,11 @@ impl Model {
         self.state.borrow().now
     }
 
+    /// Time for which the card has work.
+    pub(super) fn left(&self) -> Nanos {
+        Nanos(self.state.borrow().drain())
+    }
+
     pub(super) fn markers_made(&self) -> usize {
         self.state.borrow().done.len()
     }

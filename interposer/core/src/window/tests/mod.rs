@@ -2,5 +2,6 @@
 
 mod card;
 mod converging;
+mod ending;
 mod rules;
 mod threads;

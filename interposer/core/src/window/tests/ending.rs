@@ -1,0 +1,65 @@
+//! Tests of the notice that work in flight is about to end, after the gate was closed.
+
+use gpushare_proto::Nanos;
+
+use super::card::{MICRO, MILLI, Model, Step};
+use crate::window::aimd::DRAIN_TARGET;
+use crate::window::launch_window::Window;
+
+const LEAD: Nanos = Nanos(MILLI);
+/// Time between two looks of the drainer.
+const LOOK: u64 = 20 * MICRO;
+
+/// Work in flight of a program when its gate closes, and at the notice.
+fn stopped_after(launches: usize, step: impl Fn(usize) -> Step) -> (Nanos, Nanos) {
+    let (model, window) = (Model::default(), Window::default());
+    model.run(&window, (0..launches).map(step));
+    close(&model, &window)
+}
+
+fn close(model: &Model, window: &Window) -> (Nanos, Nanos) {
+    let drain = model.left();
+    while model.left() > Nanos::ZERO && !window.ends_within(LEAD, DRAIN_TARGET, model) {
+        model.pass_time(LOOK);
+    }
+    (drain, model.left())
+}
+
+#[test]
+fn equal_kernels_are_announced_a_millisecond_before_their_end() {
+    for cost in [5 * MICRO, 100 * MICRO, 1_600 * MICRO, 50 * MILLI] {
+        for launches in [500, 501, 507] {
+            let (drain, left) = stopped_after(launches, |_| Step::new(cost));
+            let expected = drain.min(LEAD);
+            let off = Nanos(left.0.abs_diff(expected.0));
+            assert!(off <= Nanos(200 * MICRO), "{left} of {drain}, of kernels of {}", Nanos(cost));
+        }
+    }
+}
+
+/// As a training is stopped that waits for the end of each step.
+#[test]
+fn a_mixture_is_foreseen_better_than_by_its_usual_length() {
+    let mixed = |number: usize| Step::new(if number.is_multiple_of(10) { 3 * MILLI } else { 50 * MICRO });
+    let stops: Vec<(Nanos, Nanos)> = (1..80)
+        .map(|launches| {
+            let (model, window) = (Model::default(), Window::default());
+            model.run(&window, (0..1_000).map(mixed));
+            model.pass_time(model.left().0);
+            (0..launches).for_each(|number| model.launch(&window, mixed(number)));
+            close(&model, &window)
+        })
+        .collect();
+    let usual = Nanos(stops.iter().map(|(drain, _)| drain.0).sum::<u64>() / stops.len() as u64);
+    let by_usual: u64 = stops.iter().map(|(drain, _)| drain.0.abs_diff(usual.0)).sum();
+    let by_notice: u64 = stops.iter().map(|(drain, left)| left.0.abs_diff(LEAD.0.min(drain.0))).sum();
+    assert!(3 * by_notice < 2 * by_usual, "{by_notice} ns, {by_usual} ns by the usual drain of {usual}");
+}
+
+#[test]
+fn nothing_is_announced_of_work_that_is_not_known() {
+    let (model, window) = (Model::default(), Window::default());
+    assert!(!window.ends_within(LEAD, DRAIN_TARGET, &model), "nothing was launched");
+    model.launch(&window, Step::new(5 * MICRO));
+    assert!(!window.ends_within(LEAD, DRAIN_TARGET, &model), "the cost is not known");
+}
