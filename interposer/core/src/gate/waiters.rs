@@ -50,12 +50,18 @@ impl Waiters {
         Nanos(self.since.load(Ordering::Relaxed))
     }
 
-    /// Asks for the lock by `send`, once for each gate word. Repeats a request that was not sent.
-    pub(super) fn ask(&self, word: GateWord, send: impl FnOnce() -> bool) {
+    /// Asks for the lock by `send`, once for each gate word. Repeats a request that was not sent. Returns whether
+    /// this call sent one.
+    pub(super) fn ask(&self, word: GateWord, send: impl FnOnce() -> bool) -> bool {
         let mark = u64::from(word.0) + 1;
-        if self.asked.swap(mark, Ordering::AcqRel) != mark && !send() {
+        if self.asked.swap(mark, Ordering::AcqRel) == mark {
+            return false;
+        }
+        let sent = send();
+        if !sent {
             self.ask_again();
         }
+        sent
     }
 
     /// Makes the next waiting thread repeat its request, since a new daemon does not know earlier ones.
@@ -110,25 +116,14 @@ mod tests {
     #[test]
     fn a_word_is_asked_about_once() {
         let waiters = Waiters::default();
-        let mut asked = 0;
-        for word in [CLOSED, CLOSED, CLOSED.next(GateState::Closed)] {
-            waiters.ask(word, || {
-                asked += 1;
-                true
-            });
-        }
-        assert_eq!(asked, 2);
+        let words = [CLOSED, CLOSED, CLOSED.next(GateState::Closed)];
+        assert_eq!(words.map(|word| waiters.ask(word, || true)), [true, false, true]);
     }
 
     #[test]
     fn a_question_that_was_not_sent_is_asked_again() {
         let waiters = Waiters::default();
-        waiters.ask(CLOSED, || false);
-        let mut asked = false;
-        waiters.ask(CLOSED, || {
-            asked = true;
-            true
-        });
-        assert!(asked);
+        assert!(!waiters.ask(CLOSED, || false));
+        assert!(waiters.ask(CLOSED, || true));
     }
 }
