@@ -11,6 +11,7 @@ use crate::promise::Check;
 
 mod load;
 mod moving;
+mod slices;
 mod watch;
 
 mod shares;
@@ -31,12 +32,14 @@ pub(crate) const CHECKS: [Check; 4] = [thrash::CHECK, shares::CHECK, fairness::C
 pub(crate) enum Scenario {
     /// Two programs that together need 1.5 times the card: alone, at once without gpushare, at once with it
     Thrash,
-    /// Programs under compute limits, alone and in pairs: their rates, as percent of the rate without one
+    /// Programs under compute limits, alone and in pairs: their rates, as percent of the rate without one. Two
+    /// programs with weights
     Shares,
-    /// Equal programs, two beside one with a limit, two under one limit, and the simulator's prediction of
-    /// two that take turns
+    /// Equal programs, two beside one with a limit, two under one limit, two in time slices, and the
+    /// simulator's prediction of two that take turns
     Fairness,
-    /// Rare bursts beside a program that always has work, where both fit and where they do not
+    /// Rare bursts beside a program that always has work, where both fit (with high priority too) and where
+    /// they do not
     Burst,
 }
 

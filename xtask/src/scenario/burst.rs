@@ -21,6 +21,7 @@ use crate::promise::{Bound, Check, Effort};
 use super::fairness::{CARD, SHARED_MEMORY, SHARED_WORK, SLOW_CARD, TURNS_WORK};
 use super::load::{self, Load};
 use super::moving;
+use super::slices;
 use super::watch::{Watch, median};
 
 /// Beyond its time alone, where both fit.
@@ -47,6 +48,9 @@ pub(super) const CHECK: Check = Check {
     effort: Effort::Timed,
     bounds: &[
         Bound::at_most("p99 of a burst beside a program that fits / (p99 alone + 20 ms)", 1.0, "×"),
+        Bound::at_most("p50 of a burst with high priority / by the card's own slicing", 1.0, "×"),
+        Bound::at_most("p99 of a burst with high priority / by the card's own slicing", 1.1, "×"),
+        Bound::at_least("rate of the program beside those bursts / its own less their time", 0.95, "×"),
         Bound::at_most("first result of a burst in turns / (floor + drain + 50 ms)", 1.0, "×"),
         Bound::at_least("rate of the program beside bursts in turns / its rate alone", 0.90, "×"),
     ],
@@ -56,8 +60,9 @@ pub(super) const CHECK: Check = Check {
 fn run() -> anyhow::Result<Vec<f64>> {
     let artifacts = programs::release()?;
     let beside = beside(&artifacts)?;
-    let [first_result, kept] = in_turns(&artifacts)?;
-    Ok(vec![beside, first_result, kept])
+    let urgent = slices::urgent(&artifacts)?;
+    let in_turns = in_turns(&artifacts)?;
+    Ok([&[beside][..], &urgent, &in_turns].concat())
 }
 
 /// Bursts every 200 ms, alone and beside a hog that fits, in alternation. What the card makes of both

@@ -19,6 +19,7 @@ use crate::promise::{Bound, Check, Effort};
 use super::load::{self, Load, Steps};
 use super::one_limit;
 use super::prediction;
+use super::slices::{self, Pair};
 
 pub(super) const WINDOW: Duration = Duration::from_secs(10);
 /// Long enough for ten turns of each.
@@ -46,6 +47,8 @@ pub(super) const CHECK: Check = Check {
         Bound::near("first of two processes of a session limited to 40%", 20.0, 2.0, "%"),
         Bound::near("second of two processes of a session limited to 40%", 20.0, 2.0, "%"),
         Bound::near("process of a session limited to 40% while the other idles", 40.0, 2.0, "%"),
+        Bound::at_least("two programs that fit in slices of 20 ms, together / one alone", 0.98, "×"),
+        Bound::at_least("two programs that fit in slices of 40 ms, together / one alone", 0.98, "×"),
         Bound::near("quantum of two programs in turns / predicted by the simulator", 1.0, 0.1, "×"),
         Bound::near("makespan of two programs in turns / predicted by the simulator", 1.0, 0.1, "×"),
     ],
@@ -60,8 +63,25 @@ fn run() -> anyhow::Result<Vec<f64>> {
     progress(format_args!("four programs of which two fit: Jain {in_turns:.4}"));
     let mut values = vec![fits, in_turns, beside_a_limit(&artifacts)?];
     values.extend(one_limit::percents(&artifacts)?);
+    for slices in [
+        slices_of(&["--mode", "time-sliced", "--quantum", "20ms"]),
+        slices_of(&["--mode", "time-sliced", "--quantum", "40ms"]),
+    ] {
+        values.push(slices::parts(&artifacts, &slices)?.iter().sum());
+    }
     values.extend(prediction::ratios(&artifacts)?);
     Ok(values)
+}
+
+/// Two equal programs in time slices of a fixed length.
+const fn slices_of(quantum: &'static [&'static str]) -> Pair {
+    Pair {
+        name: "two equal programs in time slices",
+        run: [&[]; 2],
+        daemon: quantum,
+        window: WINDOW,
+        due: [0.5; 2],
+    }
 }
 
 /// Whether four hogs take turns.

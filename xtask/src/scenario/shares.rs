@@ -1,4 +1,4 @@
-//! Compute limits, as rates: what a program under a limit gets of the rate that it has alone.
+//! Compute limits and weights, as rates: what a program gets of the rate that it has alone.
 //!
 //! The rate is that of its steps over ten seconds, in which it always has work. Programs under limits that
 //! run at once are measured over the same ten seconds.
@@ -15,6 +15,7 @@ use crate::programs;
 use crate::promise::{Bound, Check, Effort};
 
 use super::load::{self, Load};
+use super::slices::{self, Pair};
 
 const WINDOW: Duration = Duration::from_secs(10);
 const CARD: Bytes = Bytes::mib(256);
@@ -22,6 +23,14 @@ const MEMORY: Bytes = Bytes::mib(16);
 /// A step, of which a few are always in flight.
 const STEP: Duration = Duration::from_millis(4);
 const WORK: [&str; 4] = ["--compute", "4ms", "--async-ahead", "4"];
+
+const WEIGHTS: Pair = Pair {
+    name: "weights of 300 and 100",
+    run: [&["--weight", "300"], &["--weight", "100"]],
+    daemon: &[],
+    window: WINDOW,
+    due: [0.75, 0.25],
+};
 
 pub(super) const CHECK: Check = Check {
     name: "shares",
@@ -34,6 +43,8 @@ pub(super) const CHECK: Check = Check {
         Bound::near("compute limit of 75% beside one of 25%", 75.0, 2.0, "%"),
         Bound::near("compute limit of 30% beside one of 60%", 30.0, 2.0, "%"),
         Bound::near("compute limit of 60% beside one of 30%", 60.0, 2.0, "%"),
+        Bound::near("weight of 300 beside one of 100 where both fit", 75.0, 1.0, "%"),
+        Bound::at_least("weights of 300 and 100 where both fit, together / one alone", 0.98, "×"),
     ],
     measure: run,
 };
@@ -49,6 +60,8 @@ fn run() -> anyhow::Result<Vec<f64>> {
         percents.extend(rates.iter().map(|rate| 100.0 * rate / alone));
         progress(format_args!("limits of {limits:?} percent: {rates:.1?} steps a second"));
     }
+    let [heavy, light] = slices::parts(&artifacts, &WEIGHTS)?;
+    percents.extend([100.0 * heavy / (heavy + light), heavy + light]);
     Ok(percents)
 }
 
