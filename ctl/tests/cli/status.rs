@@ -29,6 +29,7 @@ pub(crate) fn daemon(status: Status) -> Fake {
             live: false,
         }]),
         AdminRequest::Watch => AdminReply::Events(Vec::new()),
+        AdminRequest::Follow => AdminReply::Increments(Box::default()),
         AdminRequest::Explain { .. } => AdminReply::Explained(Box::new(explanation())),
         AdminRequest::Orphaned { .. } => AdminReply::Orphaned(Vec::new()),
         AdminRequest::Capacities => AdminReply::Capacities(capacities(&status)),
