@@ -31,6 +31,7 @@ Examples:
   gpushare-ctl run -- python train.py
   gpushare-ctl run --memory 8GiB --name train -- python train.py
   gpushare-ctl status
+  gpushare-ctl top
   gpushare-ctl set quantum 100ms --gpu 0
   gpushare-ctl explain train
   gpushare-ctl audit tail --follow
@@ -53,6 +54,7 @@ pub(crate) struct Cli {
 pub(crate) enum Command {
     Run(RunArgs),
     Status(StatusArgs),
+    Top(TopArgs),
     #[command(subcommand)]
     Session(SessionCommand),
     Set(SetArgs),
@@ -181,6 +183,30 @@ pub(crate) struct StatusArgs {
     /// Print one JSON document in place of tables (bytes and nanoseconds as numbers)
     #[arg(long)]
     pub(crate) json: bool,
+}
+
+/// Show cards and sessions live, and change weights, priorities and quanta by keys
+///
+/// The picture changes once a second. The key `?` lists the keys, and `q` quits. A user who is no administrator sees the
+/// own sessions, and of others only who holds a card and who waits. docs/top.md describes the columns. NO_COLOR turns
+/// colours off.
+#[derive(Debug, Args)]
+#[command(after_long_help = "\
+Examples:
+  gpushare-ctl top
+  gpushare-ctl top --readonly
+  gpushare-ctl top --once
+  gpushare-ctl top --json")]
+pub(crate) struct TopArgs {
+    /// Print the picture once, as text, and end; takes a second
+    #[arg(long)]
+    pub(crate) once: bool,
+    /// Print the figures once, as one JSON document (bytes and nanoseconds as numbers), and end
+    #[arg(long, conflicts_with = "once")]
+    pub(crate) json: bool,
+    /// Change nothing, whatever key is pressed
+    #[arg(long)]
+    pub(crate) readonly: bool,
 }
 
 /// Show the usage of sessions, ended ones too
@@ -475,7 +501,7 @@ mod tests {
             }
             commands.extend(command.get_subcommands().cloned());
         }
-        assert_eq!(examples, 58);
+        assert_eq!(examples, 63);
     }
 
     #[test]
