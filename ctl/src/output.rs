@@ -27,6 +27,46 @@ pub(crate) fn has_colours() -> bool {
     wants_colours() && !is_plain && io::stdout().is_terminal()
 }
 
+/// Colours of words, or none.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Paint {
+    has_colours: bool,
+}
+
+impl Paint {
+    /// Returns colours if standard output shows them and the user wants them.
+    pub(crate) fn of_stdout() -> Self {
+        Self { has_colours: has_colours() }
+    }
+
+    pub(crate) fn bold(self, text: &str) -> String {
+        self.with("1", text)
+    }
+
+    pub(crate) fn dim(self, text: &str) -> String {
+        self.with("2", text)
+    }
+
+    pub(crate) fn red(self, text: &str) -> String {
+        self.with("31", text)
+    }
+
+    pub(crate) fn green(self, text: &str) -> String {
+        self.with("32", text)
+    }
+
+    pub(crate) fn yellow(self, text: &str) -> String {
+        self.with("33", text)
+    }
+
+    fn with(self, code: &str, text: &str) -> String {
+        match self.has_colours {
+            true => format!("\x1b[{code}m{text}\x1b[0m"),
+            false => text.to_owned(),
+        }
+    }
+}
+
 /// Prints `model` as JSON if `json`, otherwise the result of `text`.
 pub(crate) fn show(json: bool, model: &impl Serialize, text: impl FnOnce() -> String) -> io::Result<()> {
     if json { print_json(model) } else { print(&text()) }

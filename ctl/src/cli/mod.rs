@@ -172,15 +172,19 @@ pub(crate) enum Shell {
 
 /// Show the cards and the sessions that share them
 ///
-/// For each card: its mode and the reason, capacity, allocated memory, holders, queue, quantum and number of handoffs.
-/// For each session: its memory, the state of its lock and the reason, its total wait, and its processes.
+/// A line for each card: mode, allocated memory, capacity, number of waiting sessions. Beneath it its sessions: the state
+/// of the lock, memory, processes, and the reason for a wait. Colours are for terminals only, and NO_COLOR turns them off.
 #[derive(Debug, Args)]
 #[command(after_long_help = "\
 Examples:
   gpushare-ctl status
+  gpushare-ctl status --verbose
   gpushare-ctl status --json")]
 pub(crate) struct StatusArgs {
-    /// Print one JSON document in place of tables (bytes and nanoseconds as numbers)
+    /// Print tables with everything: reasons of modes, parts of the capacity, queue, quantum, handoffs, waits, users
+    #[arg(short, long)]
+    pub(crate) verbose: bool,
+    /// Print everything as one JSON document (bytes and nanoseconds as numbers)
     #[arg(long)]
     pub(crate) json: bool,
 }
@@ -501,7 +505,7 @@ mod tests {
             }
             commands.extend(command.get_subcommands().cloned());
         }
-        assert_eq!(examples, 63);
+        assert_eq!(examples, 64);
     }
 
     #[test]

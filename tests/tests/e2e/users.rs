@@ -35,7 +35,7 @@ fn a_users_weight_divides_the_time_however_many_sessions_it_has() -> anyhow::Res
     let more = share()?;
     assert!((0.62..0.88).contains(&more), "a user of weight 300 beside one of 100 got {more}");
 
-    let status = daemon.ctl(&["status"])?;
+    let status = daemon.ctl(&["status", "--verbose"])?;
     let rows: Vec<Vec<&str>> = status.lines().map(|line| line.split_whitespace().collect()).collect();
     assert!(rows.contains(&vec![NAMED, "300", "1"]), "{status}");
     assert!(rows.contains(&vec![&*NUMBERED.to_string(), "100", "3"]), "{status}");
