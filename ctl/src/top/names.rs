@@ -80,13 +80,17 @@ impl Names {
     }
 }
 
-/// Returns the command line of a process on this machine; empty if it cannot be read.
+/// Returns the command line of a process on this machine, without the folder of the program; empty if it
+/// cannot be read.
 fn command(pid: u32) -> String {
     let line = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
-    let words: Vec<String> = line
+    let mut words: Vec<String> = line
         .split(|&byte| byte == 0)
         .map(|word| harmless(&String::from_utf8_lossy(word)))
         .collect();
+    if let Some(program) = words.first_mut() {
+        program.drain(..program.rfind('/').map_or(0, |at| at + 1));
+    }
     words.join(" ").trim_end().to_owned()
 }
 
@@ -100,11 +104,7 @@ mod tests {
         let mut names = Names::default();
         names.connected(true);
         assert!(names.look_up([(None, &[own][..])].into_iter()));
-        assert!(
-            names
-                .command(&[own])
-                .contains(env!("CARGO_PKG_NAME").split('-').next().unwrap())
-        );
+        assert!(names.command(&[own]).starts_with("gpushare_ctl"), "without the folder");
         assert!(!names.look_up([(None, &[own][..])].into_iter()));
         names.connected(false);
         names.look_up([(None, &[own][..])].into_iter());
