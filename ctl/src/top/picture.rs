@@ -74,8 +74,12 @@ fn run(svg: &mut String, style: &Cell, text: &str, (column, line, length): (u32,
         } else {
             ""
         };
+        // Viewers disagree about the width of spaces at the ends.
+        let before = u32::try_from(text.len() - text.trim_start().len()).unwrap_or(0);
+        let text = text.trim();
+        let width = u32::try_from(text.chars().count()).unwrap_or(0) * CELL.0;
+        let (x, y) = (x + before * CELL.0, y + 13);
         let text = text.replace('&', "&amp;").replace('<', "&lt;");
-        let (y, width) = (y + 13, length * CELL.0);
         let _ = writeln!(
             svg,
             "<text x=\"{x}\" y=\"{y}\" textLength=\"{width}\" xml:space=\"preserve\" fill=\"{ink}\"{bold}{dim}>{text}</text>"
