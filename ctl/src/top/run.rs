@@ -80,8 +80,10 @@ pub(super) fn run(
     pass_on_news(feed, places.clone(), &inputs);
     let mut top = Top { model, paused: None, names, screen, theme, rows: Vec::new(), places, inputs };
     let ended = top.serve(&mut terminal, &arriving);
-    ratatui::restore();
-    ended.map_err(|cause| TopError::Terminal(cause).into())
+    let restored = ratatui::try_restore();
+    let code = ended.map_err(TopError::Terminal)?;
+    restored.map_err(TopError::Terminal)?;
+    Ok(code)
 }
 
 impl Top {

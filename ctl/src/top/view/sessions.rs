@@ -119,6 +119,12 @@ const COLUMNS: [Column; 12] = [
     },
 ];
 
+/// Returns the titles of all columns.
+#[cfg(test)]
+pub(super) fn titles() -> impl Iterator<Item = &'static str> {
+    COLUMNS.iter().map(|column| column.title)
+}
+
 /// Columns between two columns.
 const GAP: usize = 2;
 

@@ -218,6 +218,17 @@ fn a_name_cannot_steer_the_terminal() {
 }
 
 #[test]
+fn the_page_describes_every_key_and_every_column() {
+    let page = fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/top.md")).unwrap();
+    for key in HELP.iter().flat_map(|(keys, _)| keys.split_whitespace()) {
+        assert!(page.contains(&format!("`{key}`")), "docs/top.md does not describe the key {key}");
+    }
+    for title in sessions::titles() {
+        assert!(page.contains(&format!("`{title}`")), "docs/top.md does not describe the column {title}");
+    }
+}
+
+#[test]
 fn the_picture_for_the_page_is_up_to_date() {
     let mut rig = Rig::new();
     rig.act(&[Action::Down(1), Action::Down(1)]);
