@@ -89,6 +89,15 @@ impl Terminal {
         self.screen().screen().contents()
     }
 
+    /// Returns whether a character on the screen has a colour.
+    pub(crate) fn has_colours(&self) -> bool {
+        let parser = self.screen();
+        let (lines, columns) = parser.screen().size();
+        let mut places = (0..lines).flat_map(|line| (0..columns).map(move |column| (line, column)));
+        let colour = |(line, column)| parser.screen().cell(line, column).map(vt100::Cell::fgcolor);
+        places.any(|place| colour(place).is_some_and(|colour| colour != vt100::Color::Default))
+    }
+
     /// Waits until `is_so` holds for the text of the screen.
     pub(crate) fn until(&self, what: &str, is_so: impl Fn(&str) -> bool) -> anyhow::Result<String> {
         let seen = patience::until(what, || Ok(Some(self.text()).filter(|text| is_so(text))));

@@ -141,6 +141,24 @@ fn once_and_json_show_what_the_programs_have() -> anyhow::Result<()> {
 }
 
 #[test]
+fn colours_are_for_terminals_and_for_those_who_want_them() -> anyhow::Result<()> {
+    let (world, daemon, _programs) = with_programs()?;
+    for words in [&["status"][..], &["top", "--once"]] {
+        assert!(!daemon.ctl(words)?.contains('\x1b'), "not on a terminal: {words:?}");
+        for (name, wanted) in [("coloured", true), ("plain", false)] {
+            let mut command = world.part(Part::Ctl);
+            command.args(words).env("NO_COLOR", if wanted { "" } else { "1" });
+            let mut terminal = Terminal::start(&world, &format!("{name}-{}", words[0]), &command, SIZE)?;
+            assert!(terminal.ended()?.0.success());
+            let seen =
+                terminal.until("both sessions", |text| text.contains("train") && text.contains("infer"))?;
+            assert_eq!(terminal.has_colours(), wanted, "{words:?}: {seen}");
+        }
+    }
+    Ok(())
+}
+
+#[test]
 fn a_terminal_that_is_too_small_or_a_daemon_that_is_not_there_gets_one_sentence() -> anyhow::Result<()> {
     let (world, mut daemon) = World::of(CARD)?.with_daemon(&[])?;
     let mut narrow = Terminal::start(&world, "narrow", &top(&world, &[]), (20, 24))?;
