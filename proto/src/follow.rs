@@ -151,7 +151,7 @@ pub struct SessionFacts {
     pub pids: Vec<u32>,
 }
 
-/// Lock, memory and times of a session.
+/// Lock, memory and time of a session. None of them changes while the session waits or is idle.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SessionFigures {
     /// Number of the session.
@@ -162,8 +162,6 @@ pub struct SessionFigures {
     pub memory: Vec<CardUse>,
     /// Total duration for which the session could submit work, times the number of its cards.
     pub gpu_time_ns: Nanos,
-    /// Total duration of the session's waits at the gate.
-    pub waited_ns: Nanos,
     /// Number of the session's refused memory requests.
     pub refusals: u64,
 }

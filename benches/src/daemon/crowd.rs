@@ -223,7 +223,7 @@ fn take_in(client: usize, peer: &mut Peer, sender: &Sender<Heard>) -> anyhow::Re
 }
 
 /// Returns the processor time of a process.
-fn cpu_time(pid: u32) -> anyhow::Result<Duration> {
+pub(crate) fn cpu_time(pid: u32) -> anyhow::Result<Duration> {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).context("the daemon ended")?;
     let (_, fields) = stat.rsplit_once(')').context("no stat")?;
     // User and system time, in hundredths of a second.

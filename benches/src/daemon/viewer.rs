@@ -1,15 +1,20 @@
 //! Cost of a viewer, as `gpushare-ctl top` is one, beside a thousand sessions that take turns.
 //!
 //! ```text
-//!   turns ─▶ turns beside a viewer ─▶ turns ─▶ …      the median of the differences is the viewer's cost
+//!   alone:     all wait ─▶ turns            processor time of the daemon while all wait
+//!   viewed:    all wait ─▶ turns            how long grants take while sessions take turns
+//!   … in alternation; the median of the differences and of the ratios counts
 //! ```
+//!
+//! The processor time of a crowd that takes turns varies by more than a viewer costs. So it is measured while
+//! no turn ends. As many sessions are compared then.
 
 use std::io::Read as _;
 use std::net::Shutdown;
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::thread::{self, JoinHandle};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, ensure};
 use gpushare_proto::admin::{AdminReply, AdminRequest};
@@ -17,21 +22,25 @@ use gpushare_proto::codec;
 use gpushare_proto::tenant::{Hello, Role};
 use serde_json::{Value, json};
 
-use crate::crowd::Crowd;
+use crate::crowd::{Crowd, cpu_time};
 use crate::figures::microseconds;
 
 const SESSIONS: usize = 1000;
-const TURNS: usize = 1000;
+const TURNS: usize = 500;
 const PAIRS: usize = 5;
+/// Time for which all sessions wait; the daemon makes a comparison each second.
+const STILL: Duration = Duration::from_secs(4);
 
 pub(crate) fn measure(socket: &Path, daemon: u32, admin: &Path) -> anyhow::Result<Value> {
     let mut crowd = Crowd::begin(socket, SESSIONS, 1)?;
     let (mut differences, mut ratios) = (Vec::new(), Vec::new());
     let (mut changes, mut messages) = (0, 0);
     for _ in 0..PAIRS {
-        let (alone, without) = crowd.turns(TURNS, daemon)?;
+        let without = busy(daemon, STILL)?;
+        let (alone, _) = crowd.turns(TURNS, daemon)?;
         let viewer = Viewer::start(admin)?;
-        let (viewed, with) = crowd.turns(TURNS, daemon)?;
+        let with = busy(daemon, STILL)?;
+        let (viewed, _) = crowd.turns(TURNS, daemon)?;
         let seen = viewer.end()?;
         (changes, messages) = (changes + seen.changes, messages + seen.messages);
         differences.push(with - without);
@@ -43,6 +52,13 @@ pub(crate) fn measure(socket: &Path, daemon: u32, admin: &Path) -> anyhow::Resul
         "viewed_grant_p99": (median(ratios) * 1e3).round() / 1e3,
         "changes_per_message": changes / messages.max(1),
     }))
+}
+
+/// Returns how many processors the daemon uses in the next time.
+fn busy(daemon: u32, time: Duration) -> anyhow::Result<f64> {
+    let (before, begun) = (cpu_time(daemon)?, Instant::now());
+    thread::sleep(time);
+    Ok((cpu_time(daemon)? - before).as_secs_f64() / begun.elapsed().as_secs_f64())
 }
 
 fn median(mut values: Vec<f64>) -> f64 {

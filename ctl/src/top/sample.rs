@@ -58,7 +58,6 @@ pub(super) fn whole() -> Increments {
             lock,
             memory: vec![CardUse { gpu: GpuId(gpu), allocated_bytes: allocated, limit_bytes: limit }],
             gpu_time_ns: Nanos::from_secs(10),
-            waited_ns: Nanos::from_secs(4),
             refusals: 0,
         }));
         if id < 5 {

@@ -135,7 +135,6 @@ fn session(engine: &Engine, id: SessionId) -> Option<(SessionFacts, SessionFigur
         lock: lock(&state),
         memory: state.gpus.iter().map(on_card).collect(),
         gpu_time_ns: state.gpu_time_ns,
-        waited_ns: state.waited_ns + known.before.waited,
         refusals: state.refusals.saturating_add(known.before.refusals),
     };
     Some((facts, figures))

@@ -83,7 +83,6 @@ fn figures(lock: LockState) -> SessionFigures {
             limit_bytes: Some(Bytes::gib(40)),
         }],
         gpu_time_ns: Nanos::from_secs(12),
-        waited_ns: Nanos::from_secs(7),
         refusals: 1,
     }
 }
