@@ -1,4 +1,7 @@
-//! Command `status`: prints the state of the daemon, its cards and sessions, as JSON or as tables.
+//! Command `status`: prints the state of the daemon, its cards and sessions: in one screen, as tables, or as
+//! JSON.
+
+mod compact;
 
 use gpushare_proto::admin::{
     AdminReply, AdminRequest, CapacityView, GpuView, LockView, SessionView, Status, UserView,
@@ -27,6 +30,9 @@ struct Model {
 pub(crate) fn status(args: &StatusArgs, places: &Places) -> Result<(), CtlError> {
     let mut client = Client::connect(places.administered())?;
     let status = fetch(&mut client)?;
+    if !(args.verbose || args.json) {
+        return Ok(output::print(&compact::page(&status, output::Paint::of_stdout()))?);
+    }
     let AdminReply::Capacities(capacities) = client.ask(&AdminRequest::Capacities)? else {
         return Err(client.unexpected().into());
     };

@@ -22,6 +22,7 @@
 use serde::{Deserialize, Serialize};
 
 use crate::dry_run::{DryRunSession, Forecast};
+use crate::follow::Increments;
 use crate::ids::{ClientId, Epoch, GpuId, GpuUuid, RequestId, SessionId, Token};
 use crate::page::{GateWord, MemoryRefusal};
 use crate::session::Quota;
@@ -180,6 +181,8 @@ pub enum TenantRequest {
     /// Asks for the part that the token's session, or the caller's own without a token, has in the
     /// utilization of each card. Answered by [`TenantReply::UtilizationParts`].
     UtilizationParts(Option<Token>),
+    /// Asks for the cards and for the sessions of the caller's user. Answered by [`TenantReply::OwnSessions`].
+    OwnSessions,
     /// Reports that the work in flight of a process whose gate was closed is expected to end within
     /// [`NEARLY_DRAINED`]. Where no memory moves, the next session begins then.
     NearlyDrained {
@@ -335,6 +338,9 @@ pub enum TenantReply {
     DryRun(Box<Forecast>),
     /// Answers [`TenantRequest::UtilizationParts`]; none if there is no such session.
     UtilizationParts(Option<Vec<CardPart>>),
+    /// Answers [`TenantRequest::OwnSessions`]. Other users' sessions appear only as numbers in the cards'
+    /// figures.
+    OwnSessions(Box<Increments>),
 }
 
 /// Quota and memory use of a session, as NVML queries of its processes report them.

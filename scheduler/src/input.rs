@@ -6,7 +6,7 @@ use gpushare_proto::{ClientId, SessionId};
 use crate::config::{ConfigError, Settings};
 use crate::connections::{ConnectionEvent, ConnectionId};
 use crate::identity::{PeerProcess, ProcessId};
-use crate::nvml::{Usages, Work};
+use crate::nvml::{Readings, Usages, Work};
 use crate::registry::Hour;
 
 #[derive(Debug)]
@@ -16,6 +16,8 @@ pub(crate) enum Input {
     Measured(Option<Usages>),
     /// Answer of NVML: work of each process on the shared cards; none if there is no NVML.
     Worked(Option<Work>),
+    /// Answer of NVML: values of the cards' sensors; none if there is no NVML.
+    Sensed(Option<Readings>),
     Died(Watched),
     Configured {
         settings: Result<Box<Settings>, ConfigError>,

@@ -1,9 +1,8 @@
-//! A thousand clients of 500 sessions on one card that has room for one session at a time. All of them want
-//! it always.
+//! A thousand clients on one card that has room for one session at a time. All of them want it always.
 //!
 //! ```text
-//!   a turn:  Gate ─▶ both clients of the session: memory is in, the quota's rest and back ─▶ 5 ms are over
-//!            ─▶ both let go ─▶ the next session's Gate: this is timed ─▶ both wait again, at the end of the queue
+//!   a turn:  Gate ─▶ all clients of the session: memory is in, the quota's rest and back ─▶ 5 ms are over
+//!            ─▶ all let go ─▶ the next session's Gate: this is timed ─▶ all wait again, at the end of the queue
 //! ```
 //!
 //! A grant's time is from the last word of those who let go to the last client of the next session that has
@@ -26,15 +25,13 @@ use crate::peer::{Client, Member, Peer, Registrar};
 const SESSIONS: usize = 500;
 /// Clients of one session.
 const EACH: usize = 2;
-/// Memory of a client; the clients of two sessions do not fit a capacity of 64 MiB.
-const MEMORY: Bytes = Bytes::mib(24);
+/// Memory of a session's clients together; two sessions do not fit a capacity of 64 MiB.
+const MEMORY: u64 = 48;
 const QUOTA: Bytes = Bytes::mib(56);
 /// Rest of the quota beside the clients' memory. Each client takes it in its turn and leaves it unused, so the
 /// daemon must take it back from that client's page for the next one.
 const REST: Bytes = Bytes::mib(8);
 const TURN: Duration = Duration::from_millis(5);
-/// Once around before anything is measured.
-const WARM: usize = SESSIONS;
 const TURNS: usize = 2000;
 /// Longer than any grant takes; only a bench that fails waits for it.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -56,31 +53,8 @@ enum What {
 }
 
 pub(crate) fn measure(socket: &Path, daemon: u32) -> anyhow::Result<Value> {
-    let mut registrar = Registrar::connect(socket)?;
-    let (mut peers, mut members) = (Vec::new(), Vec::new());
-    for session in 0..SESSIONS {
-        let token = registrar.register(&format!("crowd-{session}"), QUOTA)?;
-        for _ in 0..EACH {
-            let mut client = Client::join(socket, &token)?;
-            client.reserve(MEMORY)?;
-            let (peer, member) = client.split()?;
-            peers.push(peer);
-            members.push(member);
-        }
-    }
-    let (sender, heard) = channel();
-    thread::spawn(move || listen(peers, &sender));
-    for member in &mut members {
-        let word = member.gate();
-        member.say(&TenantRequest::Wait { word })?;
-    }
-    let mut crowd = Crowd { members, heard, let_go: None };
-    for _ in 0..WARM {
-        crowd.turn()?;
-    }
-    let (busy, begun) = (cpu_time(daemon)?, Instant::now());
-    let grants = (0..TURNS).map(|_| crowd.turn()).collect::<anyhow::Result<Vec<_>>>()?;
-    let cpu = (cpu_time(daemon)? - busy).as_secs_f64() / begun.elapsed().as_secs_f64();
+    let mut crowd = Crowd::begin(socket, SESSIONS, EACH)?;
+    let (grants, cpu) = crowd.turns(TURNS, daemon)?;
     Ok(json!({
         "sessions": SESSIONS,
         "clients": crowd.members.len(),
@@ -91,24 +65,72 @@ pub(crate) fn measure(socket: &Path, daemon: u32) -> anyhow::Result<Value> {
     }))
 }
 
-struct Crowd {
+/// Sessions that take turns, each with the same number of clients.
+pub(crate) struct Crowd {
+    /// Connection on which the sessions were registered, and with which they end.
+    _registrar: Registrar,
     members: Vec<Member>,
     heard: Receiver<Heard>,
+    /// Number of clients of a session.
+    each: usize,
+    /// Memory of a client.
+    memory: Bytes,
     /// The session that let go last, and when it said so.
     let_go: Option<(usize, Instant)>,
 }
 
 impl Crowd {
+    /// Starts so many sessions with `each` clients, and lets each have one turn.
+    pub(crate) fn begin(socket: &Path, sessions: usize, each: usize) -> anyhow::Result<Self> {
+        let memory = Bytes::mib(MEMORY / each as u64);
+        let mut registrar = Registrar::connect(socket)?;
+        let (mut peers, mut members) = (Vec::new(), Vec::new());
+        for session in 0..sessions {
+            let token = registrar.register(&format!("crowd-{session}"), QUOTA)?;
+            for _ in 0..each {
+                let mut client = Client::join(socket, &token)?;
+                client.reserve(memory)?;
+                let (peer, member) = client.split()?;
+                peers.push(peer);
+                members.push(member);
+            }
+        }
+        let (sender, heard) = channel();
+        thread::spawn(move || listen(peers, &sender));
+        for member in &mut members {
+            let word = member.gate();
+            member.say(&TenantRequest::Wait { word })?;
+        }
+        let mut crowd = Self { _registrar: registrar, members, heard, each, memory, let_go: None };
+        for _ in 0..sessions {
+            crowd.turn()?;
+        }
+        Ok(crowd)
+    }
+
+    /// Lives through so many turns. Returns how long each grant took, and how many processors the daemon used
+    /// meanwhile.
+    pub(crate) fn turns(&mut self, number: usize, daemon: u32) -> anyhow::Result<(Vec<Duration>, f64)> {
+        let (busy, begun) = (cpu_time(daemon)?, Instant::now());
+        let grants = (0..number).map(|_| self.turn()).collect::<anyhow::Result<Vec<_>>>()?;
+        let cpu = (cpu_time(daemon)? - busy).as_secs_f64() / begun.elapsed().as_secs_f64();
+        Ok((grants, cpu))
+    }
+
+    fn clients(&self, session: usize) -> std::ops::Range<usize> {
+        session * self.each..(session + 1) * self.each
+    }
+
     /// Waits for the next grant and lives through the turn; how long the grant took.
     fn turn(&mut self) -> anyhow::Result<Duration> {
         let mut last = Instant::now();
         let mut session = None;
         let mut words = Vec::new();
-        while words.len() < EACH {
+        while words.len() < self.each {
             let heard = self.hear()?;
             let What::Granted(word) = heard.what else { continue };
-            let of = *session.get_or_insert(heard.client / EACH);
-            ensure!(of == heard.client / EACH, "two sessions have the card");
+            let of = *session.get_or_insert(heard.client / self.each);
+            ensure!(of == heard.client / self.each, "two sessions have the card");
             last = heard.at;
             words.push((heard.client, word));
         }
@@ -117,7 +139,7 @@ impl Crowd {
             .let_go
             .map_or(Duration::ZERO, |(_, said)| last.saturating_duration_since(said));
         if let Some((before, _)) = self.let_go {
-            for client in clients(before) {
+            for client in self.clients(before) {
                 let word = self.members[client].gate();
                 self.members[client].say(&TenantRequest::Wait { word })?;
             }
@@ -126,11 +148,11 @@ impl Crowd {
             self.members[client].set_gate(GateState::Open);
             self.members[client].say(&TenantRequest::Entered {
                 word,
-                moved: MEMORY,
+                moved: self.memory,
                 took: Nanos::from_millis(1),
             })?;
         }
-        for client in clients(session) {
+        for client in self.clients(session) {
             let gpu = self.members[client].gpu;
             self.members[client].say(&Client::question(gpu, REST))?;
             while !matches!(self.hear()?.what, What::Reserved) {}
@@ -138,7 +160,7 @@ impl Crowd {
         }
         thread::sleep(TURN.saturating_sub(last.elapsed()));
         let mut said = Instant::now();
-        for client in clients(session) {
+        for client in self.clients(session) {
             let word = self.members[client].set_gate(GateState::Closed);
             said = Instant::now();
             self.members[client].say(&TenantRequest::Released { word, drain: Nanos::ZERO })?;
@@ -154,10 +176,6 @@ impl Crowd {
             _ => Ok(heard),
         }
     }
-}
-
-fn clients(session: usize) -> std::ops::Range<usize> {
-    session * EACH..(session + 1) * EACH
 }
 
 /// Hears for all clients.
@@ -205,7 +223,7 @@ fn take_in(client: usize, peer: &mut Peer, sender: &Sender<Heard>) -> anyhow::Re
 }
 
 /// Returns the processor time of a process.
-fn cpu_time(pid: u32) -> anyhow::Result<Duration> {
+pub(crate) fn cpu_time(pid: u32) -> anyhow::Result<Duration> {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).context("the daemon ended")?;
     let (_, fields) = stat.rsplit_once(')').context("no stat")?;
     // User and system time, in hundredths of a second.

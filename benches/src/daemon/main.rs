@@ -5,6 +5,7 @@
 //!   reserve   bytes taken from the lease and entered in the books, in this process, as every door does it
 //!   recall    the last byte of a quota, which the daemon must take out of the pages of 32 siblings first
 //!   crowd     1000 clients of 500 sessions, which take turns
+//!   viewer    1000 sessions, which take turns, with a viewer that follows them and without
 //!   core      events of 1000 sessions on 8 cards, given to the core alone
 //!   grant     a turn on a card that is free, from the request to the open gate
 //!   hostile   grants of well-behaved sessions beside attacks of another user
@@ -24,6 +25,7 @@ mod hostile;
 mod peer;
 mod recall;
 mod reserve;
+mod viewer;
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -59,6 +61,18 @@ enum Command {
         /// Its process
         #[arg(long)]
         daemon: u32,
+    },
+    /// Hand the card around among a thousand sessions, with a viewer and without
+    Viewer {
+        /// The daemon's socket for tenants
+        #[arg(long)]
+        socket: PathBuf,
+        /// Its process
+        #[arg(long)]
+        daemon: u32,
+        /// Its socket for administrators
+        #[arg(long)]
+        admin: PathBuf,
     },
     /// Give the core events as fast as it takes them
     Core {
@@ -127,6 +141,7 @@ fn main() -> anyhow::Result<()> {
         Command::Reserve => reserve::measure()?,
         Command::Recall { socket, daemon } => recall::measure(&socket, daemon)?,
         Command::Crowd { socket, daemon } => crowd::measure(&socket, daemon)?,
+        Command::Viewer { socket, daemon, admin } => viewer::measure(&socket, daemon, &admin)?,
         Command::Core { rounds } => core::measure(rounds)?,
         Command::Grant { socket, daemon } => grant::measure(&socket, daemon)?,
         Command::Hostile { runtime, daemon, metrics } => hostile::measure(&runtime, daemon, metrics)?,

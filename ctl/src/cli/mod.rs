@@ -31,6 +31,7 @@ Examples:
   gpushare-ctl run -- python train.py
   gpushare-ctl run --memory 8GiB --name train -- python train.py
   gpushare-ctl status
+  gpushare-ctl top
   gpushare-ctl set quantum 100ms --gpu 0
   gpushare-ctl explain train
   gpushare-ctl audit tail --follow
@@ -53,6 +54,7 @@ pub(crate) struct Cli {
 pub(crate) enum Command {
     Run(RunArgs),
     Status(StatusArgs),
+    Top(TopArgs),
     #[command(subcommand)]
     Session(SessionCommand),
     Set(SetArgs),
@@ -170,17 +172,45 @@ pub(crate) enum Shell {
 
 /// Show the cards and the sessions that share them
 ///
-/// For each card: its mode and the reason, capacity, allocated memory, holders, queue, quantum and number of handoffs.
-/// For each session: its memory, the state of its lock and the reason, its total wait, and its processes.
+/// A line for each card: mode, allocated memory, capacity, number of waiting sessions. Beneath it its sessions: the state
+/// of the lock, memory, processes, and the reason for a wait. Colours are for terminals only, and NO_COLOR turns them off.
 #[derive(Debug, Args)]
 #[command(after_long_help = "\
 Examples:
   gpushare-ctl status
+  gpushare-ctl status --verbose
   gpushare-ctl status --json")]
 pub(crate) struct StatusArgs {
-    /// Print one JSON document in place of tables (bytes and nanoseconds as numbers)
+    /// Print tables with everything: reasons of modes, parts of the capacity, queue, quantum, handoffs, waits, users
+    #[arg(short, long)]
+    pub(crate) verbose: bool,
+    /// Print everything as one JSON document (bytes and nanoseconds as numbers)
     #[arg(long)]
     pub(crate) json: bool,
+}
+
+/// Show cards and sessions live, and change weights, priorities and quanta by keys
+///
+/// The picture changes once a second. The key `?` lists the keys, and `q` quits. A user who is no administrator sees the
+/// own sessions, and of others only who holds a card and who waits. docs/top.md describes the columns. NO_COLOR turns
+/// colours off.
+#[derive(Debug, Args)]
+#[command(after_long_help = "\
+Examples:
+  gpushare-ctl top
+  gpushare-ctl top --readonly
+  gpushare-ctl top --once
+  gpushare-ctl top --json")]
+pub(crate) struct TopArgs {
+    /// Print the picture once, as text, and end; takes a second
+    #[arg(long)]
+    pub(crate) once: bool,
+    /// Print the figures once, as one JSON document (bytes and nanoseconds as numbers), and end
+    #[arg(long, conflicts_with = "once")]
+    pub(crate) json: bool,
+    /// Change nothing, whatever key is pressed
+    #[arg(long)]
+    pub(crate) readonly: bool,
 }
 
 /// Show the usage of sessions, ended ones too
@@ -475,7 +505,7 @@ mod tests {
             }
             commands.extend(command.get_subcommands().cloned());
         }
-        assert_eq!(examples, 58);
+        assert_eq!(examples, 64);
     }
 
     #[test]

@@ -20,9 +20,14 @@ fn a_daemon_that_is_down() {
         "no gpushare daemon answers at {}; `gpushare-ctl run` starts one, or run `gpushare-scheduler --user`",
         socket.display()
     );
-    for command in
-        [&["status"][..], &["session", "list"], &["session", "show", "train"], &["set", "quantum", "auto"]]
-    {
+    for command in [
+        &["status"][..],
+        &["top", "--once"],
+        &["top", "--json"],
+        &["session", "list"],
+        &["session", "show", "train"],
+        &["set", "quantum", "auto"],
+    ] {
         assert_eq!(fails(&mut ctl(folder.path(), command), 3), expected);
     }
     // The stale socket of a daemon that was killed.

@@ -27,6 +27,15 @@ fn an_unknown_flag() {
 }
 
 #[test]
+fn a_live_picture_without_a_terminal() {
+    assert_eq!(
+        wrong(&["top"], 1),
+        "standard output is no terminal; use `gpushare-ctl top --once` or `gpushare-ctl top --json`"
+    );
+    assert!(wrong(&["top", "--once", "--json"], 2).contains("cannot be used with"));
+}
+
+#[test]
 fn no_command_at_all() {
     assert!(wrong(&[], 2).contains("requires a subcommand"));
     assert!(wrong(&["set"], 2).contains("requires a subcommand"));

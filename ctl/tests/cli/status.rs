@@ -1,4 +1,4 @@
-//! `status`: one model as tables and as JSON.
+//! `status`: one model in one screen, as tables and as JSON.
 
 use std::process::Stdio;
 
@@ -6,7 +6,7 @@ use gpushare_proto::admin::{
     AdminReply, AdminRequest, CapacityView, ClientView, ConfigChange, DaemonView, GpuView, LockView, Mode,
     SessionGpuView, SessionState, SessionView, Status, UserView,
 };
-use gpushare_proto::session::Terms;
+use gpushare_proto::session::{SessionPhase, Terms};
 use gpushare_proto::tenant::{Hello, PROTOCOL, Role};
 use gpushare_proto::{Bytes, ClientId, Epoch, GateState, GpuId, GpuUuid, Nanos, SessionId};
 
@@ -29,6 +29,7 @@ pub(crate) fn daemon(status: Status) -> Fake {
             live: false,
         }]),
         AdminRequest::Watch => AdminReply::Events(Vec::new()),
+        AdminRequest::Follow => AdminReply::Increments(Box::default()),
         AdminRequest::Explain { .. } => AdminReply::Explained(Box::new(explanation())),
         AdminRequest::Orphaned { .. } => AdminReply::Orphaned(Vec::new()),
         AdminRequest::Capacities => AdminReply::Capacities(capacities(&status)),
@@ -127,10 +128,79 @@ fn session(number: u64, name: &str, limit: Option<Bytes>, lock: LockView, waited
 }
 
 #[test]
-fn the_tables_say_who_holds_the_card_who_waits_and_why() {
+fn one_screen_says_who_holds_the_card_who_waits_and_why() {
     let daemon = daemon(two_that_take_turns());
     assert_eq!(
         succeeds(&mut ctl(daemon.dir(), &["status"])),
+        "\
+gpushare 0.1.0, pid 4242, up 3m20s
+gpu0 NVIDIA H100  serialized  6GiB of 4GiB  1 waiting
+  train  s3  holding           3GiB of 8GiB  pid 5000
+  infer  s4  waiting, 1 ahead  3GiB          pid 5000  train holds gpu0
+"
+    );
+    let hello = AdminRequest::Hello(Hello::new(Role::Tool));
+    assert_eq!(daemon.admin.asked(), [hello, AdminRequest::Status]);
+}
+
+#[test]
+fn sessions_stand_beneath_each_of_their_cards_or_apart() {
+    let mut status = two_that_take_turns();
+    let mut second = status.gpus[0].clone();
+    second.gpu = GpuId(1);
+    second.name = "NVIDIA A100".into();
+    second.mode = Mode::Parallel;
+    (second.holders, second.queue) = (vec![SessionId(4)], Vec::new());
+    status.gpus.push(second);
+    let on_second = SessionGpuView { gpu: GpuId(1), limit_bytes: None, ..status.sessions[0].gpus[0].clone() };
+    status.sessions[1].gpus.push(on_second);
+    let mut third = session(5, "later", None, LockView::Idle, 0);
+    third.state.standing = SessionPhase::Paused;
+    (third.gpus, third.clients) = (Vec::new(), Vec::new());
+    status.sessions.push(third);
+    let daemon = daemon(status);
+    assert_eq!(
+        succeeds(&mut ctl(daemon.dir(), &["status"])),
+        "\
+gpushare 0.1.0, pid 4242, up 3m20s
+gpu0 NVIDIA H100  serialized  6GiB of 4GiB  1 waiting
+  train  s3  holding           3GiB of 8GiB  pid 5000
+  infer  s4  waiting, 1 ahead  3GiB          pid 5000  train holds gpu0
+gpu1 NVIDIA A100  parallel    6GiB of 4GiB
+  infer  s4  waiting, 1 ahead  3GiB  pid 5000  train holds gpu0
+on no card
+  later  s5  paused
+"
+    );
+}
+
+#[test]
+fn a_crowd_is_cut_so_that_it_fits_one_screen() {
+    let mut status = two_that_take_turns();
+    let crowd = (10..1_010).map(|number| session(number, "crowd", None, LockView::Idle, 0));
+    status.sessions.extend(crowd);
+    let daemon = daemon(status);
+    let page = succeeds(&mut ctl(daemon.dir(), &["status"]));
+    assert_eq!(page.lines().count(), 2 + 20 + 1);
+    assert!(page.lines().nth(2).unwrap().starts_with("  train  s3"), "holders come first: {page}");
+    assert!(
+        page.ends_with("  and 982 more sessions; `gpushare-ctl status --verbose` lists them\n"),
+        "{page}"
+    );
+}
+
+#[test]
+fn colours_are_for_terminals_only() {
+    let daemon = daemon(two_that_take_turns());
+    let mut status = ctl(daemon.dir(), &["status"]);
+    assert!(!succeeds(status.env("TERM", "xterm-256color")).contains('\u{1b}'));
+}
+
+#[test]
+fn the_tables_say_who_holds_the_card_who_waits_and_why() {
+    let daemon = daemon(two_that_take_turns());
+    assert_eq!(
+        succeeds(&mut ctl(daemon.dir(), &["status", "--verbose"])),
         "\
 gpushare 0.1.0, pid 4242, up 3m20s
 
@@ -186,9 +256,7 @@ fn an_empty_daemon_says_how_to_begin() {
         succeeds(&mut ctl(daemon.dir(), &["status"])),
         "\
 gpushare 0.1.0, pid 4242, up 3m20s; grants on their cards wait for 2 processes of the last daemon
-
 no cards yet; without NVML a card appears with its first process
-
 no sessions; start one with `gpushare-ctl run -- CMD`
 "
     );

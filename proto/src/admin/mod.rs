@@ -5,6 +5,7 @@ mod watch;
 use serde::{Deserialize, Serialize};
 
 use crate::explain::{Explanation, OrphanView};
+use crate::follow::Increments;
 use crate::ids::{GpuUuid, SessionId, Token};
 use crate::session::{Binding, Priority, Quota};
 use crate::tenant::{Failure, Hello, NewSession};
@@ -64,6 +65,9 @@ pub enum AdminRequest {
     },
     /// Asks for the users with sessions. Answered by [`AdminReply::Users`].
     Users,
+    /// Asks for the whole state, then for its increments once a second. Answered by [`AdminReply::Increments`]
+    /// until the connection ends. The daemon disconnects a tool that reads too slowly.
+    Follow,
 }
 
 /// Creation or change of a session.
@@ -189,4 +193,6 @@ pub enum AdminReply {
     Capacities(Vec<CapacityView>),
     /// Answers [`AdminRequest::Users`], ordered by user.
     Users(Vec<UserView>),
+    /// Answers [`AdminRequest::Follow`] with the whole state, and then once a second with what changed.
+    Increments(Box<Increments>),
 }

@@ -18,6 +18,7 @@ use gpushare_proto::GateState;
 use gpushare_proto::admin::{Activity, Change, Knob, LockView, Mode, SessionRequest, WatchEventKind};
 use gpushare_proto::codec::{HEADER, Message, decode, encode};
 use gpushare_proto::explain::WaitReason;
+use gpushare_proto::follow::{Increment, LockState};
 use gpushare_proto::page::LimitKind;
 use gpushare_proto::tenant::{FailureCode, GpuChoice, Role};
 use serde::de::{self, DeserializeOwned, Deserializer, Visitor};
@@ -72,6 +73,8 @@ fn every_variant_inside_a_message_is_in_some_sample() {
         variants::<SessionRequest>(),
         variants::<Change>(),
         variants::<FailureCode>(),
+        variants::<Increment>(),
+        variants::<LockState>(),
     ] {
         for name in inner {
             assert!(json.contains(&format!("{name:?}")), "no sample holds {name}; {RULES}");

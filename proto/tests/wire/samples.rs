@@ -3,6 +3,7 @@
 //!
 //! Like the variants, samples are append-only: the golden bytes of each release are compared with them.
 
+mod follow;
 mod values;
 
 use gpushare_proto::admin::{
@@ -21,6 +22,7 @@ use gpushare_proto::{
     UtilizationPart,
 };
 
+use follow::increments;
 pub(crate) use values::status;
 use values::{account, card, explained, failure, happenings, instance, returning, session, terms, wait};
 
@@ -88,6 +90,7 @@ pub(crate) fn tenant_requests() -> Vec<Named<TenantRequest>> {
         ("Reconciled", TenantRequest::Reconciled),
         ("UtilizationParts", TenantRequest::UtilizationParts(None)),
         ("UtilizationParts.token", TenantRequest::UtilizationParts(Some(Token([0xa5; 32])))),
+        ("OwnSessions", TenantRequest::OwnSessions),
         ("NearlyDrained", TenantRequest::NearlyDrained { word }),
     ]
 }
@@ -163,6 +166,7 @@ pub(crate) fn tenant_replies() -> Vec<Named<TenantReply>> {
             }])),
         ),
         ("UtilizationParts.none", TenantReply::UtilizationParts(None)),
+        ("OwnSessions", TenantReply::OwnSessions(increments())),
     ]
 }
 
@@ -245,6 +249,7 @@ pub(crate) fn admin_requests() -> Vec<Named<AdminRequest>> {
         ("Capacities", AdminRequest::Capacities),
         ("UserWeight", AdminRequest::UserWeight { user: "1001".to_owned(), weight: 300 }),
         ("Users", AdminRequest::Users),
+        ("Follow", AdminRequest::Follow),
     ]
 }
 
@@ -338,5 +343,6 @@ pub(crate) fn admin_replies() -> Vec<Named<AdminReply>> {
             }]),
         ),
         ("Users", AdminReply::Users(vec![UserView { user: "1001".to_owned(), weight: 300, sessions: 2 }])),
+        ("Increments", AdminReply::Increments(increments())),
     ]
 }

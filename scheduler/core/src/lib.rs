@@ -38,4 +38,4 @@ pub use session::share::UserId;
 pub use values::gpu_set::GpuSet;
 pub use view::figures::MemoryFigures;
 pub use view::snapshot::Snapshot;
-pub use view::{forecast, invariants, log, snapshot, waiting};
+pub use view::{forecast, invariants, log, snapshot, summary, waiting};

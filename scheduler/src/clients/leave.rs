@@ -35,6 +35,7 @@ pub(crate) fn close_connection(engine: &mut Engine, connection: ConnectionId) {
     end_requests(engine, connection);
     engine.peers.remove(connection);
     engine.watchers.forget(connection);
+    engine.followers.forget(connection);
 }
 
 pub(crate) fn close_unsent(engine: &mut Engine) {
@@ -189,6 +190,7 @@ pub(crate) fn forget_session(engine: &mut Engine, id: SessionId, session: &Sessi
     engine.audit.forget(id, session);
     usage::count_last(engine, id, session);
     engine.metrics.keep_last(id, &session.name, &engine.machine);
+    engine.followers.forget_session(id);
     engine.feed(Event::SessionClosed { session: id });
     engine.persistence.session_changed(id);
 }

@@ -87,6 +87,7 @@ impl ConnectionEvent {
         match request {
             Ask::Register(_)
             | Ask::OwnSession
+            | Ask::OwnSessions
             | Ask::Gpus
             | Ask::SessionMemory(_)
             | Ask::UtilizationParts(_)

@@ -104,6 +104,9 @@ impl Engine {
         let now = clock::monotonic();
         self.metrics.note(notice, &self.cards);
         self.watchers.note(notice, now - self.started);
+        if let &Notice::Granted { session, waited, quantum, .. } = notice {
+            self.followers.note_grant(session, waited, quantum);
+        }
         if let &Notice::Refused { session, client, gpu, refusal } = notice {
             let process = self.clients.get(client);
             let (pid, uid) = process.map_or((0, 0), |client| (client.peer.pid, client.peer.uid));

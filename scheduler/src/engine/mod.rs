@@ -52,6 +52,7 @@ use crate::operation::{Operation, plain};
 use crate::peers::Peers;
 use crate::persist::queue::{ActReply, Persistence};
 use crate::report::audit::AuditTrail;
+use crate::report::follow::Followers;
 use crate::report::sketch::Sketch;
 use crate::report::watch::{Scene, Watchers};
 use crate::sessions::terms::{memory_on, quota_events, terms_events};
@@ -93,6 +94,7 @@ pub(crate) struct Engine {
     pub(crate) metering: Metering,
     pub(crate) utilization: Utilization,
     pub(crate) watchers: Watchers,
+    pub(crate) followers: Followers,
     pub(crate) refusals: Refusals,
     pub(crate) dry_runs: LogLimiter<u32, DRY_RUNS>,
     pub(crate) dry_run_budget: Budget,
@@ -141,6 +143,7 @@ impl Engine {
             metering: Metering::default(),
             utilization: Utilization::default(),
             watchers: Watchers::default(),
+            followers: Followers::default(),
             refusals: Refusals::default(),
             dry_runs: LogLimiter::default(),
             dry_run_budget: DRY_RUN_BUDGET,

@@ -5,6 +5,7 @@ use gpushare_proto::admin::AdminReply;
 use gpushare_proto::tenant::{PROTOCOL, Role, TenantReply};
 use gpushare_proto::{Nanos, SessionId};
 use gpushare_sys::clock;
+use tracing::warn;
 
 use super::{Engine, POLL};
 use crate::clients::{join, leave};
@@ -14,8 +15,8 @@ use crate::input::{Input, Watched};
 use crate::memory::{measure, reserve};
 use crate::operation::bad_request;
 use crate::persist::usage;
-use crate::report::picture;
 use crate::report::watch::Scene;
+use crate::report::{increments, picture};
 use crate::requests::{admin, reload, sessions, tenant};
 use crate::utilization::update;
 
@@ -27,6 +28,7 @@ impl Engine {
             Input::Measured(None) => measure::turn_off(self),
             Input::Worked(Some(work)) => update::worked(self, &work),
             Input::Worked(None) => update::turn_off(self),
+            Input::Sensed(readings) => self.followers.sensed(readings),
             Input::Died(Watched::Registrar(session)) => {
                 if let Some(session) = self.sessions.get_mut(session) {
                     session.bound = false;
@@ -94,6 +96,9 @@ impl Engine {
         }
         measure::measure_if_due(self, now);
         update::update_if_due(self, now);
+        if let Err(cause) = self.followers.begin_if_due(now, &self.inputs) {
+            warn!("the sensors of the cards are not read now: {cause}");
+        }
         if self.persistence.counts_now(now, !self.clients.is_empty()) {
             self.counting = Some(SessionId(0));
         }
@@ -102,13 +107,15 @@ impl Engine {
 
     /// Returns whether work is left that is done in slices, between the inputs.
     pub(crate) fn has_slices(&self) -> bool {
-        self.sketch.is_some() || self.counting.is_some()
+        self.sketch.is_some() || self.counting.is_some() || self.followers.has_pass()
     }
 
     /// Does a slice of the work that visits all sessions.
     pub(crate) fn do_slice(&mut self) {
         picture::draw(self);
         usage::count_slice(self);
+        increments::compare_slice(self);
+        leave::close_unsent(self);
     }
 
     /// Returns the latest point in monotonic time of the next [`Self::wake`].
@@ -118,6 +125,7 @@ impl Engine {
             self.next_poll,
             self.idle_end(),
             self.watchers.due(),
+            self.followers.due(),
             self.postponed.due(),
             self.metering.due(self.orphans.due()),
             self.utilization.due(),

@@ -153,6 +153,15 @@ impl User {
         }
     }
 
+    /// Returns the user as an administrator names it; in words for one that cannot be named.
+    pub(crate) fn given(&self) -> String {
+        match self {
+            Self::Uid(uid) => uid.to_string(),
+            Self::Container(group) => group.clone(),
+            Self::Unlocated(_) => self.to_string(),
+        }
+    }
+
     /// Returns the user that an administrator names: by user id, or by the control group of a container.
     pub(crate) fn named(name: &str) -> Option<Self> {
         match name.starts_with('/') || name.starts_with("userns:") {

@@ -53,6 +53,7 @@ pub(crate) fn handle(engine: &mut Engine, connection: ConnectionId, request: &Ad
         }
         AdminRequest::Reload => return engine.read_settings(Some((connection, peer))),
         AdminRequest::Watch => return engine.start_watch(connection),
+        AdminRequest::Follow => return engine.followers.add(connection),
         AdminRequest::Usage { since } => return ask_usage(engine, connection, since),
         AdminRequest::Hello(_) => {
             let failure = bad_request("the connection has had its hello; send a hello once, first");
@@ -78,11 +79,7 @@ fn set_user_weight(engine: &mut Engine, name: &str, weight: u32) -> Result<Admin
 /// Returns the users with sessions. The names are those that `gpushare-ctl set weight --user` takes.
 fn users(engine: &Engine) -> Vec<UserView> {
     let view = |(user, sessions): (&User, usize)| UserView {
-        user: match user {
-            User::Uid(uid) => uid.to_string(),
-            User::Container(group) => group.clone(),
-            User::Unlocated(_) => user.to_string(),
-        },
+        user: user.given(),
         weight: engine.users.get(user).map_or(DEFAULT_WEIGHT, |(_, weight)| weight),
         sessions: u32::try_from(sessions).unwrap_or(u32::MAX),
     };

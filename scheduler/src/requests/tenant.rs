@@ -28,6 +28,7 @@ use crate::memory::postponed::Reservation;
 use crate::memory::reserve::{give_up, reserve};
 use crate::operation::{Operation, bad_request};
 use crate::peers::PeerRole;
+use crate::report::increments::own_sessions;
 use crate::report::status::{memory_report, session_view};
 
 /// Reason for which a message ends its connection.
@@ -113,6 +114,11 @@ fn carry_out(
             let session = asked_session(engine, role, peer, token.as_ref());
             let parts = session.map(|session| utilization_parts(engine, session));
             reply = Some(TenantReply::UtilizationParts(parts));
+        }
+        TenantRequest::OwnSessions => {
+            let own = own_session(engine, role, peer);
+            let increments = Box::new(own_sessions(engine, peer, own));
+            reply = Some(TenantReply::OwnSessions(increments));
         }
         TenantRequest::Join(ref token) => {
             reply = Some(enter(engine, peer, token).unwrap_or_else(TenantReply::Error));

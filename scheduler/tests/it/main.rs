@@ -9,6 +9,7 @@ mod administration;
 mod audit;
 mod deaths;
 mod entering;
+mod following;
 mod hostile;
 mod leases;
 mod logs;

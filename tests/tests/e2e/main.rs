@@ -26,6 +26,8 @@ mod restarts;
 mod guests;
 mod recordings;
 mod watching;
+mod terminal;
+mod top;
 mod doctor;
 mod tenants;
 mod unknown;

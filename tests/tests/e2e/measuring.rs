@@ -33,7 +33,7 @@ fn a_small_card_is_usable_with_the_reserve_of_a_large_one() -> anyhow::Result<()
     let (_world, daemon) = world.clone().with_daemon(&[])?;
     let mut a = Program::hold(&world, &Sharing::session("a"), "a")?;
     a.must("alloc x 128MiB; fill x 1; check x 1")?;
-    let page = daemon.ctl(&["status"])?;
+    let page = daemon.ctl(&["status", "--verbose"])?;
     assert!(
         page.contains("gpu0: capacity 256MiB less ") && page.contains("another program can use "),
         "{page}"

@@ -17,7 +17,7 @@ use crate::shares::{SHORT_TURNS, WORK, share_of};
 /// User that the tests call by its name.
 const NAMED: &str = "daemon";
 /// User that the tests call by its number, which has no name.
-const NUMBERED: u32 = 4_000_001;
+pub(crate) const NUMBERED: u32 = 4_000_001;
 /// Configuration under which users may start sessions themselves.
 const SELF_SERVICE: &str = "[self_service]\nmax_memory = \"1GiB\"\n";
 
@@ -35,7 +35,7 @@ fn a_users_weight_divides_the_time_however_many_sessions_it_has() -> anyhow::Res
     let more = share()?;
     assert!((0.62..0.88).contains(&more), "a user of weight 300 beside one of 100 got {more}");
 
-    let status = daemon.ctl(&["status"])?;
+    let status = daemon.ctl(&["status", "--verbose"])?;
     let rows: Vec<Vec<&str>> = status.lines().map(|line| line.split_whitespace().collect()).collect();
     assert!(rows.contains(&vec![NAMED, "300", "1"]), "{status}");
     assert!(rows.contains(&vec![&*NUMBERED.to_string(), "100", "3"]), "{status}");
@@ -99,7 +99,7 @@ fn a_user_that_had_more_than_its_share_waits_after_a_restart() -> anyhow::Result
 }
 
 /// Starts a world that other users can reach, with the system's daemon.
-fn started(card: Bytes, flags: &[&str]) -> anyhow::Result<(World, Daemon)> {
+pub(crate) fn started(card: Bytes, flags: &[&str]) -> anyhow::Result<(World, Daemon)> {
     let world = World::of(card)?;
     fs::set_permissions(world.folder(), Permissions::from_mode(0o711))?;
     fs::set_permissions(world.card_socket(), Permissions::from_mode(0o777))?;
@@ -117,7 +117,7 @@ fn start(world: &World, uid: u32, name: &str, memory: Bytes) -> anyhow::Result<T
 
 /// Command of a user that starts a program in a session of its own with this memory limit. The command ends in
 /// the program's name.
-fn command_of(world: &World, uid: u32, name: &str, limit: Bytes) -> anyhow::Result<Command> {
+pub(crate) fn command_of(world: &World, uid: u32, name: &str, limit: Bytes) -> anyhow::Result<Command> {
     let home = world.folder().join(uid.to_string());
     fs::create_dir_all(&home)?;
     chown(&home, Some(uid), Some(uid))?;
@@ -139,7 +139,7 @@ fn held(status: &Status, name: &str) -> Nanos {
 }
 
 /// Returns the number of the [`NAMED`] user; none, and says why, where no programs of several users can run.
-fn users() -> anyhow::Result<Option<u32>> {
+pub(crate) fn users() -> anyhow::Result<Option<u32>> {
     if !rustix::process::geteuid().is_root() {
         eprintln!("skipped: only root can start programs under several user ids");
         return Ok(None);

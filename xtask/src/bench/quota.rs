@@ -1,6 +1,6 @@
 //! Cost of a quota: bytes taken in the process, a refusal there, the last byte when it lies in the pages of
-//! stopped siblings, and a daemon with a thousand clients, most of which only speak the protocol
-//! (`benches/src/daemon/`).
+//! stopped siblings, and a daemon with a thousand clients, most of which only speak the protocol, and with a
+//! viewer (`benches/src/daemon/`).
 
 use std::fmt;
 
@@ -23,6 +23,8 @@ pub(super) const CHECK: Check = Check {
         Bound::at_most("p99 of a grant with 1000 clients / (2 echoes + 2 ms)", 1.0, "×"),
         Bound::at_most("processors that the daemon uses with 1000 clients", 1.0, ""),
         Bound::at_most("memory of the daemon with 1000 clients", 100.0, "MB"),
+        Bound::at_most("more processors that the daemon uses for a viewer of 1000 sessions", 0.02, ""),
+        Bound::at_most("p99 of a grant with 1000 sessions beside a viewer / without it", 1.25, "×"),
     ],
     measure: || Ok(measure()?.values()),
 };
@@ -51,6 +53,11 @@ pub(super) struct Quota {
     daemon_cpu: f64,
     /// The most that it had in memory.
     daemon_rss_mb: f64,
+    viewed_sessions: u64,
+    /// Processors that the daemon used more beside a viewer of these sessions.
+    viewer_cpu: f64,
+    /// p99 of a grant beside the viewer over that without it.
+    viewed_grant_p99: f64,
 }
 
 #[derive(Deserialize)]
@@ -78,6 +85,14 @@ struct Crowd {
     daemon_rss_mb: f64,
 }
 
+#[derive(Deserialize)]
+struct Viewer {
+    viewed_sessions: u64,
+    viewer_cpu: f64,
+    viewed_grant_p99: f64,
+    changes_per_message: u64,
+}
+
 pub(super) fn measure() -> anyhow::Result<Quota> {
     let rig = Rig::build()?;
     progress("reserving in the process");
@@ -97,6 +112,13 @@ pub(super) fn measure() -> anyhow::Result<Quota> {
     progress("handing the card around among a thousand");
     let crowd: Crowd = parsed(rig.peer_of("crowd", &daemon))?;
     progress(format_args!("the median grant took {} us", crowd.grant_p50_us));
+    drop(daemon);
+    let daemon = Daemon::start(&rig.world, &TURNS)?;
+    progress("watching a thousand sessions take turns");
+    let mut command = rig.peer_of("viewer", &daemon);
+    command.arg("--admin").arg(rig.world.runtime_dir().admin_socket());
+    let viewer: Viewer = parsed(command)?;
+    progress(format_args!("a viewer got {} changes a second", viewer.changes_per_message));
     Ok(Quota {
         atomic_ns,
         reserve_ns,
@@ -108,6 +130,9 @@ pub(super) fn measure() -> anyhow::Result<Quota> {
         grant_p99_us: crowd.grant_p99_us,
         daemon_cpu: crowd.daemon_cpu,
         daemon_rss_mb: crowd.daemon_rss_mb,
+        viewed_sessions: viewer.viewed_sessions,
+        viewer_cpu: viewer.viewer_cpu,
+        viewed_grant_p99: viewer.viewed_grant_p99,
     })
 }
 
@@ -146,6 +171,8 @@ impl Quota {
             self.grant_p99_us / (2.0 * echo + 2000.0),
             self.daemon_cpu,
             self.daemon_rss_mb,
+            self.viewer_cpu,
+            self.viewed_grant_p99,
         ]
     }
 }
@@ -163,12 +190,17 @@ impl fmt::Display for Quota {
             grant_p99_us,
             daemon_cpu,
             daemon_rss_mb,
+            viewed_sessions,
+            viewer_cpu,
+            viewed_grant_p99,
         } = self;
         write!(
             f,
             "reserving takes {reserve_ns} ns, a refusal in the process {refuse_local_us} us, a recall from 32 siblings \
              {recall_p99_us} us (p99) where an echo takes {echo_p50_us} us; with {clients} clients in {sessions} sessions a \
-             grant takes {grant_p99_us} us (p99), and the daemon {daemon_cpu} processors and {daemon_rss_mb} MB"
+             grant takes {grant_p99_us} us (p99), and the daemon {daemon_cpu} processors and {daemon_rss_mb} MB; a viewer \
+             of {viewed_sessions} sessions takes {viewer_cpu} processors of the daemon, and a grant beside it \
+             {viewed_grant_p99} times as long (p99)"
         )
     }
 }

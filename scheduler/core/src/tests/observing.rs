@@ -143,3 +143,20 @@ fn an_event_about_one_session_changes_few_others() {
     let changed = world.core.changed();
     assert!(changed.contains(&session) && changed.len() < 5, "{changed:?}");
 }
+
+#[test]
+fn a_summary_names_the_first_waiters_and_says_when_the_turn_ends() {
+    let mut world = with_quantum(ms(100));
+    let (first, _) = world.busy_program(gib(6));
+    let summary = |world: &World, most| world.core.card_summaries(most).next().unwrap();
+    assert_eq!(summary(&world, 8).turn_ends, None, "alone on the card it takes no turns");
+    let (second, _) = world.busy_program(gib(6));
+    world.run_for(ms(10));
+    let (third, _) = world.busy_program(gib(6));
+    world.run_for(ms(141));
+    let seen = summary(&world, 1);
+    assert_eq!((seen.holders, seen.holding), (vec![second], 1));
+    assert_eq!((seen.queue, seen.waiting), (vec![third], 2));
+    assert_eq!(seen.turn_ends, Some(world.now + ms(71)), "its quantum began when its memory was in");
+    assert_eq!(summary(&world, 8).queue, [third, first]);
+}

@@ -7,6 +7,7 @@ pub(crate) mod updates;
 
 pub mod forecast;
 pub mod snapshot;
+pub mod summary;
 pub mod waiting;
 
 pub mod invariants;
