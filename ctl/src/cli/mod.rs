@@ -2,6 +2,7 @@
 //!
 //! Every line of the help that starts with `gpushare-ctl` is an example; a test parses it.
 
+mod jupyter;
 mod sessions;
 mod terms;
 mod usage;
@@ -17,6 +18,7 @@ use gpushare_proto::session::Priority;
 use gpushare_proto::tenant::GpuChoice;
 use gpushare_proto::{Backend, Nanos};
 
+pub(crate) use self::jupyter::{InstallArgs, JupyterCommand};
 pub(crate) use self::sessions::{CreateArgs, SessionCommand, TokenArgs, Which};
 pub(crate) use self::terms::{ComputeLimit, EnvironmentError, MemoryLimit, TermsArgs};
 pub(crate) use self::usage::parse;
@@ -64,6 +66,8 @@ pub(crate) enum Command {
     Usage(UsageArgs),
     Doctor(DoctorArgs),
     Env(EnvArgs),
+    #[command(subcommand)]
+    Jupyter(JupyterCommand),
     /// Internal: detaches the daemon that `run` starts
     #[command(hide = true)]
     StartDaemon,
@@ -475,7 +479,7 @@ mod tests {
             }
             commands.extend(command.get_subcommands().cloned());
         }
-        assert_eq!(examples, 58);
+        assert_eq!(examples, 64);
     }
 
     #[test]
