@@ -1,6 +1,6 @@
 //! Slow path of the gate: a thread that finds the gate closed asks the daemon for the lock and sleeps until
 //! the gate word changes. Some threads pass a closed gate: during a capture, at the end of the process, and with
-//! collective kernels while a drain runs.
+//! collective kernels while a drain runs. The program may interrupt the waits.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -12,9 +12,11 @@ use gpushare_proto::{GateState, GateWord, Nanos};
 use gpushare_sys::unwind::cancellation_point;
 use gpushare_sys::{bell, clock};
 
+use super::interrupt::{INTERRUPTED, INTERRUPTS};
 use super::{GATE, Pass, captures::Captures, collectives::Collectives, communication::MarkedStreams};
 use super::{drain::AnsweredDrop, listen, waiters::Waiters};
 use crate::daemon::Daemon;
+use crate::driver::types::CUresult;
 use crate::process::is_exiting;
 
 /// Longest time from the closing of the gate to the start of its drain, and the pause between two checks.
@@ -42,19 +44,26 @@ impl Gatekeeper {
     }
 
     /// Waits at the gate, which was found closed, until it opens, and enters.
-    pub(crate) fn wait(&self) -> Pass<'static> {
+    ///
+    /// # Errors
+    /// [`INTERRUPTED`] if the program interrupts the wait.
+    pub(crate) fn wait(&self) -> Result<Pass<'static>, CUresult> {
         let sleeper = self.waiters.add();
+        let interrupts = INTERRUPTS.count();
         loop {
             // A cancelled thread ends here: it holds nothing, and natively it would not wait.
             cancellation_point();
             let (page, heard) = listen();
             if let Some(pass) = self.excuse() {
-                return pass;
+                return Ok(pass);
             }
             let word = match GATE.enter(&page.gate) {
-                Ok(pass) => return pass,
+                Ok(pass) => return Ok(pass),
                 Err(word) => word,
             };
+            if INTERRUPTS.ends(interrupts, clock::monotonic) {
+                return Err(INTERRUPTED);
+            }
             self.waiters.ask(word, || self.daemon.send(&TenantRequest::Wait { word }));
             // Everything is looked at again whatever ended the sleep.
             let _ = bell::sleep(page, heard, Some(NAP));

@@ -13,6 +13,7 @@ pub mod context;
 pub mod figures;
 pub mod graph_memory;
 pub mod identity;
+pub mod interrupt;
 pub mod ipc;
 pub mod location;
 pub mod lookup;
