@@ -5,6 +5,7 @@ use std::ffi::c_int;
 use gpushare_client::driver::types::{CUresult, CUstream};
 use gpushare_client::hooks::interrupt::{interrupt, interrupt_on};
 use gpushare_client::hooks::marks::mark;
+use gpushare_client::hooks::waits::{release, waiting};
 use gpushare_client::process::panics::guest;
 
 /// `int gpushare_mark_communication(CUstream stream, int on)`: marks or unmarks `stream` as one that carries
@@ -29,4 +30,18 @@ pub(crate) extern "C-unwind" fn gpushare_interrupt() -> CUresult {
 #[unsafe(no_mangle)]
 pub(crate) extern "C-unwind" fn gpushare_interrupt_on(pipe: c_int, signal: c_int, next: c_int) -> CUresult {
     guest(|| interrupt_on(pipe, signal, next))
+}
+
+/// `uint64_t gpushare_waiting(void)`: returns for how long a thread of the process has waited for the card,
+/// in nanoseconds; 0 if none waits.
+#[unsafe(no_mangle)]
+pub(crate) extern "C-unwind" fn gpushare_waiting() -> u64 {
+    waiting()
+}
+
+/// `int gpushare_release(void)`: gives the card back as soon as no work is in flight. A launch before that
+/// keeps it. Returns a `CUresult`.
+#[unsafe(no_mangle)]
+pub(crate) extern "C-unwind" fn gpushare_release() -> CUresult {
+    guest(release)
 }

@@ -3,7 +3,7 @@
 //! collective kernels while a drain runs. The program may interrupt the waits.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use gpushare_proto::page::Page;
@@ -34,6 +34,8 @@ pub(crate) struct Gatekeeper {
     pub(crate) marked: MarkedStreams,
     pub(crate) waiters: Waiters,
     pub(super) answered: AnsweredDrop,
+    /// Whether the program asked to give the card back without the idle grace.
+    gives_back: AtomicBool,
     /// Number of bytes that the drainer asked the driver to move to the card.
     pub(crate) moved: AtomicU64,
 }
@@ -69,6 +71,21 @@ impl Gatekeeper {
             let _ = bell::sleep(page, heard, Some(NAP));
             sleeper.explain(|| self.daemon.link().map_or_else(String::new, |link| link.identity().waits_for));
         }
+    }
+
+    /// Makes the drainer give the lock back once no work is in flight; the caller wakes the drainer.
+    pub(crate) fn give_back(&self) {
+        self.gives_back.store(true, Ordering::SeqCst);
+    }
+
+    /// Returns whether the program asked to give the lock back.
+    pub(super) fn gives_back(&self) -> bool {
+        self.gives_back.load(Ordering::SeqCst)
+    }
+
+    /// Forgets that the program asked to give the lock back, and returns whether it had.
+    pub(super) fn take_give_back(&self) -> bool {
+        self.gives_back.swap(false, Ordering::SeqCst)
     }
 
     /// Passes the closed gate with work that communicates between cards, unless the drain has ended.

@@ -23,4 +23,5 @@ pub mod module;
 pub mod peers;
 pub mod pool;
 pub mod stream;
+pub mod waits;
 pub mod work;
