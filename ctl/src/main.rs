@@ -11,6 +11,7 @@ mod output;
 mod table;
 mod status;
 mod session;
+mod own;
 mod changed;
 mod set;
 mod watch;
@@ -47,6 +48,7 @@ fn dispatch(cli: cli::Cli) -> Result<ExitCode, exit::CtlError> {
         cli::Command::Audit(command) => audit::audit(&command, &places)?,
         cli::Command::Usage(args) => usage::usage(&args, &places)?,
         cli::Command::Doctor(args) => return Ok(doctor::doctor(&args, &places)?),
+        cli::Command::Own(args) => own::own(&args, &places)?,
         cli::Command::Jupyter(command) => jupyter::jupyter(&command, cli.runtime_dir)?,
         cli::Command::StartDaemon => run::detach()?,
         cli::Command::DoctorProbe { question } => doctor::probe(&question)?,

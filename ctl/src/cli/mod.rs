@@ -66,6 +66,7 @@ pub(crate) enum Command {
     Usage(UsageArgs),
     Doctor(DoctorArgs),
     Env(EnvArgs),
+    Own(OwnArgs),
     #[command(subcommand)]
     Jupyter(JupyterCommand),
     /// Internal: detaches the daemon that `run` starts
@@ -183,6 +184,24 @@ Examples:
   gpushare-ctl status --json")]
 pub(crate) struct StatusArgs {
     /// Print one JSON document in place of tables (bytes and nanoseconds as numbers)
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// Show the session of the program that runs this command
+///
+/// For use inside a session: a notebook, or a shell under `run`. No administrator's rights are needed.
+#[derive(Debug, Args)]
+#[command(after_long_help = "\
+Examples:
+  gpushare-ctl own
+  gpushare-ctl own --json
+  gpushare-ctl own --memory 20GiB")]
+pub(crate) struct OwnArgs {
+    /// Ask for another memory limit of the session, within what the administrator allows
+    #[arg(short = 'm', long, value_name = "SIZE")]
+    pub(crate) memory: Option<MemoryLimit>,
+    /// Print one JSON document: `session`, `wait` (null if it does not wait) and `changed`
     #[arg(long)]
     pub(crate) json: bool,
 }
@@ -479,7 +498,7 @@ mod tests {
             }
             commands.extend(command.get_subcommands().cloned());
         }
-        assert_eq!(examples, 64);
+        assert_eq!(examples, 67);
     }
 
     #[test]

@@ -87,6 +87,8 @@ impl ConnectionEvent {
         match request {
             Ask::Register(_)
             | Ask::OwnSession
+            | Ask::OwnWait
+            | Ask::Resize(_)
             | Ask::Gpus
             | Ask::SessionMemory(_)
             | Ask::UtilizationParts(_)
