@@ -7,9 +7,11 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use gpushare_proto::lookup::check_name;
+use gpushare_proto::names;
 use serde_json::{Map, Value, json};
 
 use super::JupyterError;
+use super::extension::{self, Extension};
 use super::folders::Folders;
 use super::spec::{FILE, Kernel, MARK, Spec, is_name};
 use crate::cli::InstallArgs;
@@ -40,7 +42,11 @@ pub(super) fn install(
         let (kernel, first) = (original.name.clone(), harmless(first));
         return Err(JupyterError::Ours { kernel, original: first }.into());
     }
-    let argv = argv(args, &name, &original, &spec, runtime_dir)?;
+    let mut argv = argv(args, &name, &original, &spec, runtime_dir)?;
+    let extension = extension::of(&argv);
+    if extension == Extension::Installed {
+        argv.push(extension::FLAG.to_owned());
+    }
     let json = described(args, &original, spec, &argv);
     let display_name = harmless(json["display_name"].as_str().unwrap_or(&name));
     let folder = write(&kernels, &name, &original, &json, args.replace)?;
@@ -51,12 +57,20 @@ pub(super) fn install(
             "display_name": display_name,
             "folder": folder,
             "argv": argv,
+            "extension": matches!(extension, Extension::Installed),
         }))?;
     } else {
         output::print(&format!(
             "installed kernel {name} in {}; choose \"{display_name}\" in Jupyter\n",
             folder.display()
         ))?;
+        if let Extension::Missing(python) = extension {
+            output::print(&format!(
+                "its Python lacks gpushare-jupyter: `{} -m pip install gpushare-jupyter`, then this command with \
+                 --replace, adds %gpushare and Ctrl-C while a cell waits\n",
+                harmless(&python)
+            ))?;
+        }
     }
     Ok(())
 }
@@ -170,6 +184,11 @@ fn described(args: &InstallArgs, original: &Kernel, spec: Spec, argv: &[String])
     });
     let mut json = spec.json;
     json.insert("argv".to_owned(), argv.into());
+    let program = argv.first().cloned().unwrap_or_default();
+    match json.entry("env").or_insert_with(|| json!({})) {
+        Value::Object(variables) => drop(variables.insert(names::CTL.to_owned(), program.into())),
+        other => *other = json!({ names::CTL: program }),
+    }
     json.insert("display_name".to_owned(), display_name.into());
     let mark = json!({ "kernel": original.name, "folder": original.folder, "memory": memory });
     match json.entry("metadata").or_insert_with(|| json!({})) {

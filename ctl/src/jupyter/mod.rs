@@ -11,6 +11,7 @@
 //! `run` becomes the kernel, so the process that Jupyter started, interrupts and ends is the kernel itself.
 //! Each start registers a session, so two notebooks with one kernel are two sessions of the same name.
 
+mod extension;
 mod folders;
 mod install;
 mod spec;

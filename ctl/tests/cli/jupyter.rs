@@ -88,13 +88,10 @@ fn a_copy_of_a_kernel_starts_through_run() {
 
     let said = succeeds(&mut home.jupyter(&["install", "--memory", "20GiB", "--weight", "50"]));
     let folder = home.path("data/jupyter/kernels/python3-gpushare");
-    assert_eq!(
-        said,
-        format!(
-            "installed kernel python3-gpushare in {}; choose \"Python 3 (ipykernel), shared GPU, 20GiB\" in Jupyter\n",
-            folder.display()
-        )
-    );
+    let (first, second) = said.trim_end().split_once('\n').unwrap();
+    let menu = "choose \"Python 3 (ipykernel), shared GPU, 20GiB\" in Jupyter";
+    assert_eq!(first, format!("installed kernel python3-gpushare in {}; {menu}", folder.display()));
+    assert!(second.starts_with("its Python lacks gpushare-jupyter: "), "{second}");
     let spec = home.installed("python3-gpushare");
     let python = home.path("venv/bin/python3").display().to_string();
     let words = [
@@ -114,6 +111,7 @@ fn a_copy_of_a_kernel_starts_through_run() {
         "{connection_file}",
     ];
     assert_eq!(spec["argv"], json!(words));
+    assert_eq!(spec["env"], json!({ "GPUSHARE_CTL": words[0] }));
     assert_eq!(spec["language"], "python");
     assert_eq!(spec["kernel_protocol_version"], "5.5");
     assert_eq!(spec["metadata"]["debugger"], true);
@@ -121,6 +119,24 @@ fn a_copy_of_a_kernel_starts_through_run() {
     assert_eq!(fs::read_to_string(folder.join("more/kernel.js")).unwrap(), "code");
     let names: Vec<_> = fs::read_dir(folder.parent().unwrap()).unwrap().flatten().collect();
     assert_eq!(names.len(), 1, "{names:?}");
+}
+
+#[test]
+fn the_extension_is_loaded_where_the_kernels_python_has_it() {
+    let home = Home::new();
+    executable(&home.path("venv/bin/python3"), "#!/bin/sh\necho there\n");
+    let said = succeeds(&mut home.jupyter(&["install"]));
+    assert_eq!(said.lines().count(), 1, "{said}");
+    let argv = home.installed("python3-gpushare")["argv"].clone();
+    assert_eq!(argv.as_array().unwrap().last().unwrap(), "--ext=gpushare_jupyter");
+    home.kernel(
+        "data/jupyter/kernels/ir",
+        &json!({ "argv": ["/bin/sh", "-c", "true"], "env": { "A": "b" } }),
+    );
+    succeeds(&mut home.jupyter(&["install", "--kernel", "ir"]));
+    let other = home.installed("ir-gpushare");
+    assert_eq!(other["argv"].as_array().unwrap().last().unwrap(), "true");
+    assert_eq!(other["env"]["A"], "b");
 }
 
 #[test]
