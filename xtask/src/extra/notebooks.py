@@ -9,18 +9,15 @@ import contextlib
 import json
 import subprocess
 import sys
-import time
 from datetime import datetime, timezone
 
-from jupyter_client import KernelManager
+from notebook import Notebook, holds, interrupted, until, waits
 
 CTL, LIBRARY = sys.argv[1:3]
 KERNEL = "python3-gpushare"
 MIB = 1 << 20
 # Memory of each of the four notebooks; the card has 256 MiB.
 HELD = 80 * MIB
-# Longest wait for anything, in seconds.
-PATIENCE = 120
 
 SETUP = f"""
 import ctypes, os, time
@@ -60,97 +57,23 @@ def gpushare(*words):
     return subprocess.run([CTL, *words], check=True, stdout=subprocess.PIPE, text=True).stdout
 
 
-def until(what, fact):
-    """Waits for a fact, and returns it."""
-    end = time.monotonic() + PATIENCE
-    while time.monotonic() < end:
-        found = fact()
-        if found:
-            return found
-        time.sleep(0.01)
-    sys.exit(f"never happened: {what}")
-
-
 def same(found, expected, what):
     if found != expected:
         sys.exit(f"{what}: {found!r} instead of {expected!r}")
 
 
-class Notebook:
-    """A kernel, and the cells that it was given."""
-
-    def __init__(self, number):
-        self.number = number
-        self.manager = KernelManager(kernel_name=KERNEL)
-        self.manager.start_kernel()
-        self.client = self.manager.client()
-        self.client.start_channels()
-        self.client.wait_for_ready(timeout=PATIENCE)
-        self.pid = self.manager.provisioner.pid
-        # Point in time of the last reply, by the kernel's clock, which is that of this machine.
-        self.answered = None
-        # Texts under cells, by the cell's message.
-        self.shown = {}
-
-    def send(self, code):
-        return self.client.execute(code, stop_on_error=False)
-
-    def answer(self, cell):
-        """The reply to the oldest cell without one, which must be this one, and all that it printed."""
-        reply = self.client.get_shell_msg(timeout=PATIENCE)
-        # The client may have asked more than once whether the kernel is there.
-        while reply["msg_type"] != "execute_reply":
-            reply = self.client.get_shell_msg(timeout=PATIENCE)
-        self.answered = reply["header"]["date"]
-        same(reply["parent_header"]["msg_id"], cell, f"order of the cells of notebook {self.number}")
-        self.listen(lambda kind, content, parent: (kind, content.get("execution_state"), parent) == ("status", "idle", cell))
-        return reply["content"], "".join(text for text in self.shown.get(cell, []))
-
-    def listen(self, done):
-        """Reads what the kernel shows until `done`."""
-        while True:
-            message = self.client.get_iopub_msg(timeout=PATIENCE)
-            kind, content = message["msg_type"], message["content"]
-            parent = message["parent_header"].get("msg_id")
-            if kind == "stream":
-                self.shown.setdefault(parent, []).append(content["text"])
-            elif kind in ("display_data", "update_display_data", "execute_result"):
-                self.shown.setdefault(parent, []).append(content["data"]["text/plain"] + "\n")
-            if done(kind, content, parent):
-                return content
-
-    def run(self, code):
-        """Runs a cell to its good end, and returns what it printed."""
-        content, shown = self.answer(self.send(code))
-        if content["status"] != "ok":
-            sys.exit(f"notebook {self.number}: {code!r} ended with {content.get('evalue')}")
-        return shown
-
-    def session(self):
-        """The kernel's session, as the daemon sees it."""
-        sessions = json.loads(gpushare("session", "list", "--json"))
-        of = [one for one in sessions if any(client["pid"] == self.pid for client in one["clients"])]
-        return of[0] if of else None
-
-    def holds(self):
-        return isinstance(self.session()["lock"], dict) and "holding" in self.session()["lock"]
-
-    def waits(self):
-        return any(client["waiting"] for client in self.session()["clients"])
-
-    def end(self):
-        self.client.stop_channels()
-        self.manager.shutdown_kernel(now=True)
+def session(notebook):
+    return notebook.session(json.loads(gpushare("session", "list", "--json")))
 
 
 def take_turns(notebooks):
     """All notebooks work at once, each with several cells in its queue; returns the time to each first result."""
     for notebook in notebooks:
         notebook.run(SETUP)
-    same(sum(one.session()["gpus"][0]["allocated_bytes"] for one in notebooks), 320 * MIB, "memory of all")
-    sessions = {notebook.session()["session"] for notebook in notebooks}
+    same(sum(session(one)["gpus"][0]["allocated_bytes"] for one in notebooks), 320 * MIB, "memory of all")
+    sessions = {session(notebook)["session"] for notebook in notebooks}
     same(len(sessions), 4, "number of sessions of one kernel")
-    names = {notebook.session()["name"] for notebook in notebooks}
+    names = {session(notebook)["name"] for notebook in notebooks}
     same(names, {KERNEL}, "names of the sessions")
 
     began, first = datetime.now(timezone.utc), {}
@@ -176,17 +99,15 @@ def interrupt(holder, waiter):
     for way in ("fill", "backward"):
         file = f"release-{way}"
         holding = holder.send(f"print(own.hold({file.encode()!r}))")
-        until("the holder holds the card", holder.holds)
+        until("the holder holds the card", lambda: holds(session(holder)))
         waiting = waiter.send(f"{way}(9)")
-        until("the cell waits", waiter.waits)
+        until("the cell waits", lambda: waits(session(waiter)))
         waiter.listen(lambda kind, content, parent: parent == waiting and kind == "display_data")
         same(waiter.shown[waiting][0][:24], "waiting for the GPU for ", "line under the cell")
-        began = time.monotonic()
-        waiter.manager.interrupt_kernel()
-        content, _ = waiter.answer(waiting)
-        print(f"{way}: interrupted after {time.monotonic() - began:.2f} s", flush=True)
+        content, seconds = interrupted(waiter, waiting)
+        print(f"{way}: interrupted after {seconds:.2f} s", flush=True)
         same((content["status"], content.get("ename")), ("error", "KeyboardInterrupt"), f"end of {way}")
-        same(holder.holds(), True, "the holder kept the card meanwhile")
+        same(holds(session(holder)), True, "the holder kept the card meanwhile")
         # The last line may come after the cell's end.
         if not waiter.shown[waiting][-1].startswith("waited "):
             waiter.listen(lambda *_: waiter.shown[waiting][-1].startswith("waited "))
@@ -194,8 +115,8 @@ def interrupt(holder, waiter):
         with open(file, "w", encoding="ascii"):
             pass
         same(holder.answer(holding)[0]["status"], "ok", "end of the holder's cell")
-        same(waiter.run("print(words())").splitlines()[-1], "1", f"memory after {way} was interrupted")
-    same(waiter.run("backward(3); print(words())").splitlines()[-1], "3", "next cell")
+        same(waiter.result("print(words())"), "1", f"memory after {way} was interrupted")
+    same(waiter.result("backward(3); print(words())"), "3", "next cell")
 
 
 def magic(notebook):
@@ -205,15 +126,15 @@ def magic(notebook):
     same("80MiB" in shown, True, f"memory in {shown!r}")
     shown = notebook.run("%gpushare memory 100MiB")
     same(shown, "memory limit: 100MiB (was no limit)\n", "answer to a change")
-    same(notebook.session()["gpus"][0]["limit_bytes"], 100 * MIB, "limit at the daemon")
+    same(session(notebook)["gpus"][0]["limit_bytes"], 100 * MIB, "limit at the daemon")
     for line in ("%gpushare memory much", "%gpushare memory", "%gpushare what"):
         content, _ = notebook.answer(notebook.send(line))
         same((content["status"], content["ename"]), ("error", "UsageError"), line)
     notebook.run("fill(4); call('cuCtxSynchronize')")
-    same(notebook.holds(), True, "it holds the card, which nobody wants")
+    same(holds(session(notebook)), True, "it holds the card, which nobody wants")
     notebook.run("%gpushare release")
-    until("the card is given back", lambda: notebook.session()["lock"] == "idle")
-    same(notebook.run("print(words())").splitlines()[-1], "4", "memory after a release")
+    until("the card is given back", lambda: session(notebook)["lock"] == "idle")
+    same(notebook.result("print(words())"), "4", "memory after a release")
 
 
 def main():
@@ -221,9 +142,7 @@ def main():
     with contextlib.ExitStack() as stack:
         notebooks = []
         for number in range(1, 5):
-            notebook = Notebook(number)
-            stack.callback(notebook.end)
-            notebooks.append(notebook)
+            notebooks.append(stack.enter_context(Notebook(number, KERNEL)))
         first = take_turns(notebooks)
         interrupt(notebooks[0], notebooks[1])
         magic(notebooks[2])

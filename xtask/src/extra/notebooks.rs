@@ -1,7 +1,8 @@
 //! Notebooks share the simulated card: kernels of `gpushare-ctl jupyter install` with the wheel of
 //! `gpushare-jupyter`, driven by `jupyter_client`.
 //!
-//! The script is `notebooks.py`. Its cells use the driver by ctypes.
+//! The script is `notebooks.py`, which shares `tests/gpu/notebook.py` with the suite for a real card. Its cells use
+//! the driver by ctypes.
 
 use std::path::Path;
 use std::process::Command;
@@ -77,6 +78,7 @@ pub(super) fn check() -> anyhow::Result<()> {
         .env("JUPYTER_CONFIG_DIR", folder("jupyter-config"))
         .env("IPYTHONDIR", folder("ipython"))
         .env("PYTHONDONTWRITEBYTECODE", "1")
+        .env("PYTHONPATH", cargo::workspace().join("tests/gpu"))
         .env_remove("JUPYTER_PATH");
     let said = output_of(script)?;
     let last = said.lines().last().context("the script said nothing")?;
