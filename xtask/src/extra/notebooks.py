@@ -1,19 +1,21 @@
 """Four notebooks on one simulated card, as a person runs them: installs the kernel, runs cells, interrupts them.
 
-    notebooks.py GPUSHARE-CTL NOTEBOOK.SO
+    notebooks.py GPUSHARE-CTL NOTEBOOK.SO docs/notebooks.md
 
 Ends with a line about the time to each notebook's first result.
 """
 
 import contextlib
 import json
+import re
+import shlex
 import subprocess
 import sys
 from datetime import datetime, timezone
 
 from notebook import Notebook, holds, interrupted, until, waits
 
-CTL, LIBRARY = sys.argv[1:3]
+CTL, LIBRARY, PAGE = sys.argv[1:4]
 KERNEL = "python3-gpushare"
 MIB = 1 << 20
 # Memory of each of the four notebooks; the card has 256 MiB.
@@ -64,6 +66,27 @@ def same(found, expected, what):
 
 def session(notebook):
     return notebook.session(json.loads(gpushare("session", "list", "--json")))
+
+
+def guide(page):
+    """Runs the commands and the cells of docs/notebooks.md in their order; returns how many."""
+    # Commands of others, which the check has run already or which never end.
+    others = ("pip ", "jupyter ")
+    blocks = re.findall(r"^```(console|python)\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)
+    notebook, count = None, 0
+    with contextlib.ExitStack() as stack:
+        for language, text in blocks:
+            if language == "python":
+                notebook = notebook or stack.enter_context(Notebook(0, KERNEL))
+                notebook.run(text)
+                count += 1
+                continue
+            for line in text.splitlines():
+                command = line.removeprefix("$ ")
+                if not command.startswith(others):
+                    gpushare(*shlex.split(command.removeprefix("gpushare-ctl ")))
+                    count += 1
+    return count
 
 
 def take_turns(notebooks):
@@ -138,6 +161,8 @@ def magic(notebook):
 
 
 def main():
+    with open(PAGE, encoding="utf-8") as page:
+        same(guide(page.read()), 7, "commands and cells of the guide")
     gpushare("jupyter", "install")
     with contextlib.ExitStack() as stack:
         notebooks = []

@@ -69,6 +69,7 @@ pub(super) fn check() -> anyhow::Result<()> {
         .arg(cargo::workspace().join("xtask/src/extra/notebooks.py"))
         .arg(world.path(Part::Ctl))
         .arg(library)
+        .arg(cargo::workspace().join("docs/notebooks.md"))
         .current_dir(world.folder())
         .env("VIRTUAL_ENV", venv.folder())
         .env("PATH", venv.first_in_path()?)
