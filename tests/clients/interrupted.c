@@ -6,6 +6,7 @@
 //   alarm         SIGALRM each millisecond from now on                                 "alarms"
 //   forward WORD  sets the memory to WORD from this thread                             "forward CODE"
 //   backward WORD the same from another thread, for which this one waits               "backward CODE"
+//   release       gives the card back                                                  "release CODE"
 //   word          reads the memory                                                     "word WORD"
 //   next          reads the pipe to which the library passes the bytes on              "next SIGNAL"
 // After a hundred alarms within one call, the program says "100 alarms".
@@ -94,6 +95,9 @@ int main(void) {
             pthread_create(&thread, NULL, launch, &code);
             pthread_join(thread, NULL);
             printf("backward %d\n", code);
+        } else if (!strncmp(line, "release", 7)) {
+            int (*release)(void) = (int (*)(void))dlsym(RTLD_DEFAULT, "gpushare_release");
+            printf("release %d\n", release ? release() : -1);
         } else if (!strncmp(line, "next", 4)) {
             unsigned char number = 0;
             while (read(from_library[0], &number, 1) != 1)

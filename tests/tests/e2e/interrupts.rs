@@ -1,4 +1,5 @@
-//! A program may interrupt its waits at the gate, as at Ctrl-C. No other program sees a wait that fails.
+//! A program may interrupt its waits at the gate, as at Ctrl-C, and give the card back. No other program sees
+//! a wait that fails.
 
 use gpushare_proto::Bytes;
 use gpushare_proto::admin::{LockView, Status};
@@ -88,4 +89,20 @@ fn other_signals_interrupt_no_wait() -> anyhow::Result<()> {
         a.end()?;
     }
     Ok(())
+}
+
+#[test]
+fn a_program_gives_back_a_card_that_nobody_wants() -> anyhow::Result<()> {
+    let (_world, daemon, mut a, mut b) = start()?;
+    b.must("open l; sync")?;
+    assert_eq!(a.ask("forward 7")?, "forward 0");
+    let a_lock = |status: &Status| {
+        let a = status.sessions.iter().find(|session| session.name == "a");
+        a.map(|a| a.lock.clone())
+    };
+    assert!(matches!(a_lock(&daemon.status()?), Some(LockView::Holding { .. })), "nobody wants the card");
+    assert_eq!(a.ask("release")?, "release 0");
+    daemon.until("a has given the card back", |status| a_lock(status) == Some(LockView::Idle))?;
+    assert_eq!(a.ask("word")?, "word 7");
+    a.end()
 }
