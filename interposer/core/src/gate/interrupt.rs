@@ -12,7 +12,7 @@
 //! waits is often another one, as in a backward pass of PyTorch.
 //!
 //! A request ends the waits of all threads. If none waits, the program may be about to launch: then the next
-//! wait that begins within [`PENDING`] ends.
+//! wait that begins within a second ends.
 
 use std::io;
 use std::os::fd::{OwnedFd, RawFd};
