@@ -11,6 +11,7 @@ mod output;
 mod table;
 mod status;
 mod session;
+mod own;
 mod changed;
 mod set;
 mod watch;
@@ -22,6 +23,7 @@ mod users;
 mod run;
 mod doctor;
 mod env;
+mod jupyter;
 
 use std::process::ExitCode;
 
@@ -33,7 +35,7 @@ fn main() -> ExitCode {
 }
 
 fn dispatch(cli: cli::Cli) -> Result<ExitCode, exit::CtlError> {
-    let places = places::Places::of_this_user(cli.runtime_dir);
+    let places = places::Places::of_this_user(cli.runtime_dir.clone());
     match cli.command {
         cli::Command::Run(args) if args.dry_run => return run::dry::dry_run(&args, &places),
         cli::Command::Run(args) => match run::run(&args, &places)? {},
@@ -48,6 +50,8 @@ fn dispatch(cli: cli::Cli) -> Result<ExitCode, exit::CtlError> {
         cli::Command::Audit(command) => audit::audit(&command, &places)?,
         cli::Command::Usage(args) => usage::usage(&args, &places)?,
         cli::Command::Doctor(args) => return Ok(doctor::doctor(&args, &places)?),
+        cli::Command::Own(args) => own::own(&args, &places)?,
+        cli::Command::Jupyter(command) => jupyter::jupyter(&command, cli.runtime_dir)?,
         cli::Command::StartDaemon => run::detach()?,
         cli::Command::DoctorProbe { question } => doctor::probe(&question)?,
     }

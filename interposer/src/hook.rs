@@ -32,15 +32,14 @@ use std::ffi::c_void;
 pub(crate) type Pointer = *mut c_void;
 
 macro_rules! hooks {
-    (@enter gated $row:ident $real:expr) => {{
-        let _pass = gpushare_client::hooks::work::pass();
-        $real
-    }};
+    (@enter gated $row:ident $real:expr) => {
+        hooks!(@behind gpushare_client::hooks::work::pass(), $real)
+    };
     (@enter [ordered: $stream:expr] $row:ident $real:expr) => {{
         let page = gpushare_client::gate::page();
         gpushare_client::hooks::work::note_stream(page, $stream, $row.default_stream());
-        let _pass = gpushare_client::hooks::work::pass_with(page, || gpushare_client::hooks::work::Work::One($stream));
-        $real
+        let work = || gpushare_client::hooks::work::Work::One($stream);
+        hooks!(@behind gpushare_client::hooks::work::pass_with(page, work), $real)
     }};
     (@enter [one: $stream:expr] $row:ident $real:expr) => {
         hooks!(@window One($stream), $row $real)
@@ -63,13 +62,18 @@ macro_rules! hooks {
         if gpushare_client::hooks::work::is_watched(page) {
             gpushare_client::hooks::work::pass_window(work(), $row.default_stream());
         }
-        let _pass = gpushare_client::hooks::work::pass_with(page, work);
-        $real
+        hooks!(@behind gpushare_client::hooks::work::pass_with(page, work), $real)
     }};
-    (@enter blocking $row:ident $real:expr) => {{
-        let _pass = gpushare_client::hooks::work::pass_blocking($row.default_stream());
-        $real
-    }};
+    (@enter blocking $row:ident $real:expr) => {
+        hooks!(@behind gpushare_client::hooks::work::pass_blocking($row.default_stream()), $real)
+    };
+    // The driver does not see a call whose wait at the gate was interrupted.
+    (@behind $passed:expr, $real:expr) => {
+        match $passed {
+            Ok(_pass) => $real,
+            Err(interrupted) => interrupted,
+        }
+    };
     (@enter [at_once: $twin:ident($($given:expr),*), $($address:expr),+] $row:ident $real:expr) => {
         match gpushare_client::hooks::work::way(&[$($address),+]) {
             gpushare_client::hooks::work::Way::Asynchronous => $twin($($given,)* std::ptr::null_mut()),

@@ -30,6 +30,8 @@ pub const LOG: &str = "GPUSHARE_LOG";
 pub const LIBRARY: &str = "GPUSHARE_LIBRARY";
 /// Environment variable: daemon program that `gpushare-ctl run` starts, in place of the installed one.
 pub const SCHEDULER: &str = "GPUSHARE_SCHEDULER";
+/// Environment variable: path of `gpushare-ctl`, for the notebook extension.
+pub const CTL: &str = "GPUSHARE_CTL";
 
 /// Runtime folder of the system's daemon, with its sockets.
 pub const SYSTEM_RUNTIME_DIR: &str = "/run/gpushare";

@@ -189,6 +189,11 @@ pub enum TenantRequest {
         /// Gate word with which the daemon closed the gate.
         word: GateWord,
     },
+    /// Asks for the wait of the caller's own session. Answered by [`TenantReply::OwnWait`].
+    OwnWait,
+    /// Asks for another memory limit of the caller's own session, which its user registered. Answered by
+    /// [`TenantReply::Resized`] or [`TenantReply::Error`].
+    Resize(Quota),
 }
 
 /// First message of a connection. The first two fields are the same in every protocol version.
@@ -341,6 +346,27 @@ pub enum TenantReply {
     /// Answers [`TenantRequest::OwnSessions`]. Other users' sessions appear only as numbers in the cards'
     /// figures.
     OwnSessions(Box<Increments>),
+    /// Answers [`TenantRequest::OwnWait`]; none if the session does not wait, or there is none.
+    OwnWait(Option<OwnWait>),
+    /// Answers [`TenantRequest::Resize`].
+    Resized {
+        /// Old memory limit, in words.
+        old: String,
+        /// New memory limit, in words.
+        new: String,
+    },
+}
+
+/// Wait of a session for the lock, as its own user may know it: other users' sessions have no names here.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct OwnWait {
+    /// Number of sessions whose turn comes first.
+    pub ahead: u32,
+    /// Names of the same user's sessions that hold the lock or whose turn comes first, in this order.
+    pub own: Vec<String>,
+    /// Expected duration until the turn, if each session that comes first uses its whole turn. None if the
+    /// daemon cannot estimate it.
+    pub about_ns: Option<Nanos>,
 }
 
 /// Quota and memory use of a session, as NVML queries of its processes report them.

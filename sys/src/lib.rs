@@ -1,7 +1,7 @@
 //! Linux interfaces that need `unsafe`, or that daemon and clients share.
 //!
 //! Modules in reading order: the shared page and the bytes leased in it; sleeping until the page changes;
-//! sockets, passed descriptors, their peers, and facts from `/proc`; descriptors; clocks; turns on the
+//! sockets, passed descriptors, their peers, and facts from `/proc`; descriptors and pipes; clocks; turns on the
 //! processor; folders of one user; unwinding through hooks.
 
 pub mod page;
@@ -14,6 +14,7 @@ pub mod peer;
 pub mod process;
 pub mod user_namespace;
 pub mod fd;
+pub mod pipe;
 pub mod clock;
 pub mod cpu;
 pub mod folder;

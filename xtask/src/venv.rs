@@ -49,6 +49,11 @@ impl Venv {
         Ok(venv)
     }
 
+    /// Its folder.
+    pub(crate) fn folder(&self) -> &Path {
+        &self.0
+    }
+
     /// One of its programs.
     pub(crate) fn program(&self, name: &str) -> PathBuf {
         self.bin().join(name)

@@ -2,6 +2,7 @@
 //!
 //! Every line of the help that starts with `gpushare-ctl` is an example; a test parses it.
 
+mod jupyter;
 mod sessions;
 mod terms;
 mod usage;
@@ -17,6 +18,7 @@ use gpushare_proto::session::Priority;
 use gpushare_proto::tenant::GpuChoice;
 use gpushare_proto::{Backend, Nanos};
 
+pub(crate) use self::jupyter::{InstallArgs, JupyterCommand};
 pub(crate) use self::sessions::{CreateArgs, SessionCommand, TokenArgs, Which};
 pub(crate) use self::terms::{ComputeLimit, EnvironmentError, MemoryLimit, TermsArgs};
 pub(crate) use self::usage::parse;
@@ -66,6 +68,9 @@ pub(crate) enum Command {
     Usage(UsageArgs),
     Doctor(DoctorArgs),
     Env(EnvArgs),
+    Own(OwnArgs),
+    #[command(subcommand)]
+    Jupyter(JupyterCommand),
     /// Internal: detaches the daemon that `run` starts
     #[command(hide = true)]
     StartDaemon,
@@ -211,6 +216,24 @@ pub(crate) struct TopArgs {
     /// Change nothing, whatever key is pressed
     #[arg(long)]
     pub(crate) readonly: bool,
+}
+
+/// Show the session of the program that runs this command
+///
+/// For use inside a session: a notebook, or a shell under `run`. No administrator's rights are needed.
+#[derive(Debug, Args)]
+#[command(after_long_help = "\
+Examples:
+  gpushare-ctl own
+  gpushare-ctl own --json
+  gpushare-ctl own --memory 20GiB")]
+pub(crate) struct OwnArgs {
+    /// Ask for another memory limit of the session, within what the administrator allows
+    #[arg(short = 'm', long, value_name = "SIZE")]
+    pub(crate) memory: Option<MemoryLimit>,
+    /// Print one JSON document: `session`, `wait` (null if it does not wait) and `changed`
+    #[arg(long)]
+    pub(crate) json: bool,
 }
 
 /// Show the usage of sessions, ended ones too
@@ -505,7 +528,7 @@ mod tests {
             }
             commands.extend(command.get_subcommands().cloned());
         }
-        assert_eq!(examples, 64);
+        assert_eq!(examples, 71);
     }
 
     #[test]

@@ -60,6 +60,27 @@ impl TermsArgs {
             labels: self.labels.iter().cloned().collect(),
         })
     }
+
+    /// Returns the words of a command line that state these terms.
+    pub(crate) fn flags(&self) -> Vec<String> {
+        let flag = |name: &str, value: Option<String>| value.map(|value| [format!("--{name}"), value]);
+        let labels = self
+            .labels
+            .iter()
+            .map(|(key, value)| flag("label", Some(format!("{key}={value}"))));
+        [
+            flag("memory", self.memory.as_ref().map(|limit| limit.0.to_string())),
+            flag("compute", self.compute.as_ref().map(|limit| limit.0.to_string())),
+            flag("weight", self.weight.map(|weight| weight.to_string())),
+            flag("priority", self.priority.map(|priority| priority.to_string())),
+            flag("ttl", self.ttl.map(|ttl| ttl.to_string())),
+        ]
+        .into_iter()
+        .chain(labels)
+        .flatten()
+        .flatten()
+        .collect()
+    }
 }
 
 /// Returns the limit that a flag states, or else an environment variable.
@@ -132,6 +153,23 @@ mod tests {
         assert!("8GiB".parse::<MemoryLimit>().is_ok());
         let sentence = "0=1KiB".parse::<MemoryLimit>().unwrap_err().to_string();
         assert!(sentence.contains("write 1MiB or more"), "{sentence}");
+    }
+
+    #[test]
+    fn the_flags_state_the_same_terms_again() {
+        use clap::Parser as _;
+
+        #[derive(clap::Parser)]
+        struct Line {
+            #[command(flatten)]
+            terms: TermsArgs,
+        }
+        let words = "x --memory 0=8GiB,1=50% --compute 25% --weight 50 --priority low --ttl 90m --label a=b=c --label d=e";
+        let terms = Line::parse_from(words.split(' ')).terms;
+        let flags = [vec!["x".to_owned()], terms.flags()].concat();
+        let again = Line::parse_from(flags).terms;
+        assert_eq!(again.terms(|_| None).unwrap(), terms.terms(|_| None).unwrap());
+        assert_eq!(TermsArgs::default().flags(), Vec::<String>::new());
     }
 
     #[test]

@@ -15,7 +15,7 @@ use gpushare_proto::explain::{AheadView, OrphanView, WaitReason};
 use gpushare_proto::page::{LimitKind, MemoryRefusal};
 use gpushare_proto::session::{Binding, Priority};
 use gpushare_proto::tenant::{
-    CardPart, FailureCode, GpuChoice, Hello, NewSession, Role, TenantReply, TenantRequest, Welcome,
+    CardPart, FailureCode, GpuChoice, Hello, NewSession, OwnWait, Role, TenantReply, TenantRequest, Welcome,
 };
 use gpushare_proto::{
     Bytes, ClientId, Epoch, GateState, GateWord, GpuId, GpuUuid, Nanos, Percent, RequestId, SessionId, Token,
@@ -92,6 +92,8 @@ pub(crate) fn tenant_requests() -> Vec<Named<TenantRequest>> {
         ("UtilizationParts.token", TenantRequest::UtilizationParts(Some(Token([0xa5; 32])))),
         ("OwnSessions", TenantRequest::OwnSessions),
         ("NearlyDrained", TenantRequest::NearlyDrained { word }),
+        ("OwnWait", TenantRequest::OwnWait),
+        ("Resize", TenantRequest::Resize(terms().memory)),
     ]
 }
 
@@ -167,6 +169,16 @@ pub(crate) fn tenant_replies() -> Vec<Named<TenantReply>> {
         ),
         ("UtilizationParts.none", TenantReply::UtilizationParts(None)),
         ("OwnSessions", TenantReply::OwnSessions(increments())),
+        (
+            "OwnWait",
+            TenantReply::OwnWait(Some(OwnWait {
+                ahead: 2,
+                own: vec!["train".into(), "eval".into()],
+                about_ns: Some(Nanos::from_secs(13)),
+            })),
+        ),
+        ("OwnWait.none", TenantReply::OwnWait(None)),
+        ("Resized", TenantReply::Resized { old: "none".into(), new: "20GiB".into() }),
     ]
 }
 

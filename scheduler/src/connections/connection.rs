@@ -92,7 +92,11 @@ macro_rules! dialect {
 
 dialect!(
     Tenant: TenantRequest, TenantReply,
-    TenantRequest::OwnSession | TenantRequest::SessionMemory(None) | TenantRequest::UtilizationParts(None)
+    TenantRequest::OwnSession
+        | TenantRequest::OwnWait
+        | TenantRequest::Resize(_)
+        | TenantRequest::SessionMemory(None)
+        | TenantRequest::UtilizationParts(None)
 );
 dialect!(Admin: AdminRequest, AdminReply);
 

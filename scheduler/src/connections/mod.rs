@@ -88,6 +88,8 @@ impl ConnectionEvent {
             Ask::Register(_)
             | Ask::OwnSession
             | Ask::OwnSessions
+            | Ask::OwnWait
+            | Ask::Resize(_)
             | Ask::Gpus
             | Ask::SessionMemory(_)
             | Ask::UtilizationParts(_)

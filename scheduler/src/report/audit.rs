@@ -204,6 +204,28 @@ impl AuditTrail {
         Some(record(peer, Intent { operation: "session.register", name, ..Intent::default() }, result))
     }
 
+    /// Returns the audit line about a user's change of their own session; none if the user has too many
+    /// lines.
+    pub(crate) fn resized(
+        &mut self,
+        peer: &PeerProcess,
+        session: Option<SessionId>,
+        answer: &Result<TenantReply, Failure>,
+        sessions: &Sessions,
+    ) -> Option<Action> {
+        if !self.passes(&Tenant::User(peer.principal.user()), peer.uid, "") {
+            return None;
+        }
+        let done = answer.as_ref().map(|reply| match reply {
+            TenantReply::Resized { old, new } => {
+                Done { session: None, old: Some(old.clone()), new: Some(new.clone()) }
+            }
+            _ => Done::default(),
+        });
+        let name = session.map(|session| sessions.name(session));
+        Some(record(peer, Intent { operation: "session.set_memory", session, name, gpu: None }, done))
+    }
+
     pub(crate) fn refused(
         &mut self,
         session: SessionId,

@@ -4,6 +4,7 @@ pub(crate) mod admin;
 mod checks;
 pub(crate) mod dry_run;
 mod explain;
+mod own;
 mod register;
 pub(crate) mod reload;
 pub(crate) mod sessions;

@@ -250,7 +250,7 @@ fn replace_token(engine: &mut Engine, which: &str) -> Result<AdminReply, Failure
 }
 
 /// Returns a remark about the cards on which a session uses more than its new limit.
-fn use_above_limit(engine: &mut Engine, id: SessionId) -> String {
+pub(super) fn use_above_limit(engine: &mut Engine, id: SessionId) -> String {
     engine.read_pages(Some(id));
     let accounts = engine.machine.memory_figures(id).unwrap_or_default().into_iter();
     let above = accounts.filter(|account| {

@@ -15,6 +15,7 @@ use gpushare_proto::{Bytes, ClientId, SessionId, Token};
 
 use super::checks::unlimited_by_mistake;
 use super::dry_run::dry_run;
+use super::own::{resize, wait_of};
 use super::register::register;
 use super::sessions::limit_implicit;
 use crate::clients::ancestry;
@@ -100,6 +101,16 @@ fn carry_out(
         TenantRequest::OwnSession => {
             let own = own_session(engine, role, peer).and_then(|session| session_view(engine, session));
             reply = Some(TenantReply::OwnSession(own.map(Box::new)));
+        }
+        TenantRequest::OwnWait => {
+            let own = own_session(engine, role, peer);
+            reply = Some(TenantReply::OwnWait(own.and_then(|own| wait_of(engine, own))));
+        }
+        TenantRequest::Resize(ref quota) => {
+            let own = own_session(engine, role, peer);
+            let answer = resize(engine, peer, own, quota);
+            let line = engine.audit.resized(peer, own, &answer, &engine.sessions);
+            engine.reply_to_act(connection, answer, line);
         }
         TenantRequest::Gpus => {
             let cards = engine.cards.iter().map(|(_, card)| card.info.clone());

@@ -15,6 +15,7 @@ mod leases;
 mod logs;
 mod metrics;
 mod names;
+mod own;
 mod passed;
 mod reloading;
 mod restart;

@@ -9,6 +9,7 @@ mod users;
 mod sharing;
 mod hooks;
 mod letting_go;
+mod interrupts;
 mod window;
 mod memory;
 mod at_once;

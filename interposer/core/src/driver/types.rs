@@ -47,10 +47,14 @@ pub const CUDA_ERROR_OUT_OF_MEMORY: CUresult = 2;
 pub const CUDA_ERROR_NOT_INITIALIZED: CUresult = 3;
 /// No context is current, or a handle is invalid.
 pub const CUDA_ERROR_INVALID_CONTEXT: CUresult = 201;
+/// A call of the operating system failed.
+pub const CUDA_ERROR_OPERATING_SYSTEM: CUresult = 304;
 /// The driver lacks the symbol.
 pub const CUDA_ERROR_NOT_FOUND: CUresult = 500;
 /// Work on the card has not finished yet.
 pub const CUDA_ERROR_NOT_READY: CUresult = 600;
+/// The call is not permitted now. The context stays usable.
+pub const CUDA_ERROR_NOT_PERMITTED: CUresult = 800;
 /// The card or the kind of memory does not support the operation.
 pub const CUDA_ERROR_NOT_SUPPORTED: CUresult = 801;
 /// A system service is missing: the gpushare daemon, for a process that must not run without it.

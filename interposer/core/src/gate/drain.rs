@@ -9,6 +9,7 @@
 //!                          no thread inside, no capture, nothing in flight   → Released{word}
 //!   moving          bring the memory in                                      → open the gate, Entered{word}
 //!   open, wanted    quiet for the idle grace? prove it (word = idle)          → close it, Released{open word}
+//!                   the program gives the card back: as wanted, without the grace
 //!   open            rest
 //! ```
 //!
@@ -52,12 +53,12 @@ enum Task {
     WatchIdle,
 }
 
-fn task(word: GateWord, answered: bool, flags: u32) -> Task {
+fn task(word: GateWord, answered: bool, wanted: bool) -> Task {
     match word.state() {
         GateState::Closed if answered => Task::Rest,
         GateState::Closed => Task::Drain,
         GateState::Moving => Task::BringIn,
-        GateState::Open if flags & FLAG_WANTED != 0 => Task::WatchIdle,
+        GateState::Open if wanted => Task::WatchIdle,
         // The drainer itself sets idle, which never outlives `watch_idle`.
         GateState::Open | GateState::Idle => Task::Rest,
     }
@@ -134,7 +135,8 @@ impl Drainer {
         let (page, heard) = listen();
         let word = load(page);
         let answered = self.gate.answered.covers(page, word);
-        match task(word, answered, page.flags.load(Ordering::Acquire)) {
+        let flags = page.flags.load(Ordering::Acquire);
+        match task(word, answered, flags & FLAG_WANTED != 0 || self.gate.gives_back()) {
             Task::Rest => {
                 let frees = self.memory.has_frees();
                 let _ = bell::sleep(page, heard, frees.then_some(FREES_PAUSE));
@@ -188,7 +190,9 @@ impl Drainer {
         self.graces.judge(self.gate.waiters.since());
         let flags = page.flags.load(Ordering::Acquire);
         let entries = GATE.entries();
-        let quiet = stays(page, word, self.graces.under(flags).span().into());
+        let gives_back = self.gate.take_give_back();
+        let span = if gives_back { Nanos::ZERO } else { self.graces.under(flags).span() };
+        let quiet = stays(page, word, span.into());
         let quiet = quiet && GATE.entries() == entries && GATE.is_empty();
         if !quiet || self.is_capturing() {
             return;
@@ -200,7 +204,11 @@ impl Drainer {
             return;
         }
         let (closed, drain) = (word.with(GateState::Closed), Nanos::from(since.elapsed()));
-        let pause = self.graces.under(flags).pause_after(drain);
+        let pause = if gives_back {
+            Nanos::ZERO
+        } else {
+            self.graces.under(flags).pause_after(drain)
+        };
         if stays(page, idle, pause.into()) && exchange(page, idle, closed) {
             self.graces.under(flags).note_release(clock::monotonic());
             self.gate.answered.note(page, closed);
@@ -323,11 +331,11 @@ mod tests {
 
     #[test]
     fn each_word_sets_one_task() {
-        assert_eq!(task(CLOSED, false, 0), Task::Drain);
-        assert_eq!(task(CLOSED, true, 0), Task::Rest);
-        assert_eq!(task(CLOSED.with(GateState::Moving), false, 0), Task::BringIn);
-        assert_eq!(task(CLOSED.with(GateState::Open), false, 0), Task::Rest);
-        assert_eq!(task(CLOSED.with(GateState::Open), false, FLAG_WANTED), Task::WatchIdle);
+        assert_eq!(task(CLOSED, false, false), Task::Drain);
+        assert_eq!(task(CLOSED, true, false), Task::Rest);
+        assert_eq!(task(CLOSED.with(GateState::Moving), false, false), Task::BringIn);
+        assert_eq!(task(CLOSED.with(GateState::Open), false, false), Task::Rest);
+        assert_eq!(task(CLOSED.with(GateState::Open), false, true), Task::WatchIdle);
     }
 
     #[test]

@@ -6,6 +6,7 @@
 //!                  ▼ open
 //!              the driver
 //!
+//!   interrupt   ends the waits when the program asks for it, as at Ctrl-C
 //!   drain   a thread that answers a closed gate once nothing is in flight, and opens a granted one
 //!   idle    how long a process must be quiet before the drainer gives its grant back
 //! ```
@@ -16,6 +17,7 @@ pub(crate) mod communication;
 pub(crate) mod drain;
 mod entry;
 mod in_flight;
+pub mod interrupt;
 mod move_in;
 pub mod idle;
 mod page;

@@ -1,9 +1,9 @@
 //! Slow path of the gate: a thread that finds the gate closed asks the daemon for the lock and sleeps until
 //! the gate word changes. Some threads pass a closed gate: during a capture, at the end of the process, and with
-//! collective kernels while a drain runs.
+//! collective kernels while a drain runs. The program may interrupt the waits.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use gpushare_proto::page::Page;
@@ -12,9 +12,11 @@ use gpushare_proto::{GateState, GateWord, Nanos};
 use gpushare_sys::unwind::cancellation_point;
 use gpushare_sys::{bell, clock};
 
+use super::interrupt::{INTERRUPTED, INTERRUPTS};
 use super::{GATE, Pass, captures::Captures, collectives::Collectives, communication::MarkedStreams};
 use super::{drain::AnsweredDrop, listen, waiters::Waiters};
 use crate::daemon::Daemon;
+use crate::driver::types::CUresult;
 use crate::process::is_exiting;
 
 /// Longest time from the closing of the gate to the start of its drain, and the pause between two checks.
@@ -35,6 +37,8 @@ pub(crate) struct Gatekeeper {
     pub(crate) marked: MarkedStreams,
     pub(crate) waiters: Waiters,
     pub(super) answered: AnsweredDrop,
+    /// Whether the program asked to give the card back without the idle grace.
+    gives_back: AtomicBool,
     /// Number of bytes that the drainer asked the driver to move to the card.
     pub(crate) moved: AtomicU64,
 }
@@ -45,19 +49,26 @@ impl Gatekeeper {
     }
 
     /// Waits at the gate, which was found closed, until it opens, and enters.
-    pub(crate) fn wait(&self) -> Pass<'static> {
+    ///
+    /// # Errors
+    /// [`INTERRUPTED`] if the program interrupts the wait.
+    pub(crate) fn wait(&self) -> Result<Pass<'static>, CUresult> {
         let sleeper = self.waiters.add();
+        let interrupts = INTERRUPTS.count();
         loop {
             // A cancelled thread ends here: it holds nothing, and natively it would not wait.
             cancellation_point();
             let (page, heard) = listen();
             if let Some(pass) = self.excuse() {
-                return pass;
+                return Ok(pass);
             }
             let word = match GATE.enter(&page.gate) {
-                Ok(pass) => return pass,
+                Ok(pass) => return Ok(pass),
                 Err(word) => word,
             };
+            if INTERRUPTS.ends(interrupts, clock::monotonic) {
+                return Err(INTERRUPTED);
+            }
             let asks = self.waiters.ask(word, || self.daemon.send(&TenantRequest::Wait { word }));
             if asks && is_answered(&page.gate, word) {
                 continue;
@@ -66,6 +77,21 @@ impl Gatekeeper {
             let _ = bell::sleep(page, heard, Some(NAP));
             sleeper.explain(|| self.daemon.link().map_or_else(String::new, |link| link.identity().waits_for));
         }
+    }
+
+    /// Makes the drainer give the lock back once no work is in flight; the caller wakes the drainer.
+    pub(crate) fn give_back(&self) {
+        self.gives_back.store(true, Ordering::SeqCst);
+    }
+
+    /// Returns whether the program asked to give the lock back.
+    pub(super) fn gives_back(&self) -> bool {
+        self.gives_back.load(Ordering::SeqCst)
+    }
+
+    /// Forgets that the program asked to give the lock back, and returns whether it had.
+    pub(super) fn take_give_back(&self) -> bool {
+        self.gives_back.swap(false, Ordering::SeqCst)
     }
 
     /// Passes the closed gate with work that communicates between cards, unless the drain has ended.

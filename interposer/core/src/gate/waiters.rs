@@ -46,7 +46,7 @@ impl Waiters {
         self.sleepers.load(Ordering::SeqCst) > 0
     }
 
-    pub(super) fn since(&self) -> Nanos {
+    pub(crate) fn since(&self) -> Nanos {
         Nanos(self.since.load(Ordering::Relaxed))
     }
 

@@ -13,7 +13,10 @@ use crate::state::State;
 /// Begins a capture. Driver calls of gpushare that would break the capture are prevented until its end.
 pub fn begin(stream: CUstream, real: impl FnOnce() -> CUresult) -> CUresult {
     let Some(state) = State::get() else { return real() };
-    let _pass = work::pass();
+    let _pass = match work::pass() {
+        Ok(pass) => pass,
+        Err(interrupted) => return interrupted,
+    };
     let context = state.driver.context_of(stream);
     // The drain marks the end of a context's work under this lock, which would invalidate a capture that is
     // not recorded yet. Without marks (older drivers) the drain may hold the lock while work runs that waits

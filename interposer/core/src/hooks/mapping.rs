@@ -118,7 +118,10 @@ pub unsafe fn retain(
 /// unmapped memory is given back at the call.
 pub unsafe fn map_arrays(parts: *const ArrayMap, count: c_uint, real: impl FnOnce() -> CUresult) -> CUresult {
     // Before the lock of the handles, so that a thread that waits at the gate delays no other.
-    let _pass = work::pass();
+    let _pass = match work::pass() {
+        Ok(pass) => pass,
+        Err(interrupted) => return interrupted,
+    };
     after(real, |handles| {
         let count = if parts.is_null() { 0 } else { count as usize };
         let mut free = Vec::new();

@@ -26,18 +26,28 @@ use crate::window::launch_window::Launch;
 /// command.
 const STAGED: usize = 64 << 10;
 
+/// Guard of a thread inside the gate, or the result of the call whose wait at the gate was interrupted.
+pub type Passed = Result<Pass<'static>, CUresult>;
+
 /// Enters the gate, and waits while it is closed. While the returned guard lives, a drain waits for this
 /// thread.
+///
+/// # Errors
+/// [`INTERRUPTED`](gate::interrupt::INTERRUPTED) if the program interrupts the wait. The call returns that, and
+/// the driver does not see it.
 #[inline]
-pub fn pass() -> Pass<'static> {
+pub fn pass() -> Passed {
     pass_by(page())
 }
 
 /// Does the same as [`pass`], with a shared page that the caller has loaded.
+///
+/// # Errors
+/// As [`pass`].
 #[inline]
-pub fn pass_by(page: &Page) -> Pass<'static> {
+pub fn pass_by(page: &Page) -> Passed {
     match GATE.enter(&page.gate) {
-        Ok(pass) => pass,
+        Ok(pass) => Ok(pass),
         Err(_) => wait(),
     }
 }
@@ -46,12 +56,15 @@ pub fn pass_by(page: &Page) -> Pass<'static> {
 ///
 /// `work` is called only if the gate is closed, so an open gate costs nothing more.
 ///
+/// # Errors
+/// As [`pass`].
+///
 /// # Safety
 /// A launch configuration is null or readable, as the driver's function demands.
 #[inline]
-pub unsafe fn pass_with(page: &Page, work: impl FnOnce() -> Work) -> Pass<'static> {
+pub unsafe fn pass_with(page: &Page, work: impl FnOnce() -> Work) -> Passed {
     match GATE.enter(&page.gate) {
-        Ok(pass) => pass,
+        Ok(pass) => Ok(pass),
         // SAFETY: the caller's promise.
         Err(word) => unsafe { wait_with(word, work()) },
     }
@@ -59,19 +72,19 @@ pub unsafe fn pass_with(page: &Page, work: impl FnOnce() -> Work) -> Pass<'stati
 
 /// Waits at the closed gate. If gpushare panics there, the thread passes.
 #[cold]
-fn wait() -> Pass<'static> {
+fn wait() -> Passed {
     let wait = || match State::existing() {
         Some(state) => state.gate.wait(),
-        None => GATE.enter_anyway(),
+        None => Ok(GATE.enter_anyway()),
     };
-    guest_or(wait, || GATE.enter_anyway())
+    guest_or(wait, || Ok(GATE.enter_anyway()))
 }
 
 /// # Safety
 /// A launch configuration is null or readable, as the driver's function demands.
 #[cold]
 #[inline(never)]
-unsafe fn wait_with(word: GateWord, work: Work) -> Pass<'static> {
+unsafe fn wait_with(word: GateWord, work: Work) -> Passed {
     // SAFETY: the caller's promise.
     let pass = || unsafe {
         let state = State::existing()?;
@@ -80,7 +93,7 @@ unsafe fn wait_with(word: GateWord, work: Work) -> Pass<'static> {
         }
         state.gate.pass_communication(word)
     };
-    guest_or(pass, || None).unwrap_or_else(wait)
+    guest_or(pass, || None).map_or_else(wait, Ok)
 }
 
 /// Returns whether launches pass the launch window: another session uses the card, or the session has a
@@ -258,9 +271,9 @@ pub unsafe fn instantiate_and_upload(
     graph: CUgraph,
     real: impl FnOnce() -> CUresult,
 ) -> CUresult {
-    let passing = || {
-        let _pass = pass();
-        real()
+    let passing = || match pass() {
+        Ok(_pass) => real(),
+        Err(interrupted) => interrupted,
     };
     // SAFETY: the caller's promise.
     unsafe { instantiate(made, graph, passing) }
@@ -346,8 +359,11 @@ pub fn stage(
 
 /// Passes the gate for a call that blocks until its default stream is done. While the gate may close, first
 /// waits for that stream outside the gate. So the thread is inside the gate only for the call's own copy.
+///
+/// # Errors
+/// As [`pass`].
 #[inline]
-pub fn pass_blocking(stream: DefaultStream) -> Pass<'static> {
+pub fn pass_blocking(stream: DefaultStream) -> Passed {
     let page = page();
     if is_windowed(page) {
         guest_or(|| wait_for_default_stream(stream), || ());

@@ -1,0 +1,72 @@
+"""The magic command %gpushare."""
+
+from IPython.core.error import UsageError
+
+from . import facts
+
+USAGE = "%gpushare shows the session, %gpushare memory 20GiB changes its limit, %gpushare release gives the card back"
+
+
+def lock(session):
+    """The session's place at the card in a few words, without the names of others."""
+    (state, more), *_ = session["lock"].items() if isinstance(session["lock"], dict) else [(session["lock"], {})]
+    return {
+        "idle": "does not need the card",
+        "holding": "holds the card",
+        "dropping": "gives the card back",
+        "waiting": f"waits, {more.get('ahead', 0)} before it",
+    }.get(state, state)
+
+
+def table(answer):
+    """The lines of %gpushare."""
+    session = answer["session"]
+    lines = [("session", f"{session['name']} (s{session['session']})"), ("card", lock(session))]
+    for gpu in session["gpus"]:
+        limit = gpu["limit_bytes"]
+        of = "no limit" if limit is None else f"limit {facts.size(limit)}"
+        lines.append((f"memory on gpu{gpu['gpu']}", f"{facts.size(gpu['allocated_bytes'])}, {of}"))
+    if not session["gpus"]:
+        limit = session["memory_limit_bytes"]
+        lines.append(("memory", "no limit" if limit is None else f"limit {facts.size(limit)}"))
+    lines.append(("weight", str(session["state"]["terms"]["weight"])))
+    lines.append(("waited", facts.span(session["waited_ns"])))
+    width = max(len(name) for name, _ in lines)
+    return "\n".join(f"{name:{width}}  {value}" for name, value in lines)
+
+
+class Magic:
+    """What %gpushare does."""
+
+    def __init__(self, library, own=facts.own):
+        self._library, self._own = library, own
+
+    def __call__(self, line):
+        words = line.split()
+        try:
+            if not words:
+                print(self._show())
+            elif words[0] == "memory" and len(words) == 2:
+                print(self._resize(words[1]))
+            elif words == ["release"]:
+                print(self._release())
+            else:
+                raise UsageError(USAGE)
+        except facts.Unavailable as error:
+            raise UsageError(str(error)) from None
+
+    def _show(self):
+        answer = self._own()
+        if answer["session"] is None:
+            raise UsageError("this kernel has no session; start it by a kernel of `gpushare-ctl jupyter install`")
+        return table(answer)
+
+    def _resize(self, size):
+        changed = self._own("--memory", size)["changed"]
+        return f"memory limit: {changed['new']} (was {changed['old']})"
+
+    def _release(self):
+        if self._library.release is None:
+            raise UsageError("this kernel does not share its GPUs, so there is nothing to release")
+        self._library.release()
+        return "the card goes to others as soon as this notebook's work on it is done"

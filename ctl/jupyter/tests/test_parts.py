@@ -1,0 +1,82 @@
+"""Parts of the extension that need neither a card nor a kernel."""
+
+import os
+import signal
+import unittest
+
+from gpushare_jupyter import facts, notice
+from gpushare_jupyter.interrupts import Interrupts
+from gpushare_jupyter.magic import lock
+
+
+class FakeLibrary:
+    """Notes what it is told."""
+
+    def __init__(self):
+        self.calls = []
+
+    def interrupt_on(self, pipe, number, after):
+        self.calls.append((pipe, number, after))
+        return 0
+
+
+class Words(unittest.TestCase):
+    def test_sizes_and_spans_are_short(self):
+        self.assertEqual([facts.size(n) for n in (0, 1536, 20 << 30)], ["0B", "1.5KiB", "20GiB"])
+        self.assertEqual([facts.span(n) for n in (1.25e9, 45e9, 300e9)], ["1.2 s", "45 s", "5 min"])
+
+    def test_a_wait_names_own_sessions_only_and_says_how_long(self):
+        wait = {"ahead": 2, "own": ["train"], "about_ns": 30_000_000_000}
+        self.assertEqual(
+            notice.words(12_000_000_000, wait),
+            "waiting for the GPU for 12 s, 2 before this notebook (of yours: train), about 30 s still",
+        )
+        wait = {"ahead": 0, "own": [], "about_ns": None}
+        self.assertEqual(notice.words(3_000_000_000, wait), "waiting for the GPU for 3.0 s")
+        self.assertEqual(notice.words(3_000_000_000, None), "waiting for the GPU for 3.0 s")
+
+    def test_the_place_at_the_card_has_no_name_of_others(self):
+        waiting = {"waiting": {"ahead": 2, "reason": "held by somebody"}}
+        self.assertEqual(lock({"lock": waiting}), "waits, 2 before it")
+        self.assertEqual(lock({"lock": "idle"}), "does not need the card")
+
+
+class Descriptor(unittest.TestCase):
+    """Python's one descriptor for signals, which others want too."""
+
+    def setUp(self):
+        self.reader, self.writer = os.pipe()
+        os.set_blocking(self.writer, False)
+        self.library = FakeLibrary()
+        self.addCleanup(signal.set_wakeup_fd, -1)
+
+    def test_what_was_set_before_gets_the_signals_after_us_and_comes_back(self):
+        signal.set_wakeup_fd(self.writer)
+        interrupts = Interrupts(self.library)
+        interrupts.arm()
+        self.assertEqual(self.library.calls[-1][1:], (signal.SIGINT, self.writer))
+        interrupts.arm()
+        self.assertEqual(self.library.calls[-1][1:], (signal.SIGINT, self.writer), "it is remembered")
+        interrupts.disarm()
+        self.assertEqual(signal.set_wakeup_fd(-1), self.writer)
+
+    def test_another_package_that_took_the_descriptor_is_chained_at_the_next_cell(self):
+        interrupts = Interrupts(self.library)
+        interrupts.arm()
+        self.assertEqual(self.library.calls[-1][2], -1)
+        signal.set_wakeup_fd(self.writer)
+        interrupts.arm()
+        self.assertEqual(self.library.calls[-1][2], self.writer)
+        interrupts.disarm()
+
+    def test_a_forked_child_does_not_write_into_the_pipe_of_its_parent(self):
+        interrupts = Interrupts(self.library)
+        interrupts.arm()
+        if (child := os.fork()) == 0:
+            os._exit(0 if signal.set_wakeup_fd(-1) == -1 else 1)
+        self.assertEqual(os.waitpid(child, 0)[1], 0)
+        interrupts.disarm()
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,222 @@
+//! Interrupts: at the program's request, the threads that wait at the gate give up, so that Ctrl-C ends a
+//! wait for the card.
+//!
+//! ```text
+//!   Ctrl-C ─▶ the program's signal handler ─▶ a byte in its pipe ─▶ a thread of ours reads it
+//!                                                                      │ interrupt
+//!                              hook returns INTERRUPTED ◀── waiting threads give up
+//! ```
+//!
+//! Only programs that ask for it are interrupted (`gpushare_interrupt_on`). A signal alone interrupts
+//! nothing: it may be a timer's, and it ends only the sleep of the thread that handled it. The thread that
+//! waits is often another one, as in a backward pass of PyTorch.
+//!
+//! A request ends the waits of all threads. If none waits, the program may be about to launch: then the next
+//! wait that begins within a second ends.
+
+use std::io;
+use std::os::fd::{OwnedFd, RawFd};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+
+use gpushare_proto::Nanos;
+use gpushare_sys::pipe;
+
+use crate::driver::types::{CUDA_ERROR_NOT_PERMITTED, CUresult};
+use crate::process::{lock, spawn};
+
+/// Result of a call whose wait at the gate was interrupted. The driver has not seen the call.
+///
+/// The driver itself returns this code for calls from a host function, and its context stays usable. The
+/// runtime has the same number, keeps it only until the next `cudaGetLastError`, and PyTorch reports it.
+/// Other codes are taken for more than they are: `NOT_READY` for no error, `OUT_OF_MEMORY` and
+/// `LAUNCH_OUT_OF_RESOURCES` for a reason to try again in another way, `LAUNCH_FAILED` and `LAUNCH_TIMEOUT`
+/// for the loss of the context.
+pub const INTERRUPTED: CUresult = CUDA_ERROR_NOT_PERMITTED;
+
+/// Time for which a request that found no waiting thread lasts.
+const PENDING: Nanos = Nanos::from_secs(1);
+
+/// Interrupts of this process.
+pub(crate) static INTERRUPTS: Interrupts = Interrupts::new();
+
+/// Requests of the program to end the waits at the gate.
+#[derive(Debug)]
+pub(crate) struct Interrupts {
+    /// Number of requests so far.
+    count: AtomicU64,
+    /// Point in time on the monotonic clock until which the next wait ends at once, in nanoseconds; 0 for
+    /// none.
+    pending: AtomicU64,
+    /// Pipe that is read at present. A lock that cannot be taken at once is a failure, so the child of a fork
+    /// cannot hang on it.
+    watched: Mutex<Option<Arc<Watched>>>,
+}
+
+/// Pipe of signal numbers, one byte each, as the program's signal handler writes them.
+#[derive(Debug)]
+struct Watched {
+    pipe: OwnedFd,
+    signal: u8,
+    /// Pipe that gets all bytes after us.
+    next: Mutex<Option<OwnedFd>>,
+    /// Whether the pipe has ended, and with it the thread that reads.
+    ended: AtomicBool,
+    /// Process whose thread reads. The child of a fork has no such thread.
+    pid: u32,
+}
+
+impl Interrupts {
+    const fn new() -> Self {
+        Self { count: AtomicU64::new(0), pending: AtomicU64::new(0), watched: Mutex::new(None) }
+    }
+
+    /// Returns the number of requests so far, which a thread reads before it waits.
+    pub(super) fn count(&self) -> u64 {
+        self.count.load(Ordering::SeqCst)
+    }
+
+    /// Requests that waits end. `is_awaited` returns whether a thread waits; the caller wakes all of them
+    /// next.
+    pub(crate) fn request(&self, now: Nanos, is_awaited: impl FnOnce() -> bool) {
+        self.count.fetch_add(1, Ordering::SeqCst);
+        if !is_awaited() {
+            self.pending.store((now + PENDING).0, Ordering::SeqCst);
+        }
+    }
+
+    /// Returns whether a wait that began when there were `before` requests must end. Takes a pending request.
+    pub(super) fn ends(&self, before: u64, now: impl FnOnce() -> Nanos) -> bool {
+        if self.count() != before {
+            return true;
+        }
+        let pending = self.pending.load(Ordering::SeqCst);
+        pending != 0
+            && self
+                .pending
+                .compare_exchange(pending, 0, Ordering::SeqCst, Ordering::SeqCst)
+                .is_ok()
+            && now().0 < pending
+    }
+
+    /// Calls `interrupt` from now on whenever `signal` is read from `pipe`, and writes all bytes on to
+    /// `next`, unless that is negative. A further call for the same pipe only changes `next`. Each call
+    /// forgets a pending request.
+    ///
+    /// The thread that reads ends with the pipe, when its last writer closes it.
+    ///
+    /// # Errors
+    /// Error of the kernel: a descriptor is not open, or the thread cannot be started.
+    pub(crate) fn watch(
+        &self,
+        pipe: RawFd,
+        signal: u8,
+        next: RawFd,
+        interrupt: impl Fn() + Send + 'static,
+    ) -> io::Result<()> {
+        self.pending.store(0, Ordering::SeqCst);
+        let pipe = pipe::duplicate(pipe)?;
+        let next = if next < 0 { None } else { Some(pipe::duplicate(next)?) };
+        let mut watched = self
+            .watched
+            .try_lock()
+            .map_err(|_| io::Error::from(io::ErrorKind::WouldBlock))?;
+        if let Some(known) = watched.as_ref().filter(|known| known.is_of(&pipe, signal)) {
+            *lock(&known.next) = next;
+            return Ok(());
+        }
+        let new = Arc::new(Watched {
+            pipe,
+            signal,
+            next: Mutex::new(next),
+            ended: AtomicBool::new(false),
+            pid: std::process::id(),
+        });
+        let reader = new.clone();
+        spawn("gpushare-signal", move || reader.read(interrupt))?;
+        *watched = Some(new);
+        Ok(())
+    }
+}
+
+impl Watched {
+    fn is_of(&self, pipe: &OwnedFd, signal: u8) -> bool {
+        let is_read = self.pid == std::process::id() && !self.ended.load(Ordering::Acquire);
+        is_read && self.signal == signal && pipe::is_same(&self.pipe, pipe)
+    }
+
+    fn read(&self, interrupt: impl Fn()) {
+        let mut bytes = [0; 64];
+        while let Ok(count @ 1..) = pipe::read(&self.pipe, &mut bytes) {
+            let heard = &bytes[..count];
+            if heard.contains(&self.signal) {
+                interrupt();
+            }
+            if let Some(next) = &*lock(&self.next) {
+                pipe::write(next, heard);
+            }
+        }
+        self.ended.store(true, Ordering::Release);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const NOW: Nanos = Nanos::from_secs(10);
+
+    #[test]
+    fn a_request_ends_every_wait_that_began_before_it_and_no_later_one() {
+        let interrupts = Interrupts::new();
+        let before = interrupts.count();
+        assert!(!interrupts.ends(before, || NOW));
+        interrupts.request(NOW, || true);
+        assert!(interrupts.ends(before, || NOW) && interrupts.ends(before, || NOW));
+        assert!(!interrupts.ends(interrupts.count(), || NOW));
+    }
+
+    #[test]
+    fn a_request_that_finds_no_waiting_thread_ends_one_wait_within_a_second() {
+        let interrupts = Interrupts::new();
+        interrupts.request(NOW, || false);
+        let before = interrupts.count();
+        assert!(interrupts.ends(before, || NOW));
+        assert!(!interrupts.ends(before, || NOW), "it is taken");
+        interrupts.request(NOW, || false);
+        let before = interrupts.count();
+        assert!(!interrupts.ends(before, || NOW + PENDING), "it is old");
+    }
+
+    #[test]
+    fn the_signal_in_the_pipe_interrupts_and_every_byte_goes_on() -> io::Result<()> {
+        use std::io::{Read as _, Write as _};
+        use std::os::fd::AsRawFd as _;
+        use std::sync::mpsc;
+
+        let interrupts = Interrupts::new();
+        let (reader, mut writer) = io::pipe()?;
+        let [(mut first, first_end), (mut second, second_end)] = [io::pipe()?, io::pipe()?];
+        let (heard, interrupted) = mpsc::channel();
+        let watch = |next: RawFd| {
+            let heard = heard.clone();
+            interrupts.watch(reader.as_raw_fd(), 2, next, move || {
+                let _ = heard.send(());
+            })
+        };
+        let mut byte = [0];
+        watch(first_end.as_raw_fd())?;
+        writer.write_all(&[14])?;
+        first.read_exact(&mut byte)?;
+        assert_eq!((byte, interrupted.try_recv().is_err()), ([14], true));
+        watch(second_end.as_raw_fd())?;
+        writer.write_all(&[2])?;
+        second.read_exact(&mut byte)?;
+        assert_eq!((byte, interrupted.try_recv()), ([2], Ok(())));
+        // The reader ends with the pipe, and with it the last sender.
+        drop((writer, heard));
+        assert!(interrupted.recv().is_err());
+        assert!(interrupts.watch(-1, 2, -1, || {}).is_err());
+        Ok(())
+    }
+}
