@@ -13,3 +13,4 @@ mod set;
 mod run;
 mod start;
 mod doctor;
+mod completions;
