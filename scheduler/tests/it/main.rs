@@ -12,6 +12,7 @@ mod entering;
 mod hostile;
 mod leases;
 mod logs;
+mod manager;
 mod metrics;
 mod names;
 mod passed;
