@@ -14,10 +14,15 @@ const NAME: &str = "gpushare-ctl";
 pub(crate) fn print(args: &CompletionsArgs) -> io::Result<()> {
     let called = std::env::args_os().next().map(PathBuf::from);
     let name = called.as_deref().and_then(|path| path.file_name()?.to_str()).unwrap_or(NAME);
-    output::print(&match args.shell {
+    output::print(&completions(args.shell, name))
+}
+
+/// Returns the completions of a shell for the program of this name.
+pub fn completions(shell: Shell, name: &str) -> String {
+    match shell {
         Shell::Bash => for_bash(name),
         shell => script(shell, name),
-    })
+    }
 }
 
 fn script(shell: Shell, name: &str) -> String {

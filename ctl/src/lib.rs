@@ -25,6 +25,8 @@ mod completions;
 
 use std::process::ExitCode;
 
+pub use completions::completions;
+
 /// Runs the command line of this process and returns its exit code.
 pub fn main() -> ExitCode {
     match cli::parse(std::env::args_os()) {
