@@ -19,7 +19,7 @@ mkdir "$group"
 echo $$ >"$group/cgroup.procs"
 
 code=0
-unshare --cgroup --pid --fork --kill-child --ipc --uts --net sh "$folder/boot.sh" "$folder" "$purpose" || code=$?
+unshare --mount --cgroup --pid --fork --kill-child --ipc --uts --net sh "$folder/boot.sh" "$folder" "$purpose" || code=$?
 
 echo $$ >groups/cgroup.procs
 find "$group" -depth -type d -exec rmdir {} +
