@@ -122,7 +122,7 @@ checksum() {
 
 work=$(mktemp -d "${TMPDIR:-/tmp}/gpushare-install.XXXXXX")
 trap 'rm -rf "$work"' EXIT
-trap 'exit 1' HUP INT TERM
+trap 'exit 1' HUP INT PIPE TERM
 
 begin() {
     if [ "$dry_run" = yes ]; then

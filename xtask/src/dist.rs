@@ -110,8 +110,9 @@ fn checksums(folder: &Path) -> anyhow::Result<String> {
     let names = entries
         .into_iter()
         .map(|entry| entry.file_name().to_string_lossy().into_owned());
+    let of_this_version = [format!("gpushare-{VERSION}-"), format!("gpushare_{VERSION}_")];
     let mut names: Vec<String> = names
-        .filter(|name| name.starts_with(&["gpushare-", VERSION].concat()) || name.ends_with(".deb"))
+        .filter(|name| of_this_version.iter().any(|start| name.starts_with(start)))
         .collect();
     names.sort();
     let mut sums = String::new();
