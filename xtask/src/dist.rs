@@ -7,7 +7,7 @@
 //!   units, licence ─┘                 SHA256SUMS
 //! ```
 //!
-//! The same sources and the same binaries give the same bytes. The time in the packages is that of
+//! The same programs give the same bytes. The time in the packages is that of
 //! `SOURCE_DATE_EPOCH`, else that of the last commit.
 
 mod contents;
