@@ -27,13 +27,14 @@ use crate::errors::failed;
 use crate::identity::Genealogist;
 use crate::input::Input;
 use crate::log::LostLines;
+use crate::metrics;
 use crate::persist::store;
+use crate::ready::Manager;
 use crate::record::RecordTo;
 use crate::registry::{Store, Writer};
 use crate::report::sketch::Sketch;
 use crate::sockets::{Folder, Sockets};
 use crate::state::State;
-use crate::{metrics, ready};
 
 /// Largest number of waiting inputs from the daemon's own tasks and threads.
 const INPUTS: usize = 256;
@@ -128,7 +129,8 @@ async fn serve(
     let mut interrupted = signal(SignalKind::interrupt()).map_err(failed("wait for signals"))?;
     let mut hung_up = signal(SignalKind::hangup()).map_err(failed("wait for signals"))?;
     info!("serving {root}");
-    ready::report(ready);
+    let mut manager = Manager::of_this_process();
+    manager.ready(ready);
 
     let mut watch = interval(FOLDER_WATCH);
     watch.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -158,12 +160,14 @@ async fn serve(
                 gone = Some(error);
                 break;
             },
+            () = manager.sign_is_due() => manager.is_alive(),
             _ = hung_up.recv() => engine.read_settings(None),
             _ = terminated.recv() => break,
             _ = interrupted.recv() => break,
         }
     }
 
+    manager.stops();
     listeners.iter().for_each(tokio::task::JoinHandle::abort);
     store::write_last(&mut engine, &writer);
     let (word, has_usage) = writer.finish().await;

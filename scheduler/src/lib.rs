@@ -53,4 +53,4 @@ mod operation;
 mod record;
 mod rotated;
 
-pub use program::main;
+pub use program::{command, main};

@@ -5,7 +5,7 @@ use std::os::fd::OwnedFd;
 use std::process::ExitCode;
 use std::{fmt, io};
 
-use clap::Parser;
+use clap::{CommandFactory as _, Parser as _};
 use gpushare_sys::passed;
 
 use crate::args::Args;
@@ -32,6 +32,11 @@ pub fn main() -> ExitCode {
             code(&stop)
         }
     }
+}
+
+/// Returns the definition of the daemon's flags, from which its manual page is made.
+pub fn command() -> clap::Command {
+    Args::command()
 }
 
 /// Writes a message to standard error. A failure is ignored, because the exit code says the same.

@@ -27,6 +27,8 @@ mod imports;
 mod promises;
 mod symbols;
 
+mod dist;
+mod manual;
 mod replay;
 mod stage;
 mod suite;
@@ -70,6 +72,10 @@ enum Command {
     Replay(replay::Options),
     /// Run the scheduler's core in virtual time on a trace, beside other schedulers on the same cards
     Sim(sim::Options),
+    /// Write the packages for users into target/dist: an archive, a Python wheel, a Debian package
+    Dist(dist::Options),
+    /// Write the manual pages of all commands
+    Manual(manual::Options),
     /// Count how the driver's functions are treated, and compare the list with NVIDIA's headers
     Symbols,
     /// Find circles of imports that are wider than one folder
@@ -99,6 +105,8 @@ fn main() -> ExitCode {
         Command::CiExtra(options) => extra::run(&options, json),
         Command::Replay(options) => replay::run(&options, json),
         Command::Sim(options) => sim::run(&options, json),
+        Command::Dist(options) => dist::run(&options, json),
+        Command::Manual(options) => manual::run(&options, json),
         Command::Symbols => symbols::run(json),
         Command::Imports(options) => imports::run(&options, json),
         Command::Gpu(Gpu::Stage) => stage::run(json),

@@ -9,6 +9,7 @@
 //! glibc unwinds it with libgcc's, and libgcc asks the functions that our frames name about *its* state. So
 //! `libgcc_s.so.1` comes first.
 
+pub(crate) mod cross;
 pub(crate) mod elf;
 
 use std::collections::BTreeMap;
@@ -30,12 +31,23 @@ pub(crate) const FLOOR: Version = Version(2, 17);
 
 const TOOLS: [&str; 2] = ["cargo-zigbuild==0.20.1", "ziglang==0.13.0.post1"];
 
+/// How the files of a build are linked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Linking {
+    /// Optimised over all crates, as users get them.
+    Full,
+    /// In little time, for checks.
+    Quick,
+}
+
 /// For which machine, by which compiler, and where it goes.
 pub(crate) struct Build<'a> {
     /// First part of the target's name: `x86_64` in `x86_64-unknown-linux-gnu`.
     pub(crate) architecture: &'a str,
     /// Another compiler than the one of this workspace.
     pub(crate) rustc: Option<&'a Path>,
+    /// How it is linked.
+    pub(crate) linking: Linking,
     /// That architecture's libgcc.
     pub(crate) libgcc: PathBuf,
     /// Below `target/`.
@@ -52,7 +64,8 @@ pub(crate) fn build(progress: Progress) -> anyhow::Result<BTreeMap<String, PathB
     let mut gcc = Command::new("cc");
     gcc.arg("-print-file-name=libgcc_s.so.1");
     let libgcc = PathBuf::from(output_of(gcc).context("cannot ask cc for libgcc_s.so.1")?.trim());
-    let build = Build { architecture: env::consts::ARCH, rustc: None, libgcc, folder: "shipped" };
+    let linking = Linking::Full;
+    let build = Build { architecture: env::consts::ARCH, rustc: None, linking, libgcc, folder: "shipped" };
     let mut packages = Part::ALL.map(Part::package).to_vec();
     packages.extend(["xtask", "gpushare-benches"]);
     build.run(&packages, progress)
@@ -96,9 +109,11 @@ impl Build<'_> {
             .arg("--target-dir")
             .arg(cargo::workspace().join("target").join(self.folder));
         if let Some(rustc) = self.rustc {
-            // A build of another compiler is checked and not shipped, so it is linked in the quick way.
+            // The `strip` of this machine may not know the other architecture.
+            zigbuild.env("RUSTC", rustc).env("CARGO_PROFILE_RELEASE_STRIP", "symbols");
+        }
+        if self.linking == Linking::Quick {
             zigbuild
-                .env("RUSTC", rustc)
                 .env("CARGO_PROFILE_RELEASE_LTO", "off")
                 .env("CARGO_PROFILE_RELEASE_CODEGEN_UNITS", "16");
         }

@@ -12,7 +12,7 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 use std::str::FromStr;
 
-use clap::{Args, Parser, Subcommand};
+use clap::{Args, CommandFactory as _, Parser, Subcommand};
 use gpushare_proto::admin::Mode;
 use gpushare_proto::session::Priority;
 use gpushare_proto::tenant::GpuChoice;
@@ -71,6 +71,7 @@ pub(crate) enum Command {
     Own(OwnArgs),
     #[command(subcommand)]
     Jupyter(JupyterCommand),
+    Completions(CompletionsArgs),
     /// Internal: detaches the daemon that `run` starts
     #[command(hide = true)]
     StartDaemon,
@@ -80,6 +81,19 @@ pub(crate) enum Command {
         /// Name of the question
         question: String,
     },
+}
+
+/// Returns the definition without internal commands. clap cannot remove a command, so the others move to a new root.
+pub(crate) fn visible() -> clap::Command {
+    let all = Cli::command();
+    let root = clap::Command::new("gpushare-ctl")
+        .version(env!("CARGO_PKG_VERSION"))
+        .about(all.get_about().cloned().unwrap_or_default())
+        .after_long_help(all.get_after_long_help().cloned().unwrap_or_default())
+        .disable_help_subcommand(true)
+        .subcommand_required(true);
+    let commands = all.get_subcommands().filter(|command| !command.is_hide_set());
+    root.args(all.get_arguments()).subcommands(commands)
 }
 
 /// Run a program that shares its GPUs
@@ -173,6 +187,24 @@ pub(crate) enum Shell {
     Sh,
     /// fish
     Fish,
+}
+
+/// Print the completions of a shell
+///
+/// The shell then completes the commands and flags of this program, under the name by which it was called. Packages
+/// install the completions of bash, zsh and fish.
+#[derive(Debug, Args)]
+#[command(after_long_help = "\
+Examples:
+  gpushare-ctl completions bash
+  gpushare-ctl completions zsh
+  gpushare-ctl completions fish
+
+For the present user of bash: gpushare-ctl completions bash > ~/.local/share/bash-completion/completions/gpushare-ctl")]
+pub(crate) struct CompletionsArgs {
+    /// Shell that reads them
+    #[arg(value_enum)]
+    pub(crate) shell: clap_complete::Shell,
 }
 
 /// Show the cards and the sessions that share them
@@ -505,8 +537,6 @@ where
 
 #[cfg(test)]
 mod tests {
-    use clap::CommandFactory as _;
-
     use super::*;
 
     #[test]
@@ -528,7 +558,7 @@ mod tests {
             }
             commands.extend(command.get_subcommands().cloned());
         }
-        assert_eq!(examples, 71);
+        assert_eq!(examples, 75);
     }
 
     #[test]

@@ -14,3 +14,4 @@ mod run;
 mod start;
 mod doctor;
 mod jupyter;
+mod completions;

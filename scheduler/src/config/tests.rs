@@ -112,6 +112,21 @@ fn the_file_in_the_documentation_is_right() {
 }
 
 #[test]
+fn the_file_of_the_packages_sets_nothing_and_its_examples_are_right() {
+    let file = include_str!("../../systemd/config.toml");
+    assert!(file.lines().all(|line| line.starts_with('#')));
+    let examples: Vec<&str> = file.lines().filter_map(|line| line.strip_prefix("# ")).collect();
+    let examples: Vec<&str> = examples
+        .into_iter()
+        .filter(|line| line.contains(" = ") || line.starts_with('['))
+        .collect();
+    let settings =
+        settings(&[], &examples.join("\n").replace('…', "00000000-0000-0000-0000-000000000000")).unwrap();
+    assert_eq!(settings.core.quantum, Some(Nanos::from_secs(2)));
+    assert_eq!(settings.cards[&CardName::Index(0)].capacity, Some(Bytes::gib(70)));
+}
+
+#[test]
 fn a_flag_comes_before_the_file() {
     let file = "managed_limit = '16GiB'\nscheduling.mode = 'serialized'\ngpus.0.capacity = '4GiB'";
     let flags = ["--mode=auto", "--capacity=0=1GiB", "--managed-limit=2GiB", "--managed-limit=1=3GiB"];

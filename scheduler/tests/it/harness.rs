@@ -110,6 +110,14 @@ impl Folders {
         self.started(command, runtime)
     }
 
+    /// Starts a daemon with further variables in its environment.
+    pub(crate) fn start_with(&self, variables: &[(&str, &str)]) -> Daemon {
+        let runtime = self.runtime();
+        let mut command = self.command(&runtime, &[]);
+        command.envs(variables.iter().copied());
+        self.started(command, runtime)
+    }
+
     /// Starts a daemon with another standard error than the log of the folders.
     pub(crate) fn start_logging_to(&self, stderr: impl Into<Stdio>, flags: &[&str]) -> Daemon {
         let runtime = self.runtime();

@@ -13,6 +13,7 @@ mod following;
 mod hostile;
 mod leases;
 mod logs;
+mod manager;
 mod metrics;
 mod names;
 mod own;

@@ -13,7 +13,8 @@ use gpushare_tests::world::{Sharing, World};
 
 use crate::tools;
 
-const SCRIPT: &str = include_str!("smoke.py");
+/// Allocates, sets and reads memory, then waits for the end of stdin.
+pub(super) const SCRIPT: &str = include_str!("smoke.py");
 
 pub(super) fn check() -> anyhow::Result<()> {
     tools::need("python3", "python3")?;

@@ -1,4 +1,4 @@
-//! `gpushare-ctl`, the command line of gpushare.
+//! `gpushare-ctl`, the command line of gpushare. The library exists for the commands that print the manual.
 //!
 //! In reading order: arguments, exit codes, choice of the daemon, connection to it, output, and the commands.
 #![forbid(unsafe_code)]
@@ -24,14 +24,23 @@ mod run;
 mod doctor;
 mod env;
 mod jupyter;
+mod completions;
 
 use std::process::ExitCode;
 
-fn main() -> ExitCode {
+pub use completions::completions;
+
+/// Runs the command line of this process and returns its exit code.
+pub fn main() -> ExitCode {
     match cli::parse(std::env::args_os()) {
         Ok(cli) => exit::end(dispatch(cli)),
         Err(usage) => usage.end(),
     }
+}
+
+/// Returns the definition of the commands that users see, from which completions and manual pages are made.
+pub fn command() -> clap::Command {
+    cli::visible()
 }
 
 fn dispatch(cli: cli::Cli) -> Result<ExitCode, exit::CtlError> {
@@ -52,6 +61,7 @@ fn dispatch(cli: cli::Cli) -> Result<ExitCode, exit::CtlError> {
         cli::Command::Doctor(args) => return Ok(doctor::doctor(&args, &places)?),
         cli::Command::Own(args) => own::own(&args, &places)?,
         cli::Command::Jupyter(command) => jupyter::jupyter(&command, cli.runtime_dir)?,
+        cli::Command::Completions(args) => completions::print(&args)?,
         cli::Command::StartDaemon => run::detach()?,
         cli::Command::DoctorProbe { question } => doctor::probe(&question)?,
     }
