@@ -14,6 +14,7 @@ mod session;
 mod changed;
 mod set;
 mod watch;
+mod dashboard;
 mod explain;
 mod audit;
 mod usage;
@@ -41,6 +42,7 @@ fn dispatch(cli: cli::Cli) -> Result<ExitCode, exit::CtlError> {
         cli::Command::Set(args) => set::set(&args, &places)?,
         cli::Command::Reload(args) => changed::reload(&args, &places)?,
         cli::Command::Watch(args) => watch::watch(&args, &places)?,
+        cli::Command::Dashboard(args) => dashboard::dashboard(&args, &places)?,
         cli::Command::Env(args) => env::env(&args, &places)?,
         cli::Command::Explain(args) => explain::explain(&args, &places)?,
         cli::Command::Audit(command) => audit::audit(&command, &places)?,

@@ -58,6 +58,7 @@ pub(crate) enum Command {
     Set(SetArgs),
     Reload(ReloadArgs),
     Watch(WatchArgs),
+    Dashboard(DashboardArgs),
     Explain(ExplainArgs),
     #[command(subcommand)]
     Audit(AuditCommand),
@@ -242,6 +243,29 @@ pub(crate) struct WatchArgs {
     /// Also write a trace to this file: the times at which sessions waited, moved memory, held the card and dropped it
     #[arg(long, value_name = "FILE")]
     pub(crate) trace: Option<PathBuf>,
+}
+
+/// Open the daemon's page in a browser
+///
+/// Prints a link that works once and opens the page with names and settings. Starts to serve the page at a free port of
+/// 127.0.0.1 if the configuration names no address. Opens a browser if the output is a terminal on a desktop.
+#[derive(Debug, Args)]
+#[command(after_long_help = "\
+Examples:
+  gpushare-ctl dashboard
+  gpushare-ctl dashboard --read-only --no-open
+
+docs/dashboard.md says what the page shows and who can see it.")]
+pub(crate) struct DashboardArgs {
+    /// Link for a page that changes nothing, to be given to others
+    #[arg(long)]
+    pub(crate) read_only: bool,
+    /// Print the link without opening a browser
+    #[arg(long)]
+    pub(crate) no_open: bool,
+    /// Print one JSON document: `url`, `valid_ns`, `read_only`; opens no browser
+    #[arg(long)]
+    pub(crate) json: bool,
 }
 
 /// Explain why a session was refused memory and why it waits
@@ -475,7 +499,7 @@ mod tests {
             }
             commands.extend(command.get_subcommands().cloned());
         }
-        assert_eq!(examples, 58);
+        assert_eq!(examples, 60);
     }
 
     #[test]

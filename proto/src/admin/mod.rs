@@ -64,6 +64,12 @@ pub enum AdminRequest {
     },
     /// Asks for the users with sessions. Answered by [`AdminReply::Users`].
     Users,
+    /// Asks for a link to the daemon's page in the browser, which the daemon starts to serve if it does not
+    /// yet. Answered by [`AdminReply::Dashboard`].
+    Dashboard {
+        /// Whether the page shows names but can change nothing.
+        read_only: bool,
+    },
 }
 
 /// Creation or change of a session.
@@ -189,4 +195,13 @@ pub enum AdminReply {
     Capacities(Vec<CapacityView>),
     /// Answers [`AdminRequest::Users`], ordered by user.
     Users(Vec<UserView>),
+    /// Answers [`AdminRequest::Dashboard`].
+    Dashboard {
+        /// IP address and port at which the daemon serves the page, like `127.0.0.1:9403`.
+        address: String,
+        /// Secret that a browser can exchange once for a key of the page.
+        link: Token,
+        /// Duration for which the link is valid.
+        valid_ns: Nanos,
+    },
 }

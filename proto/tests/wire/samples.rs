@@ -244,6 +244,7 @@ pub(crate) fn admin_requests() -> Vec<Named<AdminRequest>> {
         ("Capacities", AdminRequest::Capacities),
         ("UserWeight", AdminRequest::UserWeight { user: "1001".to_owned(), weight: 300 }),
         ("Users", AdminRequest::Users),
+        ("Dashboard", AdminRequest::Dashboard { read_only: true }),
     ]
 }
 
@@ -337,5 +338,13 @@ pub(crate) fn admin_replies() -> Vec<Named<AdminReply>> {
             }]),
         ),
         ("Users", AdminReply::Users(vec![UserView { user: "1001".to_owned(), weight: 300, sessions: 2 }])),
+        (
+            "Dashboard",
+            AdminReply::Dashboard {
+                address: "127.0.0.1:9403".into(),
+                link: Token([0xa5; 32]),
+                valid_ns: Nanos::from_secs(120),
+            },
+        ),
     ]
 }

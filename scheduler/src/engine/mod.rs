@@ -38,6 +38,7 @@ use crate::clients::orphans::Orphans;
 use crate::clients::table::Clients;
 use crate::config::{Owner, Reader, Settings};
 use crate::connections::{ConnectionId, ConnectionLimit};
+use crate::dashboard::Dashboard;
 use crate::identity::{PeerProcess, Principal, Watch};
 use crate::input::{Asker, Input, Watched};
 use crate::lock::LockError;
@@ -98,6 +99,7 @@ pub(crate) struct Engine {
     pub(crate) dry_run_budget: Budget,
     pub(crate) audit: AuditTrail,
     pub(crate) metrics: Metrics,
+    pub(crate) dashboard: Dashboard,
     pub(crate) lost_log_lines: LostLines,
     /// Unfinished picture for the metrics.
     pub(crate) sketch: Option<Sketch>,
@@ -146,6 +148,7 @@ impl Engine {
             dry_run_budget: DRY_RUN_BUDGET,
             audit: AuditTrail::default(),
             metrics: Metrics::default(),
+            dashboard: Dashboard::default(),
             lost_log_lines: LostLines::default(),
             sketch: None,
             counting: None,
