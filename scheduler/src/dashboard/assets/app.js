@@ -204,6 +204,9 @@ function hello(role) {
   if (role !== "guest") notice("");
 }
 
+// A new link in the same tab changes only the fragment.
+window.addEventListener("hashchange", () => location.reload());
+
 byId("leave").addEventListener("click", async () => {
   await fetch("/api/end", { method: "POST", headers: headers() }).catch(() => {});
   sessionStorage.removeItem(KEY);
@@ -215,12 +218,12 @@ byId("leave").addEventListener("click", async () => {
 
 const cardNodes = new Map();
 
-const FACTS = ["Mode", "Holds now", "Queue", "Next turn", "Handoffs", "Wait p50 / p99", "Handoff p50 / p99"];
+const FACTS = ["Holds now", "Queue", "Next turn", "Handoffs", "Wait p50 / p99", "Handoff p50 / p99"];
 
 function cardNode(gpu) {
   if (cardNodes.has(gpu)) return cardNodes.get(gpu);
   const node = {
-    title: element("h2"), memory: element("div", { class: "memory", role: "img" }),
+    title: element("h2"), mode: element("p", { class: "caption" }), memory: element("div", { class: "memory", role: "img" }),
     caption: element("p", { class: "caption" }), canvas: element("canvas", { role: "img" }),
     facts: FACTS.map(() => element("dd")),
     change: element("button", { type: "button" }, "Change …"),
@@ -233,7 +236,7 @@ function cardNode(gpu) {
   const list = element("dl", {},
     ...FACTS.map((name, at) => element("div", {}, element("dt", {}, name), node.facts[at])));
   byId("cards").append(element("article", {},
-    element("div", { class: "title" }, node.title, node.change),
+    element("div", { class: "title" }, node.title, node.change), node.mode,
     node.memory, node.caption, node.canvas, keys, list));
   cardNodes.set(gpu, node);
   return node;
@@ -254,14 +257,16 @@ function renderMemory(node, card, here) {
   const largest = shown.slice(0, 40).sort((a, b) => a[0].id - b[0].id);
   const rest = shown.slice(40).reduce((sum, [, used]) => sum + used, 0);
   const parts = largest.map(([session, used]) =>
-    [used, colorOf(session.id), `${nameOf(session.id)}: ${bytes(used)}`]);
-  if (rest > 0) parts.push([rest, "var(--faint)", `${shown.length - 40} more sessions: ${bytes(rest)}`]);
+    [used, colorOf(session.id), nameOf(session.id)]);
+  if (rest > 0) parts.push([rest, "var(--faint)", `${shown.length - 40} more`]);
   while (node.memory.childElementCount > parts.length) node.memory.lastChild.remove();
   parts.forEach(([used, color, words], at) => {
     const part = node.memory.children[at] || node.memory.appendChild(element("span"));
     part.style.width = `${(100 * used) / scale}%`;
     part.style.background = color;
-    part.title = words;
+    part.title = `${words}: ${bytes(used)}`;
+    // A name that is cut to two letters says nothing.
+    text(part, used / scale > 0.06 ? words : "");
   });
   const ratio = card.capacity > 0 ? card.allocated / card.capacity : 0;
   const over = ratio > 1 ? `, ${ratio.toFixed(2)} times the capacity` : "";
@@ -277,11 +282,12 @@ function renderCard(card) {
   const ids = holders.map(([session]) => session.id);
   text(node.title, `gpu${card.gpu}: ${card.name}`);
   node.title.title = card.uuid;
+  text(node.mode, `${card.mode}: ${card.reason}`);
   node.change.hidden = state.role !== "admin";
   renderMemory(node, card, here);
   const queue = card.queue.filter((id) => (state.sessions.get(id) || {}).state === "waiting");
   const values = [
-    `${card.mode}: ${card.reason}`, some(ids, 3),
+    some(ids, 3),
     card.waiters === 0 ? "empty" : `${card.waiters}: ${some(queue, 3)}`,
     time(card.quantum_ms), String(card.handoffs), waits(card.wait), waits(card.handoff),
   ];
@@ -361,8 +367,9 @@ function drawCard(canvas, { ids, more }, now, color) {
     pen.fillText(fit(pen, nameOf(id), left - 8), 0, top + rowHeight / 2);
     runs.forEach(([from, [hold, move, wait]], at) => {
       const until = at + 1 < runs.length ? runs[at + 1][0] : now;
-      const begin = Math.max(x(from), left);
-      const end = x(until);
+      // Whole pixels, so that equal neighbours have no seam.
+      const begin = Math.round(Math.max(x(from), left) * ratio) / ratio;
+      const end = Math.round(x(until) * ratio) / ratio;
       if (end <= begin) return;
       const bar = (height, share, fill) => {
         pen.globalAlpha = share === 0 ? 0 : 0.25 + 0.75 * (share / 100);
@@ -398,13 +405,14 @@ window.addEventListener("resize", () => requestAnimationFrame(draw));
 // ---- Sessions ----
 
 const rowNodes = new Map();
-const CELLS = ["State", "Memory", "Weight", "Priority", "Wait p50", "Wait p99", "Turns", "Processes"];
+const CELLS = ["State", "Memory", "Weight", "Priority", "Wait p50 / p99", "Turns", "Processes"];
 
 function rowNode(id) {
   if (rowNodes.has(id)) return rowNodes.get(id);
   const node = { name: element("th", { scope: "row" }), cells: [] };
   node.cells = CELLS.map((title) => element("td", { "data-title": title }));
-  [2, 4, 5, 6, 7].forEach((at) => node.cells[at].classList.add("number"));
+  [2, 4, 5, 6].forEach((at) => node.cells[at].classList.add("number"));
+  [0, 1, 4].forEach((at) => node.cells[at].classList.add("wide"));
   node.state = element("span");
   node.cells[0].append(node.state);
   node.used = element("span");
@@ -425,7 +433,7 @@ function stateWords(session) {
   const words = { idle: "idle", waiting: "waits", moving: "moves in", holding: "holds", dropping: "drains" };
   const age = Math.max(0, nowMs - session.since_ms);
   const showsAge = session.state !== "idle" && age >= 1000;
-  return words[session.state] + (showsAge ? ` ${time(Math.floor(age / 1000) * 1000)}` : "");
+  return words[session.state] + (showsAge ? ` ${age < 60000 ? `${Math.floor(age / 1000)} s` : time(age)}` : "");
 }
 
 function renderRow(session) {
@@ -443,10 +451,9 @@ function renderRow(session) {
   text(node.bytes, hasQuota ? `${bytes(used)} of ${bytes(limit)}` : bytes(used));
   text(node.cells[2], String(session.weight));
   text(node.cells[3], session.priority);
-  text(node.cells[4], session.wait ? time(session.wait.p50) : "–");
-  text(node.cells[5], session.wait ? time(session.wait.p99) : "–");
-  text(node.cells[6], String(session.turns));
-  text(node.cells[7], String(session.processes));
+  text(node.cells[4], waits(session.wait));
+  text(node.cells[5], String(session.turns));
+  text(node.cells[6], String(session.processes));
   node.change.hidden = state.role !== "admin";
   node.change.setAttribute("aria-label", `Change ${nameOf(session.id)}`);
   return node.row;
