@@ -15,6 +15,8 @@ mod clients;
 
 mod dashboard;
 
+mod grafana;
+
 mod loom;
 
 mod python;
@@ -34,12 +36,13 @@ mod aarch64;
 /// One check: its name, and what it does.
 type Check = (&'static str, fn() -> anyhow::Result<()>);
 
-const CHECKS: [Check; 12] = [
+const CHECKS: [Check; 13] = [
     ("loom: the gate under every interleaving", loom::check),
     ("quiet: a program without CUDA notices nothing", quiet::check),
     ("python: ctypes shares the simulated card", python::check),
     ("clients: NVIDIA's packages say what they say natively", clients::packages),
     ("dashboard: a browser shows the page, and changes a setting by keyboard", dashboard::check),
+    ("grafana: Prometheus reads the queries, and the alerts fire in their tests", grafana::check),
     ("symbols: every function of CUDA's headers has a row, and every row a header", crate::symbols::check),
     ("chaos: nothing is lost and no program hangs while things break", crate::chaos::check),
     ("promises: counted values and virtual times keep their bounds", crate::promises::check),

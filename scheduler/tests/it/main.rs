@@ -16,6 +16,7 @@ mod logs;
 mod metrics;
 mod names;
 mod passed;
+mod queries;
 mod reloading;
 mod restart;
 mod returns;
