@@ -33,8 +33,6 @@ const QUOTA: Bytes = Bytes::mib(56);
 /// daemon must take it back from that client's page for the next one.
 const REST: Bytes = Bytes::mib(8);
 const TURN: Duration = Duration::from_millis(5);
-/// Once around before anything is measured.
-const WARM: usize = SESSIONS;
 const TURNS: usize = 2000;
 /// Longer than any grant takes; only a bench that fails waits for it.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -56,59 +54,89 @@ enum What {
 }
 
 pub(crate) fn measure(socket: &Path, daemon: u32) -> anyhow::Result<Value> {
-    let mut registrar = Registrar::connect(socket)?;
-    let (mut peers, mut members) = (Vec::new(), Vec::new());
-    for session in 0..SESSIONS {
-        let token = registrar.register(&format!("crowd-{session}"), QUOTA)?;
-        for _ in 0..EACH {
-            let mut client = Client::join(socket, &token)?;
-            client.reserve(MEMORY)?;
-            let (peer, member) = client.split()?;
-            peers.push(peer);
-            members.push(member);
-        }
-    }
-    let (sender, heard) = channel();
-    thread::spawn(move || listen(peers, &sender));
-    for member in &mut members {
-        let word = member.gate();
-        member.say(&TenantRequest::Wait { word })?;
-    }
-    let mut crowd = Crowd { members, heard, let_go: None };
-    for _ in 0..WARM {
-        crowd.turn()?;
-    }
-    let (busy, begun) = (cpu_time(daemon)?, Instant::now());
-    let grants = (0..TURNS).map(|_| crowd.turn()).collect::<anyhow::Result<Vec<_>>>()?;
-    let cpu = (cpu_time(daemon)? - busy).as_secs_f64() / begun.elapsed().as_secs_f64();
+    let mut crowd = Crowd::gather(socket, SESSIONS, EACH)?;
+    let run = crowd.run(daemon, TURNS)?;
     Ok(json!({
         "sessions": SESSIONS,
         "clients": crowd.members.len(),
-        "grant_p50_us": microseconds(grants.clone(), 50)?,
-        "grant_p99_us": microseconds(grants, 99)?,
-        "daemon_cpu": (cpu * 100.0).round() / 100.0,
+        "grant_p50_us": run.grant_p50_us,
+        "grant_p99_us": run.grant_p99_us,
+        "daemon_cpu": (run.daemon_cpu * 100.0).round() / 100.0,
         "daemon_rss_mb": resident(daemon)?,
     }))
 }
 
-struct Crowd {
+/// Clients that hand the card around.
+pub(crate) struct Crowd {
     members: Vec<Member>,
     heard: Receiver<Heard>,
+    /// Clients of one session.
+    each: usize,
     /// The session that let go last, and when it said so.
     let_go: Option<(usize, Instant)>,
 }
 
+/// Figures of a number of turns.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Run {
+    pub(crate) grant_p50_us: f64,
+    pub(crate) grant_p99_us: f64,
+    /// Processors that the daemon used.
+    pub(crate) daemon_cpu: f64,
+}
+
 impl Crowd {
+    /// Makes sessions with `each` clients, and hands the card around once.
+    pub(crate) fn gather(socket: &Path, sessions: usize, each: usize) -> anyhow::Result<Self> {
+        let mut registrar = Registrar::connect(socket)?;
+        let (mut peers, mut members) = (Vec::new(), Vec::new());
+        for session in 0..sessions {
+            let token = registrar.register(&format!("crowd-{session}"), QUOTA)?;
+            for _ in 0..each {
+                let mut client = Client::join(socket, &token)?;
+                client.reserve(MEMORY)?;
+                let (peer, member) = client.split()?;
+                peers.push(peer);
+                members.push(member);
+            }
+        }
+        let (sender, heard) = channel();
+        thread::spawn(move || listen(peers, &sender));
+        for member in &mut members {
+            let word = member.gate();
+            member.say(&TenantRequest::Wait { word })?;
+        }
+        let mut crowd = Self { members, heard, each, let_go: None };
+        (0..sessions).try_for_each(|_| crowd.turn().map(drop))?;
+        Ok(crowd)
+    }
+
+    /// Hands the card around so many times.
+    pub(crate) fn run(&mut self, daemon: u32, turns: usize) -> anyhow::Result<Run> {
+        let (busy, begun) = (cpu_time(daemon)?, Instant::now());
+        let grants = (0..turns).map(|_| self.turn()).collect::<anyhow::Result<Vec<_>>>()?;
+        let daemon_cpu = (cpu_time(daemon)? - busy).as_secs_f64() / begun.elapsed().as_secs_f64();
+        Ok(Run {
+            grant_p50_us: microseconds(grants.clone(), 50)?,
+            grant_p99_us: microseconds(grants, 99)?,
+            daemon_cpu,
+        })
+    }
+
+    fn clients(&self, session: usize) -> std::ops::Range<usize> {
+        session * self.each..(session + 1) * self.each
+    }
+
     /// Waits for the next grant and lives through the turn; how long the grant took.
     fn turn(&mut self) -> anyhow::Result<Duration> {
         let mut last = Instant::now();
         let mut session = None;
         let mut words = Vec::new();
-        while words.len() < EACH {
+        while words.len() < self.each {
             let heard = self.hear()?;
             let What::Granted(word) = heard.what else { continue };
-            let of = *session.get_or_insert(heard.client / EACH);
-            ensure!(of == heard.client / EACH, "two sessions have the card");
+            let of = *session.get_or_insert(heard.client / self.each);
+            ensure!(of == heard.client / self.each, "two sessions have the card");
             last = heard.at;
             words.push((heard.client, word));
         }
@@ -117,7 +145,7 @@ impl Crowd {
             .let_go
             .map_or(Duration::ZERO, |(_, said)| last.saturating_duration_since(said));
         if let Some((before, _)) = self.let_go {
-            for client in clients(before) {
+            for client in self.clients(before) {
                 let word = self.members[client].gate();
                 self.members[client].say(&TenantRequest::Wait { word })?;
             }
@@ -130,7 +158,7 @@ impl Crowd {
                 took: Nanos::from_millis(1),
             })?;
         }
-        for client in clients(session) {
+        for client in self.clients(session) {
             let gpu = self.members[client].gpu;
             self.members[client].say(&Client::question(gpu, REST))?;
             while !matches!(self.hear()?.what, What::Reserved) {}
@@ -138,7 +166,7 @@ impl Crowd {
         }
         thread::sleep(TURN.saturating_sub(last.elapsed()));
         let mut said = Instant::now();
-        for client in clients(session) {
+        for client in self.clients(session) {
             let word = self.members[client].set_gate(GateState::Closed);
             said = Instant::now();
             self.members[client].say(&TenantRequest::Released { word, drain: Nanos::ZERO })?;
@@ -154,10 +182,6 @@ impl Crowd {
             _ => Ok(heard),
         }
     }
-}
-
-fn clients(session: usize) -> std::ops::Range<usize> {
-    session * EACH..(session + 1) * EACH
 }
 
 /// Hears for all clients.

@@ -5,6 +5,7 @@
 //!   reserve   bytes taken from the lease and entered in the books, in this process, as every door does it
 //!   recall    the last byte of a quota, which the daemon must take out of the pages of 32 siblings first
 //!   crowd     1000 clients of 500 sessions, which take turns
+//!   viewers   browsers that show the page of 1000 sessions, which take turns
 //!   core      events of 1000 sessions on 8 cards, given to the core alone
 //!   grant     a turn on a card that is free, from the request to the open gate
 //!   hostile   grants of well-behaved sessions beside attacks of another user
@@ -24,6 +25,7 @@ mod hostile;
 mod peer;
 mod recall;
 mod reserve;
+mod viewers;
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -59,6 +61,21 @@ enum Command {
         /// Its process
         #[arg(long)]
         daemon: u32,
+    },
+    /// Show the page of a thousand sessions in no, one and many browsers
+    Viewers {
+        /// The daemon's socket for tenants
+        #[arg(long)]
+        socket: PathBuf,
+        /// Its process
+        #[arg(long)]
+        daemon: u32,
+        /// Address of its page
+        #[arg(long)]
+        page: SocketAddr,
+        /// Secret of a link to the page
+        #[arg(long)]
+        link: String,
     },
     /// Give the core events as fast as it takes them
     Core {
@@ -127,6 +144,7 @@ fn main() -> anyhow::Result<()> {
         Command::Reserve => reserve::measure()?,
         Command::Recall { socket, daemon } => recall::measure(&socket, daemon)?,
         Command::Crowd { socket, daemon } => crowd::measure(&socket, daemon)?,
+        Command::Viewers { socket, daemon, page, link } => viewers::measure(&socket, daemon, page, &link)?,
         Command::Core { rounds } => core::measure(rounds)?,
         Command::Grant { socket, daemon } => grant::measure(&socket, daemon)?,
         Command::Hostile { runtime, daemon, metrics } => hostile::measure(&runtime, daemon, metrics)?,

@@ -43,6 +43,9 @@ use server::Server;
 /// Address of the page where none is configured: a free port of this machine.
 const ON_DEMAND: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 0);
 
+/// Niceness of the page's thread: many readers of the page leave the processors to the daemon's task.
+const NICENESS: i32 = 5;
+
 /// Ways from the page's thread to the daemon's task.
 #[derive(Clone, Debug)]
 pub(crate) struct Source {
@@ -140,7 +143,11 @@ impl Dashboard {
         };
         let (end, ended) = oneshot::channel();
         let thread = thread::Builder::new().name("dashboard".to_owned());
-        thread.spawn(move || runtime.block_on(server::serve(listener, server, own, ended)))?;
+        thread.spawn(move || {
+            // Linux applies it to this thread alone.
+            let _ = rustix::process::nice(NICENESS);
+            runtime.block_on(server::serve(listener, server, own, ended));
+        })?;
         info!("the page for browsers is at http://{address}/");
         if !address.ip().is_loopback() {
             warn!(

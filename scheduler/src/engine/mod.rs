@@ -362,12 +362,13 @@ impl Engine {
         }
     }
 
-    /// Sends the whole state to a watching tool, and from then on each event.
-    pub(crate) fn start_watch(&mut self, connection: ConnectionId) {
+    /// Sends the whole state to a watching tool, and from then on each event, with or without the `reasons` of
+    /// waits.
+    pub(crate) fn start_watch(&mut self, connection: ConnectionId, reasons: bool) {
         self.read_pages(None);
         let Self { machine, cards, sessions, clients, watchers, peers, started, .. } = self;
         let scene = Scene { core: machine, cards, sessions, clients, started: *started };
-        watchers.start(connection, &scene, peers);
+        watchers.start(connection, reasons, &scene, peers);
         self.update_poll();
     }
 }

@@ -57,7 +57,11 @@ pub(crate) fn handle(engine: &mut Engine, connection: ConnectionId, request: &Ad
             answer
         }
         AdminRequest::Reload => return engine.read_settings(Some((connection, peer))),
-        AdminRequest::Watch => return engine.start_watch(connection),
+        AdminRequest::Watch => {
+            // The daemon's own page shows no reasons.
+            let is_own_page = peer.pid == std::process::id();
+            return engine.start_watch(connection, !is_own_page);
+        }
         AdminRequest::Usage { since } => return ask_usage(engine, connection, since),
         AdminRequest::Hello(_) => {
             let failure = bad_request("the connection has had its hello; send a hello once, first");
