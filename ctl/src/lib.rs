@@ -16,6 +16,7 @@ mod changed;
 mod set;
 mod watch;
 mod top;
+mod dashboard;
 mod explain;
 mod audit;
 mod usage;
@@ -54,6 +55,7 @@ fn dispatch(cli: cli::Cli) -> Result<ExitCode, exit::CtlError> {
         cli::Command::Reload(args) => changed::reload(&args, &places)?,
         cli::Command::Watch(args) => watch::watch(&args, &places)?,
         cli::Command::Top(args) => return top::top(&args, places),
+        cli::Command::Dashboard(args) => dashboard::dashboard(&args, &places)?,
         cli::Command::Env(args) => env::env(&args, &places)?,
         cli::Command::Explain(args) => explain::explain(&args, &places)?,
         cli::Command::Audit(command) => audit::audit(&command, &places)?,

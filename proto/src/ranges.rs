@@ -102,6 +102,7 @@ ranges! {
     // Each rotation renames all of them.
     AUDIT_FILES: u32 = "audit.files", 1, 1_000;
     WEIGHT: u32 = "weight", 1, 10_000;
+    DASHBOARD_LIFETIME: Nanos = "dashboard.lifetime", MINUTE, Nanos::from_secs(2_592_000);
 }
 
 #[cfg(test)]

@@ -62,10 +62,13 @@ pub(crate) struct Args {
     pub(crate) idle_exit: Option<Nanos>,
     /// Address for Prometheus metrics, or `off` [default: 127.0.0.1:9402 with --system, else off]
     #[arg(long, value_name = "ADDRESS")]
-    pub(crate) metrics: Option<MetricsAt>,
+    pub(crate) metrics: Option<ServedAt>,
     /// Show names of sessions in the metrics, to everybody who can reach their address
     #[arg(long)]
     pub(crate) metrics_names: bool,
+    /// Address of the page for browsers, or `off` [default: none until `gpushare-ctl dashboard` asks for it]
+    #[arg(long, value_name = "ADDRESS")]
+    pub(crate) dashboard: Option<ServedAt>,
     /// Folder for the cards' lock files [default: /run/lock]
     #[arg(long, value_name = "FOLDER")]
     pub(crate) lock_dir: Option<PathBuf>,
@@ -97,14 +100,14 @@ pub(crate) enum LogFormat {
     Json,
 }
 
-/// Address at which the daemon serves metrics, or `off`.
+/// Address at which the daemon serves something over HTTP, or `off`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum MetricsAt {
+pub(crate) enum ServedAt {
     Off,
     Address(SocketAddr),
 }
 
-impl FromStr for MetricsAt {
+impl FromStr for ServedAt {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
@@ -238,6 +241,7 @@ mod tests {
             (["--record-limit", "10"], "record_limit is 1MiB to"),
             (["--quantum", "2"], "like 250ms"),
             (["--metrics", "9402"], "like 127.0.0.1:9402"),
+            (["--dashboard", "localhost"], "like 127.0.0.1:9402"),
             (["--user", "--system"], "cannot be used with"),
         ] {
             let error = Args::try_parse_from(["x"].into_iter().chain(flags)).unwrap_err();

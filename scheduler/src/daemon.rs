@@ -22,6 +22,7 @@ use crate::alarm::Alarm;
 use crate::audit::Audit;
 use crate::config::{Reader, Settings};
 use crate::connections::{Acceptor, Admin, Closer, ConnectionLimit, Identifier, Inbox, Tenant, accept};
+use crate::dashboard::{Dashboard, Source};
 use crate::engine::Engine;
 use crate::errors::failed;
 use crate::identity::Genealogist;
@@ -116,8 +117,10 @@ async fn serve(
     engine.lost_log_lines = lost;
     engine.reader = Some(reader);
     engine.metrics = metrics
-        .map(|address| metrics::start(address, names, requests))
+        .map(|address| metrics::start(address, names, requests.clone()))
         .unwrap_or_default();
+    let source = Source { acceptor: acceptor.clone(), pictures: requests, started: engine.started };
+    engine.dashboard = Dashboard::new(source, &engine.settings.dashboard);
     let Sockets { tenant, admin } = folder.listen()?;
     let mut writer = Writer::start(store, stored).map_err(failed("start a thread for its registry"))?;
     let listener = |socket| UnixListener::from_std(socket).map_err(failed("listen on a socket"));

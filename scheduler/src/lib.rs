@@ -45,8 +45,10 @@ mod report;
 mod requests;
 mod utilization;
 
-// Reports: log, audit log, metrics, operations, recordings.
+// Reports: log, audit log, metrics, page for browsers, operations, recordings.
 mod audit;
+mod dashboard;
+mod http;
 mod log;
 pub mod metrics;
 mod operation;

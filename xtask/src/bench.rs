@@ -32,10 +32,18 @@ mod instructions;
 mod quota;
 mod sched;
 mod startup;
+mod viewers;
 
 /// Checks of all benchmarks.
-pub(crate) const CHECKS: [Check; 6] =
-    [instructions::CHECK, startup::CHECK, hotpath::CHECK, quota::CHECK, sched::CHECK, hostile::CHECK];
+pub(crate) const CHECKS: [Check; 7] = [
+    instructions::CHECK,
+    startup::CHECK,
+    hotpath::CHECK,
+    quota::CHECK,
+    viewers::CHECK,
+    sched::CHECK,
+    hostile::CHECK,
+];
 
 /// Benchmark to run.
 #[derive(Clone, Debug, Subcommand)]
@@ -44,6 +52,8 @@ pub(crate) enum Bench {
     Hotpath,
     /// Cost of a quota: in the process, when the last byte is at siblings, and with a thousand clients
     Quota,
+    /// Cost of the page for browsers with a thousand sessions
+    Viewers,
     /// Cost of a decision: in the core, and from a request to the open gate
     Sched,
     /// Effect of attacks of one user on the grants of a thousand sessions, and the user's share; needs root
@@ -60,6 +70,7 @@ pub(crate) fn run(bench: &Bench, json: bool) -> anyhow::Result<ExitCode> {
     match bench {
         Bench::Hotpath => judge(&hotpath::measure()?, &hotpath::CHECK, hotpath::Hotpath::values, json),
         Bench::Quota => judge(&quota::measure()?, &quota::CHECK, quota::Quota::values, json),
+        Bench::Viewers => judge(&viewers::measure()?, &viewers::CHECK, viewers::Viewers::values, json),
         Bench::Sched => judge(&sched::measure()?, &sched::CHECK, sched::Sched::values, json),
         Bench::Hostile => hostile::CHECK.run(json),
         Bench::Instructions { write } => {

@@ -14,6 +14,9 @@ use crate::output::{progress, result};
 mod clients;
 
 mod notebooks;
+mod dashboard;
+
+mod grafana;
 
 mod loom;
 
@@ -36,12 +39,14 @@ mod packages;
 /// One check: its name, and what it does.
 type Check = (&'static str, fn() -> anyhow::Result<()>);
 
-const CHECKS: [Check; 13] = [
+const CHECKS: [Check; 15] = [
     ("loom: the gate under every interleaving", loom::check),
     ("quiet: a program without CUDA notices nothing", quiet::check),
     ("python: ctypes shares the simulated card", python::check),
     ("clients: NVIDIA's packages say what they say natively", clients::packages),
     ("notebooks: kernels of Jupyter take turns, and Ctrl-C ends a wait", notebooks::check),
+    ("dashboard: a browser shows the page, and changes a setting by keyboard", dashboard::check),
+    ("grafana: Prometheus reads the queries, and the alerts fire in their tests", grafana::check),
     ("symbols: every function of CUDA's headers has a row, and every row a header", crate::symbols::check),
     ("chaos: nothing is lost and no program hangs while things break", crate::chaos::check),
     ("promises: counted values and virtual times keep their bounds", crate::promises::check),

@@ -18,6 +18,7 @@ mod demo;
 
 mod bench;
 mod chaos;
+mod chromium;
 mod fuzz;
 mod scenario;
 mod sim;

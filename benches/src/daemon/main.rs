@@ -6,6 +6,7 @@
 //!   recall    the last byte of a quota, which the daemon must take out of the pages of 32 siblings first
 //!   crowd     1000 clients of 500 sessions, which take turns
 //!   viewer    1000 sessions, which take turns, with a viewer that follows them and without
+//!   viewers   browsers that show the page of 1000 sessions, which take turns
 //!   core      events of 1000 sessions on 8 cards, given to the core alone
 //!   grant     a turn on a card that is free, from the request to the open gate
 //!   hostile   grants of well-behaved sessions beside attacks of another user
@@ -26,6 +27,7 @@ mod peer;
 mod recall;
 mod reserve;
 mod viewer;
+mod viewers;
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -73,6 +75,21 @@ enum Command {
         /// Its socket for administrators
         #[arg(long)]
         admin: PathBuf,
+    },
+    /// Show the page of a thousand sessions in no, one and many browsers
+    Viewers {
+        /// The daemon's socket for tenants
+        #[arg(long)]
+        socket: PathBuf,
+        /// Its process
+        #[arg(long)]
+        daemon: u32,
+        /// Address of its page
+        #[arg(long)]
+        page: SocketAddr,
+        /// Secret of a link to the page
+        #[arg(long)]
+        link: String,
     },
     /// Give the core events as fast as it takes them
     Core {
@@ -142,6 +159,7 @@ fn main() -> anyhow::Result<()> {
         Command::Recall { socket, daemon } => recall::measure(&socket, daemon)?,
         Command::Crowd { socket, daemon } => crowd::measure(&socket, daemon)?,
         Command::Viewer { socket, daemon, admin } => viewer::measure(&socket, daemon, &admin)?,
+        Command::Viewers { socket, daemon, page, link } => viewers::measure(&socket, daemon, page, &link)?,
         Command::Core { rounds } => core::measure(rounds)?,
         Command::Grant { socket, daemon } => grant::measure(&socket, daemon)?,
         Command::Hostile { runtime, daemon, metrics } => hostile::measure(&runtime, daemon, metrics)?,

@@ -62,6 +62,7 @@ pub(crate) enum Command {
     Set(SetArgs),
     Reload(ReloadArgs),
     Watch(WatchArgs),
+    Dashboard(DashboardArgs),
     Explain(ExplainArgs),
     #[command(subcommand)]
     Audit(AuditCommand),
@@ -329,6 +330,29 @@ pub(crate) struct WatchArgs {
     pub(crate) trace: Option<PathBuf>,
 }
 
+/// Open the daemon's page in a browser
+///
+/// Prints a link that works once and opens the page with names and settings. Starts to serve the page at a free port of
+/// 127.0.0.1 if the configuration names no address. Opens a browser if the output is a terminal on a desktop.
+#[derive(Debug, Args)]
+#[command(after_long_help = "\
+Examples:
+  gpushare-ctl dashboard
+  gpushare-ctl dashboard --read-only --no-open
+
+docs/dashboard.md says what the page shows and who can see it.")]
+pub(crate) struct DashboardArgs {
+    /// Link for a page that changes nothing, to be given to others
+    #[arg(long)]
+    pub(crate) read_only: bool,
+    /// Print the link without opening a browser
+    #[arg(long)]
+    pub(crate) no_open: bool,
+    /// Print one JSON document: `url`, `valid_ns`, `read_only`; opens no browser
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
 /// Explain why a session was refused memory and why it waits
 ///
 /// Shows the last refusals with their figures, the limits of the session on each card, the holders of the lock, the
@@ -558,7 +582,7 @@ mod tests {
             }
             commands.extend(command.get_subcommands().cloned());
         }
-        assert_eq!(examples, 75);
+        assert_eq!(examples, 77);
     }
 
     #[test]

@@ -1,6 +1,7 @@
 //! `gpushare-ctl` as a person or a script meets it: real processes, a daemon played by a thread.
 
 mod ctl;
+mod dashboard;
 mod fake;
 mod bad_input;
 mod bad_daemon;

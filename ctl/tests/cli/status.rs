@@ -8,7 +8,7 @@ use gpushare_proto::admin::{
 };
 use gpushare_proto::session::{SessionPhase, Terms};
 use gpushare_proto::tenant::{Hello, PROTOCOL, Role};
-use gpushare_proto::{Bytes, ClientId, Epoch, GateState, GpuId, GpuUuid, Nanos, SessionId};
+use gpushare_proto::{Bytes, ClientId, Epoch, GateState, GpuId, GpuUuid, Nanos, SessionId, Token};
 
 use crate::ctl::{ctl, json, succeeds};
 use crate::explain::explanation;
@@ -34,6 +34,11 @@ pub(crate) fn daemon(status: Status) -> Fake {
         AdminRequest::Orphaned { .. } => AdminReply::Orphaned(Vec::new()),
         AdminRequest::Capacities => AdminReply::Capacities(capacities(&status)),
         AdminRequest::Users => AdminReply::Users(users(&status)),
+        AdminRequest::Dashboard { .. } => AdminReply::Dashboard {
+            address: "127.0.0.1:9403".into(),
+            link: Token([0xa5; 32]),
+            valid_ns: Nanos::from_secs(120),
+        },
         AdminRequest::Session(_) => AdminReply::Changed { old: "running".into(), new: "paused".into() },
     })
 }

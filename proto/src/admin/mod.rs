@@ -68,6 +68,12 @@ pub enum AdminRequest {
     /// Asks for the whole state, then for its increments once a second. Answered by [`AdminReply::Increments`]
     /// until the connection ends. The daemon disconnects a tool that reads too slowly.
     Follow,
+    /// Asks for a link to the daemon's page in the browser, which the daemon starts to serve if it does not
+    /// yet. Answered by [`AdminReply::Dashboard`].
+    Dashboard {
+        /// Whether the page shows names but can change nothing.
+        read_only: bool,
+    },
 }
 
 /// Creation or change of a session.
@@ -195,4 +201,13 @@ pub enum AdminReply {
     Users(Vec<UserView>),
     /// Answers [`AdminRequest::Follow`] with the whole state, and then once a second with what changed.
     Increments(Box<Increments>),
+    /// Answers [`AdminRequest::Dashboard`].
+    Dashboard {
+        /// IP address and port at which the daemon serves the page, like `127.0.0.1:9403`.
+        address: String,
+        /// Secret that a browser can exchange once for a key of the page.
+        link: Token,
+        /// Duration for which the link is valid.
+        valid_ns: Nanos,
+    },
 }

@@ -262,6 +262,7 @@ pub(crate) fn admin_requests() -> Vec<Named<AdminRequest>> {
         ("UserWeight", AdminRequest::UserWeight { user: "1001".to_owned(), weight: 300 }),
         ("Users", AdminRequest::Users),
         ("Follow", AdminRequest::Follow),
+        ("Dashboard", AdminRequest::Dashboard { read_only: true }),
     ]
 }
 
@@ -356,5 +357,13 @@ pub(crate) fn admin_replies() -> Vec<Named<AdminReply>> {
         ),
         ("Users", AdminReply::Users(vec![UserView { user: "1001".to_owned(), weight: 300, sessions: 2 }])),
         ("Increments", AdminReply::Increments(increments())),
+        (
+            "Dashboard",
+            AdminReply::Dashboard {
+                address: "127.0.0.1:9403".into(),
+                link: Token([0xa5; 32]),
+                valid_ns: Nanos::from_secs(120),
+            },
+        ),
     ]
 }

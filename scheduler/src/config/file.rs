@@ -16,8 +16,8 @@ use serde::de::Error;
 use serde::{Deserialize, Deserializer};
 use toml::Spanned;
 
-use super::{AuditSettings, CardLimits, ConfigError, Owner, SelfService, replace};
-use crate::args::{CardName, LogFormat, MetricsAt};
+use super::{AuditSettings, CardLimits, ConfigError, DashboardSettings, Owner, SelfService, replace};
+use crate::args::{CardName, LogFormat, ServedAt};
 use crate::errors::FileError;
 
 /// Value written as text, like `"8GiB"`, `"250ms"` or `"5%"`.
@@ -35,7 +35,9 @@ pub(super) fn text<'de, D: Deserializer<'de>, T: FromStr<Err: Display>>(from: D)
     String::deserialize(from)?.parse().map_err(Error::custom)
 }
 
-fn optional<'de, D: Deserializer<'de>, T: FromStr<Err: Display>>(from: D) -> Result<Option<T>, D::Error> {
+pub(super) fn optional<'de, D: Deserializer<'de>, T: FromStr<Err: Display>>(
+    from: D,
+) -> Result<Option<T>, D::Error> {
     text(from).map(Some)
 }
 
@@ -54,11 +56,12 @@ pub(super) struct File {
     #[serde(deserialize_with = "record_limit")]
     pub(super) record_limit: Option<Bytes>,
     #[serde(deserialize_with = "optional")]
-    pub(super) metrics: Option<MetricsAt>,
+    pub(super) metrics: Option<ServedAt>,
     pub(super) metrics_names: bool,
     pub(super) log_format: Option<LogFormat>,
     pub(super) log_file: Option<PathBuf>,
     pub(super) audit: AuditSettings,
+    pub(super) dashboard: DashboardSettings,
     pub(super) scheduling: Scheduling,
     pub(super) gpus: BTreeMap<Text<CardName>, CardLimits>,
     pub(super) self_service: Option<SelfService>,
@@ -244,6 +247,19 @@ checked! {
     record_limit: Bytes = RECORD_LIMIT;
     audit_size: Bytes = AUDIT_SIZE;
     audit_files: u32 = AUDIT_FILES;
+    dashboard_lifetime: Nanos = DASHBOARD_LIFETIME;
+}
+
+/// Reads the names of hosts by which browsers may ask for the page.
+pub(super) fn hosts<'de, D: Deserializer<'de>>(from: D) -> Result<Vec<String>, D::Error> {
+    let hosts = Vec::<String>::deserialize(from)?;
+    let is_part = |c: char| c.is_ascii_alphanumeric() || c == '.' || c == '-';
+    match hosts.iter().find(|host| host.is_empty() || !host.chars().all(is_part)) {
+        Some(wrong) => Err(Error::custom(format!(
+            "`{wrong}` is no name of a host; write it without scheme and port, like gpu1.example.org"
+        ))),
+        None => Ok(hosts.into_iter().map(|host| host.to_ascii_lowercase()).collect()),
+    }
 }
 
 /// Reads the sampling of reservations in the audit log: `off`, `full`, or a fraction like `1/100`.

@@ -20,7 +20,7 @@ use file::File;
 pub(crate) use reload::Reader;
 use serde::Deserialize;
 
-use crate::args::{Args, CardName, ForCard, ForCards, LogFormat, MetricsAt, ModeChoice};
+use crate::args::{Args, CardName, ForCard, ForCards, LogFormat, ModeChoice, ServedAt};
 use crate::errors::FileError;
 use crate::record::RecordTo;
 
@@ -36,6 +36,9 @@ fn sessions_per_user() -> usize {
 
 /// Default size at which a recording ends.
 const RECORD_LIMIT: Bytes = Bytes::gib(1);
+
+/// Default duration for which a browser may use its key of the page: a working day.
+const DASHBOARD_LIFETIME: Nanos = Nanos::from_secs(8 * 3600);
 
 /// Default address at which the system's daemon serves metrics.
 const SYSTEM_METRICS: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 9402);
@@ -123,6 +126,28 @@ pub(crate) struct Settings {
     /// File of the log; `None` for standard error.
     pub(crate) log_file: Option<PathBuf>,
     pub(crate) audit: AuditSettings,
+    pub(crate) dashboard: DashboardSettings,
+}
+
+/// Settings of the page for browsers.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub(crate) struct DashboardSettings {
+    /// Address of the page; `None` for a free port of 127.0.0.1 once an administrator asks for the page.
+    #[serde(deserialize_with = "file::optional")]
+    pub(crate) address: Option<ServedAt>,
+    /// Names of hosts, beside `localhost`, by which browsers may ask for the page.
+    #[serde(deserialize_with = "file::hosts")]
+    pub(crate) hosts: Vec<String>,
+    /// Duration for which a browser may use the key that it got for a link.
+    #[serde(deserialize_with = "file::dashboard_lifetime")]
+    pub(crate) lifetime: Nanos,
+}
+
+impl Default for DashboardSettings {
+    fn default() -> Self {
+        Self { address: None, hosts: Vec::new(), lifetime: DASHBOARD_LIFETIME }
+    }
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
@@ -249,8 +274,8 @@ impl Settings {
             self_service: file.self_service,
             connections_per_user: file.connections_per_user.unwrap_or(CONNECTIONS_PER_USER),
             metrics: match args.metrics.or(file.metrics) {
-                Some(MetricsAt::Address(address)) => Some(address),
-                Some(MetricsAt::Off) => None,
+                Some(ServedAt::Address(address)) => Some(address),
+                Some(ServedAt::Off) => None,
                 None => (owner == Owner::System).then_some(SYSTEM_METRICS),
             },
             metrics_names: args.metrics_names || file.metrics_names,
@@ -259,6 +284,10 @@ impl Settings {
             log_format: args.log_format.or(file.log_format).unwrap_or_default(),
             log_file: args.log_file.clone().or(file.log_file),
             audit: file.audit,
+            dashboard: DashboardSettings {
+                address: args.dashboard.or(file.dashboard.address),
+                ..file.dashboard
+            },
         })
     }
 }

@@ -87,6 +87,9 @@ impl Settings {
             "audit.size" audit.size;
             "audit.files" audit.files;
             "audit.allocations" audit.allocations;
+            "dashboard.address" dashboard.address;
+            "dashboard.hosts" dashboard.hosts;
+            "dashboard.lifetime" dashboard.lifetime;
         }
         for (_, tuning) in &tunings {
             self.core.tune(*tuning);

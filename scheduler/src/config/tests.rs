@@ -194,6 +194,28 @@ fn metrics_are_on_for_the_system_and_else_on_request() {
 }
 
 #[test]
+fn the_page_is_off_until_it_is_asked_for() {
+    let dashboard = |flags: &[&str], file: &str| settings(flags, file).map(|settings| settings.dashboard);
+    let usual = dashboard(&["--system"], "").unwrap();
+    assert_eq!((usual.address, usual.lifetime), (None, DASHBOARD_LIFETIME));
+    let file = "[dashboard]\naddress = 'off'\nhosts = ['GPU1.example.org']\nlifetime = '1h'";
+    let read = dashboard(&[], file).unwrap();
+    assert_eq!((read.address, read.lifetime), (Some(ServedAt::Off), Nanos::from_secs(3600)));
+    assert_eq!(read.hosts, ["gpu1.example.org"]);
+    let flag = dashboard(&["--dashboard=[::1]:80"], file).unwrap();
+    assert_eq!(flag.address, Some(ServedAt::Address("[::1]:80".parse().unwrap())));
+    for (wrong, hint) in [
+        ("hosts = ['http://gpu1']", "without scheme and port"),
+        ("lifetime = '1s'", "dashboard.lifetime is 60s to 2592000s, not 1s"),
+        ("address = '9403'", "like 127.0.0.1:9402"),
+    ] {
+        let error = dashboard(&[], &format!("[dashboard]\n{wrong}"));
+        let error = error.unwrap_err().to_string();
+        assert!(error.contains(hint) && error.contains("line 2"), "{error}");
+    }
+}
+
+#[test]
 fn an_audit_log_has_a_least_size_and_number_of_files() {
     let settings = |file| settings(&["--log-format=text"], file);
     let usual = settings("log_format = 'json'").unwrap();

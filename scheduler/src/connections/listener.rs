@@ -78,7 +78,11 @@ impl Acceptor {
         }
     }
 
-    fn new_id(&self) -> ConnectionId {
+    pub(super) fn inbox(&self) -> &Arc<Inbox> {
+        &self.inbox
+    }
+
+    pub(super) fn new_id(&self) -> ConnectionId {
         ConnectionId(self.next.fetch_add(1, Ordering::Relaxed))
     }
 

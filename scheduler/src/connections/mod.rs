@@ -10,6 +10,7 @@
 
 mod connection;
 mod inbox;
+mod internal;
 mod limit;
 mod listener;
 mod outbox;
@@ -26,6 +27,7 @@ use inbox::Kind;
 
 pub(crate) use connection::{Admin, Dialect, End, Tenant};
 pub(crate) use inbox::Inbox;
+pub(crate) use internal::InternalConnection;
 pub(crate) use limit::ConnectionLimit;
 pub(crate) use listener::{Acceptor, accept};
 pub(crate) use outbox::{Outbox, Unsent};

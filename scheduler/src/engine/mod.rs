@@ -38,6 +38,7 @@ use crate::clients::orphans::Orphans;
 use crate::clients::table::Clients;
 use crate::config::{Owner, Reader, Settings};
 use crate::connections::{ConnectionId, ConnectionLimit};
+use crate::dashboard::Dashboard;
 use crate::identity::{PeerProcess, Principal, Watch};
 use crate::input::{Asker, Input, Watched};
 use crate::lock::LockError;
@@ -100,6 +101,7 @@ pub(crate) struct Engine {
     pub(crate) dry_run_budget: Budget,
     pub(crate) audit: AuditTrail,
     pub(crate) metrics: Metrics,
+    pub(crate) dashboard: Dashboard,
     pub(crate) lost_log_lines: LostLines,
     /// Unfinished picture for the metrics.
     pub(crate) sketch: Option<Sketch>,
@@ -149,6 +151,7 @@ impl Engine {
             dry_run_budget: DRY_RUN_BUDGET,
             audit: AuditTrail::default(),
             metrics: Metrics::default(),
+            dashboard: Dashboard::default(),
             lost_log_lines: LostLines::default(),
             sketch: None,
             counting: None,
@@ -362,12 +365,13 @@ impl Engine {
         }
     }
 
-    /// Sends the whole state to a watching tool, and from then on each event.
-    pub(crate) fn start_watch(&mut self, connection: ConnectionId) {
+    /// Sends the whole state to a watching tool, and from then on each event, with or without the `reasons` of
+    /// waits.
+    pub(crate) fn start_watch(&mut self, connection: ConnectionId, reasons: bool) {
         self.read_pages(None);
         let Self { machine, cards, sessions, clients, watchers, peers, started, .. } = self;
         let scene = Scene { core: machine, cards, sessions, clients, started: *started };
-        watchers.start(connection, &scene, peers);
+        watchers.start(connection, reasons, &scene, peers);
         self.update_poll();
     }
 }

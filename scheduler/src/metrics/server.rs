@@ -1,7 +1,7 @@
 //! HTTP server of the metrics: three paths, one request a connection, and a time limit for each connection.
 //!
 //! Every connection is accepted at once. If there are too many, another one is closed: the oldest without a
-//! request, or else the oldest of all (`connections.rs`). So neither silent nor slow readers block a scraper.
+//! request, or else the oldest of all (`http/connections.rs`). So neither silent nor slow readers block a scraper.
 //!
 //! | path | answer |
 //! |---|---|
@@ -12,7 +12,6 @@
 use std::convert::Infallible;
 use std::net::TcpListener as StdListener;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use http_body_util::Full;
@@ -24,13 +23,12 @@ use hyper::{Method, Request, Response, StatusCode};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::oneshot;
-use tokio::task::yield_now;
-use tokio::time::{interval, sleep, timeout};
+use tokio::time::{interval, timeout};
 use tracing::{debug, warn};
 
 use super::cache::Cache;
-use super::connections::{Asked, Connections};
 use super::page;
+use crate::http::{self, Rank};
 
 /// Largest number of open connections to the metrics server.
 const CONNECTIONS: usize = 32;
@@ -38,8 +36,6 @@ const CONNECTIONS: usize = 32;
 const REQUEST_BYTES: usize = 8 * 1024;
 /// Interval at which recorded values are sorted into histograms without a scrape.
 const UPKEEP: Duration = Duration::from_secs(60);
-/// Pause after a failed accept. Such a failure mostly means that no descriptor is left.
-const PAUSE: Duration = Duration::from_millis(200);
 
 #[derive(Clone, Copy, Debug)]
 struct Limits {
@@ -76,34 +72,15 @@ async fn upkeep(cache: &Cache) {
 }
 
 async fn accept(listener: &TcpListener, cache: &Arc<Cache>, limits: Limits) {
-    let mut connections = Connections::new(CONNECTIONS);
-    let mut refused = false;
-    loop {
-        match listener.accept().await {
-            Ok((stream, _)) => {
-                let cache = cache.clone();
-                connections.add(|asked| serve_one(stream, cache, limits, asked));
-                refused = false;
-                // One yield lets the runtime see the bytes that arrived, one lets the connection read them.
-                // So a connection that came with a request counts as one that asked before the next one is
-                // accepted.
-                yield_now().await;
-                yield_now().await;
-            }
-            Err(cause) => {
-                if !std::mem::replace(&mut refused, true) {
-                    warn!("cannot accept a connection for metrics: {cause}; trying again every {PAUSE:?}");
-                }
-                connections.close_one();
-                sleep(PAUSE).await;
-            }
-        }
-    }
+    http::accept(listener, CONNECTIONS, "metrics", |stream, rank| {
+        serve_one(stream, cache.clone(), limits, rank)
+    })
+    .await;
 }
 
-async fn serve_one(stream: TcpStream, cache: Arc<Cache>, limits: Limits, asked: Asked) {
+async fn serve_one(stream: TcpStream, cache: Arc<Cache>, limits: Limits, rank: Rank) {
     let service = service_fn(|request| {
-        asked.store(true, Ordering::Relaxed);
+        rank.asked();
         answer(request, &cache)
     });
     let connection = http1::Builder::new()

@@ -96,6 +96,14 @@ impl AuditTrail {
         record(peer, Intent { operation: "user.set_weight", ..Intent::default() }, done)
     }
 
+    /// Logs that an administrator got a link to the page, without the link.
+    pub(crate) fn linked(&self, peer: &PeerProcess, read_only: bool, answer: &Result<AdminReply, Failure>) {
+        let role = if read_only { "look" } else { "change" };
+        let done = |_: &AdminReply| Done { session: None, old: None, new: Some(format!("may {role}")) };
+        let intent = Intent { operation: "dashboard.link", ..Intent::default() };
+        self.write_act(record(peer, intent, answer.as_ref().map(done)));
+    }
+
     pub(crate) fn reloaded(&self, peer: Option<&PeerProcess>, changes: &[ConfigChange]) {
         for ConfigChange { key, old, new, live } in changes {
             let at = if *live { "" } else { " (at the next start)" };

@@ -31,6 +31,8 @@ const PAUSE: Nanos = Nanos::from_millis(10);
 #[derive(Debug, Default)]
 pub(crate) struct Watchers {
     connections: BTreeSet<ConnectionId>,
+    /// Watchers that show why a session waits. Each reason costs a look at a whole queue.
+    with_reasons: BTreeSet<ConnectionId>,
     /// State that the watchers know once all pending events are sent.
     known: State,
     /// Sessions that may have changed since `known` was updated.
@@ -79,6 +81,7 @@ impl Watchers {
 
     pub(crate) fn forget(&mut self, connection: ConnectionId) {
         self.connections.remove(&connection);
+        self.with_reasons.remove(&connection);
     }
 
     /// Notes sessions that may have changed.
@@ -88,8 +91,15 @@ impl Watchers {
         }
     }
 
-    /// Adds a watcher and sends it the whole state.
-    pub(crate) fn start(&mut self, connection: ConnectionId, scene: &Scene<'_>, peers: &mut Peers) {
+    /// Adds a watcher and sends it the whole state. Without `reasons` it is not told why sessions wait, unless
+    /// another watcher is.
+    pub(crate) fn start(
+        &mut self,
+        connection: ConnectionId,
+        reasons: bool,
+        scene: &Scene<'_>,
+        peers: &mut Peers,
+    ) {
         if self.is_empty() {
             self.known = State::of(scene);
         } else {
@@ -104,9 +114,12 @@ impl Watchers {
             scene.card_differences(gpu, None, card, &mut events);
         }
         for (&session, state) in &self.known.sessions {
-            scene.session_differences(session, None, state, &mut events);
+            scene.session_differences(session, None, state, reasons, &mut events);
         }
         self.connections.insert(connection);
+        if reasons {
+            self.with_reasons.insert(connection);
+        }
         peers.reply(connection, &AdminReply::Events(scene.at_now(events)));
     }
 
@@ -150,6 +163,7 @@ impl Watchers {
 
     /// Adds the differences of the changed sessions and of all cards, which are few.
     fn note_differences(&mut self, scene: &Scene<'_>) {
+        let reasons = !self.with_reasons.is_empty();
         let State { cards, sessions } = &mut self.known;
         let mut events = Vec::new();
         for (gpu, mode, reason) in scene.core.modes() {
@@ -162,7 +176,7 @@ impl Watchers {
         for session in std::mem::take(&mut self.changed) {
             match SessionState::of(scene, session) {
                 Some(now) => {
-                    scene.session_differences(session, sessions.get(&session), &now, &mut events);
+                    scene.session_differences(session, sessions.get(&session), &now, reasons, &mut events);
                     sessions.insert(session, now);
                 }
                 None => {
@@ -217,6 +231,7 @@ impl Scene<'_> {
         session: SessionId,
         before: Option<&SessionState>,
         now: &SessionState,
+        reasons: bool,
         events: &mut Vec<WatchEventKind>,
     ) {
         match before {
@@ -244,7 +259,7 @@ impl Scene<'_> {
         let kind = std::mem::discriminant::<Activity>;
         if before.is_none_or(|before| kind(&before.activity) != kind(&now.activity)) {
             let to = match &now.activity {
-                Activity::Waiting { .. } => {
+                Activity::Waiting { .. } if reasons => {
                     let waits_for = self.core.waits_for(session).unwrap_or_default();
                     Activity::Waiting { reason: waits_for.words(|session| self.sessions.name(session)) }
                 }

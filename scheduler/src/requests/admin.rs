@@ -51,8 +51,17 @@ pub(crate) fn handle(engine: &mut Engine, connection: ConnectionId, request: &Ad
             let line = engine.audit.user_weight(&peer, user, &answer);
             return engine.reply_to_act(connection, answer, Some(line));
         }
+        AdminRequest::Dashboard { read_only } => {
+            let answer = engine.dashboard.link(&engine.settings.dashboard, &peer, read_only);
+            engine.audit.linked(&peer, read_only, &answer);
+            answer
+        }
         AdminRequest::Reload => return engine.read_settings(Some((connection, peer))),
-        AdminRequest::Watch => return engine.start_watch(connection),
+        AdminRequest::Watch => {
+            // The daemon's own page shows no reasons.
+            let is_own_page = peer.pid == std::process::id();
+            return engine.start_watch(connection, !is_own_page);
+        }
         AdminRequest::Follow => return engine.followers.add(connection),
         AdminRequest::Usage { since } => return ask_usage(engine, connection, since),
         AdminRequest::Hello(_) => {

@@ -7,6 +7,7 @@ mod processes;
 mod administration;
 
 mod audit;
+mod dashboard;
 mod deaths;
 mod entering;
 mod following;
@@ -18,6 +19,7 @@ mod metrics;
 mod names;
 mod own;
 mod passed;
+mod queries;
 mod reloading;
 mod restart;
 mod returns;

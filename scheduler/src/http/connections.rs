@@ -1,28 +1,41 @@
-//! Connections to the metrics endpoint. If a new one exceeds their limit, another one is closed.
+//! Connections to an HTTP server. If a new one exceeds their limit, another one is closed.
 //!
 //! ```text
 //!   oldest ─────────────────────────────▶ newest
-//!   asked   silent   asked   silent   asked          a new connection
-//!             └── closed first; without a silent one, the oldest of all
+//!   asked   silent   known   silent   asked          a new connection
+//!             └── closed first; then the oldest that asked; those that showed a key last
 //! ```
 //!
 //! A scraper sends its request as soon as it is connected, and its connection is the newest then. So it is
-//! closed last.
+//! closed last of its rank.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicU8, Ordering};
 
 use tokio::task::JoinHandle;
 
 #[derive(Debug)]
 pub(super) struct Connections {
     most: usize,
-    open: VecDeque<(Asked, JoinHandle<()>)>,
+    open: VecDeque<(Rank, JoinHandle<()>)>,
 }
 
-/// Flag that tells whether a connection has sent a request.
-pub(super) type Asked = Arc<AtomicBool>;
+/// Rank of a connection: those of the lowest rank are closed first. A new connection is silent.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Rank(Arc<AtomicU8>);
+
+impl Rank {
+    /// Notes that the connection has sent a request.
+    pub(crate) fn asked(&self) {
+        self.0.fetch_max(1, Ordering::Relaxed);
+    }
+
+    /// Notes that the connection has shown a valid key.
+    pub(crate) fn known(&self) {
+        self.0.fetch_max(2, Ordering::Relaxed);
+    }
+}
 
 impl Connections {
     pub(super) fn new(most: usize) -> Self {
@@ -30,7 +43,7 @@ impl Connections {
     }
 
     /// Serves one more connection. Closes another connection first if there are too many.
-    pub(super) fn add<F>(&mut self, serve: impl FnOnce(Asked) -> F)
+    pub(super) fn add<F>(&mut self, serve: impl FnOnce(Rank) -> F)
     where
         F: Future<Output = ()> + Send + 'static,
     {
@@ -38,15 +51,17 @@ impl Connections {
         if self.open.len() >= self.most {
             self.close_one();
         }
-        let asked = Asked::default();
-        let task = tokio::spawn(serve(asked.clone()));
-        self.open.push_back((asked, task));
+        let rank = Rank::default();
+        let task = tokio::spawn(serve(rank.clone()));
+        self.open.push_back((rank, task));
     }
 
-    /// Closes the oldest connection without a request, or else the oldest of all.
+    /// Closes the oldest connection of the lowest rank.
     pub(super) fn close_one(&mut self) {
-        let silent = self.open.iter().position(|(asked, _)| !asked.load(Ordering::Relaxed));
-        if let Some((_, task)) = self.open.remove(silent.unwrap_or(0)) {
+        let open = self.open.iter().map(|(rank, _)| rank.0.load(Ordering::Relaxed)).enumerate();
+        // Of equal ones the first is the oldest.
+        let first = open.min_by_key(|&(_, rank)| rank);
+        if let Some((_, task)) = first.and_then(|(at, _)| self.open.remove(at)) {
             task.abort();
         }
     }
@@ -85,16 +100,33 @@ mod tests {
         let closed = Arc::new(Mutex::new(Vec::new()));
         let mut connections = Connections::new(3);
         for number in 1..=8 {
-            connections.add(|asked| {
+            connections.add(|rank| {
                 // All but the second and the fifth ask, and then never read their answer.
                 if number != 2 && number != 5 {
-                    asked.store(true, Ordering::Relaxed);
+                    rank.asked();
                 }
                 stay(Closing(number, closed.clone()))
             });
             yield_now().await;
         }
         assert_eq!(*closed.lock().unwrap(), [2, 1, 5, 3, 4]);
+    }
+
+    #[tokio::test]
+    async fn connections_with_a_key_are_closed_last() {
+        let closed = Arc::new(Mutex::new(Vec::new()));
+        let mut connections = Connections::new(2);
+        for number in 1..=5 {
+            connections.add(|rank| {
+                rank.asked();
+                if number == 1 {
+                    rank.known();
+                }
+                stay(Closing(number, closed.clone()))
+            });
+            yield_now().await;
+        }
+        assert_eq!(*closed.lock().unwrap(), [2, 3, 4]);
     }
 
     #[tokio::test]

@@ -1,0 +1,432 @@
+//! State that the page shows, from the events of a watch and a picture each second, and its JSON.
+//!
+//! ```text
+//!   WatchEvent ─┐             ┌─ full: all rows and runs, for a new viewer
+//!   Picture ────┴─▶ rows ─▶ changes ─ more: changed rows, new runs and sessions that are gone, once a tick
+//! ```
+//!
+//! Each message has two forms, with and without what only viewers with a key may see.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+
+use gpushare_proto::admin::{Mode, WatchEvent, WatchEventKind};
+use gpushare_proto::session::{Priority, SessionPhase};
+use gpushare_proto::{Bytes, GpuId, GpuUuid, Nanos, SessionId};
+use serde::Serialize;
+
+use super::lanes::{Lane, Run, State, TICK, WINDOW};
+use crate::metrics::{CardPicture, Picture, SessionPicture};
+
+/// Number of waits and of handoffs of a card of which percentiles are computed.
+const OF_CARD: usize = 512;
+/// Number of waits of a session of which percentiles are computed.
+const OF_SESSION: usize = 64;
+/// Largest number of sessions of a queue that are sent.
+const QUEUE: usize = 32;
+/// Time after the end of a tick in which its last events still arrive.
+const LAG: Nanos = Nanos::from_millis(60);
+
+/// Percentiles of the latest times, in milliseconds.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+struct Percentiles {
+    p50: f64,
+    p99: f64,
+    count: usize,
+}
+
+/// Latest times of one kind, at most `MOST`.
+#[derive(Debug, Default)]
+struct Samples<const MOST: usize>(VecDeque<Nanos>);
+
+impl<const MOST: usize> Samples<MOST> {
+    fn add(&mut self, time: Nanos) {
+        if self.0.len() == MOST {
+            self.0.pop_front();
+        }
+        self.0.push_back(time);
+    }
+
+    fn percentiles(&self) -> Option<Percentiles> {
+        let mut sorted: Vec<Nanos> = self.0.iter().copied().collect();
+        sorted.sort_unstable();
+        let last = sorted.len().checked_sub(1)?;
+        let at = |percent: usize| milliseconds(sorted[(last * percent).div_ceil(100)]);
+        Some(Percentiles { p50: at(50), p99: at(99), count: sorted.len() })
+    }
+}
+
+/// Figures of a card that change, as they are sent.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+struct CardRow {
+    gpu: GpuId,
+    uuid: GpuUuid,
+    name: String,
+    total: Bytes,
+    capacity: Bytes,
+    allocated: Bytes,
+    mode: Mode,
+    reason: String,
+    holders: usize,
+    waiters: usize,
+    /// First sessions of the queue.
+    queue: Vec<SessionId>,
+    handoffs: u64,
+    quantum_ms: f64,
+    wait: Option<Percentiles>,
+    handoff: Option<Percentiles>,
+}
+
+#[derive(Debug, Default)]
+struct Card {
+    row: Option<CardRow>,
+    waits: Samples<OF_CARD>,
+    handoffs: Samples<OF_CARD>,
+}
+
+/// Memory of a session on a card: card, allocated bytes, and the quota if there is one.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+struct OnCard(GpuId, Bytes, Option<Bytes>);
+
+/// Figures of a session that change, as they are sent.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+struct SessionRow {
+    id: SessionId,
+    /// Name of the session; none for a viewer without a key.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    name: Option<String>,
+    state: State,
+    /// Milliseconds from the daemon's start to the present state.
+    since_ms: u64,
+    stuck: bool,
+    memory: Vec<OnCard>,
+    weight: u32,
+    priority: Priority,
+    phase: &'static str,
+    processes: usize,
+    refusals: u64,
+    turns: u64,
+    wait: Option<Percentiles>,
+}
+
+#[derive(Debug)]
+struct Session {
+    row: SessionRow,
+    waits: Samples<OF_SESSION>,
+    lane: Lane,
+}
+
+/// State that the page shows.
+#[derive(Debug)]
+pub(super) struct Model {
+    cards: BTreeMap<GpuId, Card>,
+    sessions: BTreeMap<SessionId, Session>,
+    /// Tick that is not over yet.
+    tick: u64,
+    /// Sessions with an event in this tick, or with mixed shares in the last one.
+    stirred: BTreeSet<SessionId>,
+    has_picture: bool,
+    changes: Changes,
+}
+
+/// What changed since the last message.
+#[derive(Debug, Default)]
+struct Changes {
+    cards: BTreeSet<GpuId>,
+    sessions: BTreeSet<SessionId>,
+    gone: Vec<SessionId>,
+    runs: Vec<(SessionId, Run)>,
+}
+
+#[derive(Serialize)]
+#[serde(tag = "kind", rename_all = "lowercase")]
+enum Message<'a> {
+    Full {
+        version: &'static str,
+        tick: u64,
+        tick_ms: u64,
+        window: u64,
+        cards: Vec<&'a CardRow>,
+        sessions: Vec<SessionRow>,
+        runs: Vec<(SessionId, Vec<Run>)>,
+    },
+    More {
+        tick: u64,
+        #[serde(skip_serializing_if = "Vec::is_empty")]
+        cards: Vec<&'a CardRow>,
+        #[serde(skip_serializing_if = "Vec::is_empty")]
+        sessions: Vec<SessionRow>,
+        #[serde(skip_serializing_if = "<[_]>::is_empty")]
+        gone: &'a [SessionId],
+        #[serde(skip_serializing_if = "<[_]>::is_empty")]
+        runs: &'a [(SessionId, Run)],
+    },
+}
+
+impl Model {
+    /// Creates an empty state. `now` is the time since the daemon's start.
+    pub(super) fn new(now: Nanos) -> Self {
+        Self {
+            cards: BTreeMap::new(),
+            sessions: BTreeMap::new(),
+            tick: now.0 / TICK.0,
+            stirred: BTreeSet::new(),
+            has_picture: false,
+            changes: Changes::default(),
+        }
+    }
+
+    /// Whether the figures of a picture are known, so that a new viewer sees a whole page.
+    pub(super) fn is_complete(&self) -> bool {
+        self.has_picture
+    }
+
+    pub(super) fn apply(&mut self, event: &WatchEvent) {
+        self.close_until(event.at_ns);
+        match &event.what {
+            WatchEventKind::SessionBegan { session, name } => {
+                self.sessions.entry(*session).or_insert_with(|| Session::new(*session, name));
+                self.changes.sessions.insert(*session);
+            }
+            WatchEventKind::SessionRenamed { session, name } => {
+                self.change(*session, |known| known.row.name = Some(name.clone()));
+            }
+            WatchEventKind::SessionEnded { session } => self.end(*session),
+            WatchEventKind::Turned { session, to } => {
+                let begin = Nanos(self.tick * TICK.0);
+                let (at, to) = (event.at_ns, State::from(to));
+                self.stirred.insert(*session);
+                self.change(*session, |known| {
+                    known.lane.turn(at, begin, to);
+                    known.row.state = to;
+                    known.row.since_ms = at.0 / 1_000_000;
+                    known.row.stuck = false;
+                });
+            }
+            WatchEventKind::Stuck { session, .. } => self.change(*session, |known| known.row.stuck = true),
+            WatchEventKind::Allocated { session, gpu, bytes } => {
+                self.change(*session, |known| known.row.allocated(*gpu, *bytes));
+            }
+            WatchEventKind::Granted { session, waited_ns, .. } => {
+                self.change(*session, |known| {
+                    known.row.turns += 1;
+                    known.waits.add(*waited_ns);
+                });
+                self.sample(*session, |card| card.waits.add(*waited_ns));
+            }
+            WatchEventKind::Entered { session, handoff_ns } => {
+                self.sample(*session, |card| card.handoffs.add(*handoff_ns));
+            }
+            WatchEventKind::ModeChanged { gpu, mode, reason } => {
+                if let Some(row) = self.cards.get_mut(gpu).and_then(|card| card.row.as_mut()) {
+                    (row.mode, row.reason) = (*mode, reason.clone());
+                    self.changes.cards.insert(*gpu);
+                }
+            }
+            _ => {}
+        }
+    }
+
+    /// Takes the figures of a picture, whose sessions are known from events.
+    pub(super) fn update(&mut self, picture: &Picture) {
+        self.has_picture = true;
+        for picture in &picture.cards {
+            let gpu = picture.state.gpu;
+            let card = self.cards.entry(gpu).or_default();
+            let row = CardRow::of(picture, card);
+            if card.row.as_ref() != Some(&row) {
+                card.row = Some(row);
+                self.changes.cards.insert(gpu);
+            }
+        }
+        for picture in picture.sessions.iter().take(picture.living) {
+            let id = picture.state.session;
+            if let Some(session) = self.sessions.get_mut(&id)
+                && session.update(picture)
+            {
+                self.changes.sessions.insert(id);
+            }
+        }
+    }
+
+    /// Ends the ticks whose last events must have arrived by `now`.
+    pub(super) fn pass(&mut self, now: Nanos) {
+        self.close_until(now - LAG);
+    }
+
+    /// Returns the message about everything, with or without names.
+    pub(super) fn full(&self, names: bool) -> Vec<u8> {
+        text(&Message::Full {
+            version: env!("CARGO_PKG_VERSION"),
+            tick: self.tick,
+            tick_ms: TICK.0 / 1_000_000,
+            window: WINDOW,
+            cards: self.cards.values().filter_map(|card| card.row.as_ref()).collect(),
+            sessions: self.sessions.values().map(|session| session.shown(names)).collect(),
+            runs: self.sessions.iter().map(|(id, session)| (*id, session.lane.runs())).collect(),
+        })
+    }
+
+    /// Returns the message about what changed, with or without names.
+    pub(super) fn more(&self, names: bool) -> Vec<u8> {
+        let Changes { cards, sessions, gone, runs } = &self.changes;
+        let shown = |id| self.sessions.get(id).map(|session| session.shown(names));
+        text(&Message::More {
+            tick: self.tick,
+            cards: cards.iter().filter_map(|gpu| self.cards.get(gpu)?.row.as_ref()).collect(),
+            sessions: sessions.iter().filter_map(shown).collect(),
+            gone,
+            runs,
+        })
+    }
+
+    /// Forgets the changes, which were sent.
+    pub(super) fn sent(&mut self) {
+        self.changes = Changes::default();
+    }
+
+    fn end(&mut self, id: SessionId) {
+        if self.sessions.remove(&id).is_some() {
+            self.changes.sessions.remove(&id);
+            self.stirred.remove(&id);
+            self.changes.gone.push(id);
+        }
+    }
+
+    fn change(&mut self, id: SessionId, act: impl FnOnce(&mut Session)) {
+        if let Some(session) = self.sessions.get_mut(&id) {
+            act(session);
+            self.changes.sessions.insert(id);
+        }
+    }
+
+    /// Adds a sample to each card that a session uses.
+    fn sample(&mut self, id: SessionId, mut add: impl FnMut(&mut Card)) {
+        let Some(session) = self.sessions.get(&id) else { return };
+        for OnCard(gpu, ..) in &session.row.memory {
+            self.cards.get_mut(gpu).into_iter().for_each(&mut add);
+        }
+    }
+
+    /// Ends all ticks that are over at `now`.
+    fn close_until(&mut self, now: Nanos) {
+        while Nanos((self.tick + 1) * TICK.0) <= now {
+            let stirred = std::mem::take(&mut self.stirred);
+            // After a pause without an event the ticks in between are equal.
+            let last = now.0 / TICK.0 - 1;
+            for id in &stirred {
+                let Some(session) = self.sessions.get_mut(id) else { continue };
+                let run = session.lane.close(self.tick);
+                self.changes.runs.extend(run.map(|run| (*id, run)));
+                if session.lane.is_mixed() {
+                    self.stirred.insert(*id);
+                }
+            }
+            self.tick = if self.stirred.is_empty() { last + 1 } else { self.tick + 1 };
+        }
+    }
+}
+
+impl Session {
+    fn new(id: SessionId, name: &str) -> Self {
+        Self {
+            row: SessionRow {
+                id,
+                name: Some(name.to_owned()),
+                state: State::Idle,
+                since_ms: 0,
+                stuck: false,
+                memory: Vec::new(),
+                weight: 0,
+                priority: Priority::Normal,
+                phase: phase_name(SessionPhase::Good),
+                processes: 0,
+                refusals: 0,
+                turns: 0,
+                wait: None,
+            },
+            waits: Samples::default(),
+            lane: Lane::default(),
+        }
+    }
+
+    /// Takes the figures of a picture. Returns whether one changed.
+    fn update(&mut self, SessionPicture { state, weight, priority, phase, .. }: &SessionPicture) -> bool {
+        let memory = state.gpus.iter().map(|on| OnCard(on.gpu, on.allocated_bytes, on.limit_bytes));
+        let row = SessionRow {
+            memory: memory.collect(),
+            weight: *weight,
+            priority: *priority,
+            phase: phase_name(*phase),
+            processes: state.clients.len(),
+            refusals: state.refusals,
+            ..self.row.clone()
+        };
+        let is_new = row != self.row;
+        self.row = row;
+        is_new
+    }
+
+    fn shown(&self, names: bool) -> SessionRow {
+        debug_assert_eq!(self.lane.state(), self.row.state);
+        let name = if names { self.row.name.clone() } else { None };
+        SessionRow { name, wait: self.waits.percentiles(), ..self.row.clone() }
+    }
+}
+
+impl SessionRow {
+    fn allocated(&mut self, gpu: GpuId, bytes: Bytes) {
+        match self.memory.iter_mut().find(|on| on.0 == gpu) {
+            Some(on) => on.1 = bytes,
+            None => self.memory.push(OnCard(gpu, bytes, None)),
+        }
+    }
+}
+
+impl CardRow {
+    fn of(CardPicture { info, state }: &CardPicture, card: &Card) -> Self {
+        Self {
+            gpu: state.gpu,
+            uuid: info.uuid,
+            name: info.name.clone(),
+            total: state.total_bytes,
+            capacity: state.capacity_bytes,
+            allocated: state.allocated_bytes,
+            mode: state.mode,
+            reason: state.reason.clone(),
+            holders: state.holders.len(),
+            waiters: state.queue.len(),
+            queue: state.queue.iter().copied().take(QUEUE).collect(),
+            handoffs: state.handoffs,
+            quantum_ms: milliseconds(state.quantum_ns),
+            wait: card.waits.percentiles(),
+            handoff: card.handoffs.percentiles(),
+        }
+    }
+}
+
+const fn phase_name(phase: SessionPhase) -> &'static str {
+    match phase {
+        SessionPhase::Good => "good",
+        SessionPhase::Paused => "paused",
+        SessionPhase::Expired => "expired",
+        SessionPhase::Revoked => "revoked",
+    }
+}
+
+/// Returns a time in milliseconds, to the microsecond.
+fn milliseconds(time: Nanos) -> f64 {
+    (time.0 / 1000) as f64 / 1000.0
+}
+
+/// Returns a message as a server-sent event.
+fn text(message: &Message<'_>) -> Vec<u8> {
+    let mut text = b"data: ".to_vec();
+    // Numbers, texts and lists of them always have a JSON form.
+    let written = serde_json::to_writer(&mut text, message);
+    debug_assert!(written.is_ok());
+    text.extend(b"\n\n");
+    text
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,99 @@
+use gpushare_proto::admin::Activity;
+use serde_json::{Value, json};
+
+use super::*;
+
+const FIRST: SessionId = SessionId(1);
+
+fn at(ticks: u64, what: WatchEventKind) -> WatchEvent {
+    WatchEvent { at_ns: Nanos(ticks * TICK.0), what }
+}
+
+fn turned(ticks: u64, to: Activity) -> WatchEvent {
+    at(ticks, WatchEventKind::Turned { session: FIRST, to })
+}
+
+fn waiting() -> Activity {
+    Activity::Waiting { reason: "train holds gpu0".to_owned() }
+}
+
+/// Model with one session that holds from the fourth tick on.
+fn model() -> Model {
+    let mut model = Model::new(Nanos(4 * TICK.0));
+    model.apply(&at(4, WatchEventKind::SessionBegan { session: FIRST, name: "train".to_owned() }));
+    model.apply(&turned(4, Activity::Holding));
+    model
+}
+
+fn read(text: &[u8]) -> Value {
+    let text = std::str::from_utf8(text).unwrap();
+    serde_json::from_str(text.strip_prefix("data: ").unwrap().strip_suffix("\n\n").unwrap()).unwrap()
+}
+
+#[test]
+fn a_message_has_only_what_changed() {
+    let mut model = model();
+    model.apply(&turned(6, waiting()));
+    let more = read(&model.more(true));
+    assert_eq!((&more["sessions"][0]["state"], &more["tick"]), (&json!("waiting"), &json!(6)));
+    assert_eq!(more["runs"], json!([[1, [4, [100, 0, 0]]]]));
+    model.sent();
+    assert_eq!(read(&model.more(true)), json!({"kind": "more", "tick": 6}));
+    model.pass(Nanos(8 * TICK.0) + LAG);
+    assert_eq!(read(&model.more(true)), json!({"kind": "more", "tick": 8, "runs": [[1, [6, [0, 0, 100]]]]}));
+    let full = read(&model.full(true));
+    assert_eq!(full["runs"], json!([[1, [[4, [100, 0, 0]], [6, [0, 0, 100]]]]]));
+}
+
+#[test]
+fn no_name_and_no_reason_is_in_a_message_for_guests() {
+    let mut model = model();
+    model.apply(&turned(5, waiting()));
+    for text in [model.full(false), model.more(false)] {
+        let text = String::from_utf8(text).unwrap();
+        assert!(!text.contains("train") && text.contains("waiting"), "{text}");
+    }
+    assert!(String::from_utf8(model.full(true)).unwrap().contains("train"));
+}
+
+#[test]
+fn an_ended_session_is_told_once() {
+    let mut model = model();
+    model.apply(&at(5, WatchEventKind::SessionEnded { session: FIRST }));
+    let more = read(&model.more(true));
+    assert_eq!((&more["gone"], more.get("sessions")), (&json!([1]), None));
+    model.sent();
+    assert_eq!(read(&model.more(true)).get("gone"), None);
+    assert_eq!(read(&model.full(true))["sessions"], json!([]));
+}
+
+#[test]
+fn percentiles_are_those_of_the_latest_waits() {
+    let mut model = model();
+    for ms in 1..=200 {
+        let granted = WatchEventKind::Granted {
+            session: FIRST,
+            quantum_ns: Nanos::from_secs(1),
+            waited_ns: Nanos::from_millis(ms),
+        };
+        model.apply(&at(4, granted));
+    }
+    let row = &read(&model.more(true))["sessions"][0];
+    // Of 137 to 200 ms.
+    assert_eq!(row["wait"], json!({"p50": 169.0, "p99": 200.0, "count": 64}));
+    assert_eq!(row["turns"], 200);
+    assert_eq!(Samples::<4>::default().percentiles(), None);
+}
+
+#[test]
+fn a_long_time_without_an_event_costs_nothing() {
+    let mut model = model();
+    model.pass(Nanos(5 * TICK.0) + LAG);
+    model.sent();
+    model.pass(Nanos::from_secs(1_000_000) + LAG);
+    assert_eq!(model.tick, 4_000_000);
+    assert!(model.changes.runs.is_empty() && model.stirred.is_empty());
+    model.apply(&turned(4_000_002, Activity::Idle));
+    model.pass(Nanos(4_000_003 * TICK.0) + LAG);
+    assert_eq!(read(&model.more(true))["runs"], json!([[1, [4_000_002, [0, 0, 0]]]]));
+}
