@@ -359,6 +359,35 @@ fn replay(world: &World, config: Config, expected: impl IntoIterator<Item = Clie
     effects
 }
 
+/// Found by a schedule of the test below.
+#[test]
+fn a_turn_that_is_not_backfilled_any_more_makes_room_at_once() {
+    let config = Config { context_reserve: Bytes::ZERO, lease_chunk: Bytes::ZERO, ..Config::default() };
+    let mut world = World::after_restart(Config { stuck_policy: StuckPolicy::Wait, ..config }, []);
+    world.second_card();
+    for (gibs, busy) in [(1, true), (3, false), (7, false)] {
+        let (_, client) = world.program(gib(gibs));
+        world.habits(client).busy = busy;
+        world.arrives(client);
+    }
+    for step in [
+        Step::Run(99),
+        Step::Return(0, false, 3),
+        Step::Join(0),
+        Step::Run(122),
+        Step::Join(3),
+        Step::Arrive(5),
+        Step::Attach(3, GpuId(1)),
+        Step::AllocateFixed(5, GpuId(0), 1),
+        Step::Run(20),
+        Step::Attach(4, GpuId(1)),
+        Step::GoIdle(2),
+    ] {
+        // The world checks after each event that nothing was overlooked.
+        play(&mut world, step);
+    }
+}
+
 proptest! {
     #![proptest_config(drawn::cases(drawn::SCHEDULES))]
 

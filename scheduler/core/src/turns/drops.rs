@@ -333,6 +333,8 @@ impl Core {
                 Lock::Holding(grant)
                     if grant.clock.is_over(self.view.now) && self.view.stands_in_the_way(session) =>
                 {
+                    // Others may go beside a turn that is not backfilled any more.
+                    again |= grant.clock.is_limited();
                     self.expire_quantum(id);
                 }
                 Lock::Dropping(..) => {}
