@@ -388,9 +388,10 @@ impl Card {
         }
     }
 
-    /// Records the time for which a drain overlapped with the next turn.
+    /// Records the time for which a drain overlapped with the next turn. Windows bound the work in flight, so
+    /// more than their target comes of a session whose report was wrong: others' turns do not follow it.
     pub(crate) fn overlapped(&mut self, overlap: Nanos) {
-        self.usual_overlap.add(overlap.0);
+        self.usual_overlap.add(overlap.min(self.knobs.window_target).0);
     }
 
     /// Records the length of a turn after which a session of a class was idle. A longer one than those that

@@ -163,7 +163,8 @@ impl Search {
     /// From now on everybody answers and always has work.
     fn everybody_has_a_turn(mut self) {
         for &client in &self.clients {
-            *self.world.habits(client) = Habits { drain: DRAIN, moves: MOVE, busy: true, answers: true };
+            *self.world.habits(client) =
+                Habits { drain: DRAIN, moves: MOVE, busy: true, ..Habits::default() };
         }
         for client in self.clients.clone() {
             match self.world.gate(client).state() {

@@ -37,8 +37,12 @@ fn start(world: &mut World, program: &Program, priority: Priority) -> (SessionId
     let (session, client) = world.program(Bytes::gib(program.gibs));
     let weight = program.weight;
     world.send(Event::Share { session, weight, priority });
-    *world.habits(client) =
-        Habits { drain: ms(program.drain), moves: ms(program.moves), busy: true, answers: true };
+    *world.habits(client) = Habits {
+        drain: ms(program.drain),
+        moves: ms(program.moves),
+        busy: true,
+        ..Habits::default()
+    };
     world.arrives(client);
     (session, client)
 }

@@ -176,6 +176,16 @@ fn turns_double_while_they_are_used_up_and_begin_again_with_one_quantum_after_a_
 }
 
 #[test]
+fn one_that_reports_its_end_too_early_lengthens_nobodys_turns() {
+    let mut world = with_early_turns();
+    let [(_, liar), _] = two_programs(&mut world, ms(2));
+    (world.habits(liar).drain, world.habits(liar).lead) = (ms(35), ms(34));
+    world.run_for(Nanos::from_secs(10));
+    let card = world.core.view.cards.get(GPU).unwrap();
+    assert_eq!(card.quantum(Nanos::ZERO, &world.core.view.config), ms(20));
+}
+
+#[test]
 fn each_counts_half_of_what_both_had_also_if_the_entrant_is_idle_first() {
     let mut world = with_early_turns();
     let (looping, loops) = world.busy_program(gib(1));

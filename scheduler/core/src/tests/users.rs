@@ -245,8 +245,7 @@ proptest! {
         for (number, (weight, sessions)) in users.iter().enumerate() {
             for &(own_weight, class) in sessions {
                 let (session, client) = world.program(if fits { gib(0) } else { gib(6) });
-                *world.habits(client) =
-                    super::world::Habits { drain: Nanos::ZERO, moves: Nanos::ZERO, busy: true, answers: true };
+                *world.habits(client) = super::world::Habits { drain: Nanos::ZERO, moves: Nanos::ZERO, busy: true, ..Default::default() };
                 own(&mut world, session, UserId(number as u64), *weight);
                 share(&mut world, session, own_weight, class);
                 world.arrives(client);

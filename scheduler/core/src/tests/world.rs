@@ -55,12 +55,20 @@ pub(super) fn chunky() -> Config {
 pub(super) struct Habits {
     /// Time from the closing of its gate to the end of its work in flight.
     pub(super) drain: Nanos,
+    /// Time before that end at which it reports that it is nearly drained.
+    pub(super) lead: Nanos,
     /// Time from a grant until its memory is in.
     pub(super) moves: Nanos,
     /// Whether a thread always wants to submit work.
     pub(super) busy: bool,
     /// Whether the process answers at all.
     pub(super) answers: bool,
+}
+
+impl Default for Habits {
+    fn default() -> Self {
+        Self { drain: ms(2), lead: LEAD, moves: ms(20), busy: false, answers: true }
+    }
 }
 
 /// Memory of a process on a card.
@@ -250,8 +258,8 @@ impl World {
         match word.state() {
             GateState::Closed => {
                 let drain = habits.drain;
-                if drain > LEAD {
-                    self.plan(drain - LEAD, Event::NearlyDrained { client, word });
+                if drain > habits.lead {
+                    self.plan(drain - habits.lead, Event::NearlyDrained { client, word });
                 }
                 self.plan(drain, Event::Released { client, word, drain });
                 if habits.busy {
@@ -361,7 +369,7 @@ impl World {
                 memory: BTreeMap::new(),
                 asks_fixed: false,
                 in_flight: false,
-                habits: Habits { drain: ms(2), moves: ms(20), busy: false, answers: true },
+                habits: Habits::default(),
             },
         );
     }
