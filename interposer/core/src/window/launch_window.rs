@@ -234,17 +234,25 @@ impl Window {
     }
 
     /// Looks for completed launches, and returns whether those in flight are expected to end within `time`.
-    /// `false` if there are none, or if their cost is not known: then other work may be in flight.
+    ///
+    /// `false` if there are none, if their cost is not known, or if they should have ended long ago: then other
+    /// work may be in flight, such as a copy or a kernel of another length.
     pub fn ends_within(&self, time: Nanos, target: Nanos, card: &impl Card) -> bool {
         let target = or_default(target);
         let with_work = || self.markers.all().filter(|slot| slot.in_flight() > 0);
-        card.undisturbed(|| {
+        let looked = card.undisturbed(|| {
             with_work().for_each(|slot| _ = self.look(slot, target, card));
         });
         let aimd = self.aimd();
-        let since = with_work().map(Slot::working_since).max();
-        let known = since.filter(|_| aimd.cost() > Nanos::ZERO);
-        known.is_some_and(|since| since + aimd.drain(self.in_flight()) <= card.now() + time)
+        if looked.is_none() || aimd.cost() == Nanos::ZERO {
+            return false;
+        }
+        let since = with_work().map(Slot::working_since);
+        let latest = since.reduce(|one, other| [one[0].max(other[0]), one[1].max(other[1])]);
+        latest.is_some_and(|since| {
+            let [earliest, latest] = since.map(|since| since + aimd.drain(self.in_flight()));
+            latest <= card.now() + time && card.now() <= earliest + time
+        })
     }
 
     /// Returns the time limit of a wait, and whether the awaited work is overdue at that time.

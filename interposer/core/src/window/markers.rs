@@ -97,6 +97,9 @@ pub struct Slot {
     began: AtomicU64,
     /// Point in time of the last look that found a launch completed, on the window's clock in nanoseconds.
     reaped_at: AtomicU64,
+    /// Point in time after which the launches completed that the last look found completed, on the window's
+    /// clock in nanoseconds.
+    reaped_after: AtomicU64,
     /// Point in time of the last look that found the oldest marker pending, on the window's clock in
     /// nanoseconds.
     pending_at: AtomicU64,
@@ -249,7 +252,7 @@ impl Markers {
         let (began, placed) = (oldest.began.load(Ordering::Relaxed), oldest.placed.load(Ordering::Relaxed));
         let behind = oldest.behind.load(Ordering::Relaxed);
         let (before, in_flight) = (slot.done.load(Ordering::Relaxed), slot.in_flight());
-        let mut done = before;
+        let (mut done, mut last_placed) = (before, 0);
         while markers > 0 {
             let marker = &slot.ring[first];
             let event = std::ptr::with_exposed_provenance_mut(marker.event.load(Ordering::Relaxed));
@@ -257,6 +260,7 @@ impl Markers {
                 break;
             }
             done = marker.covers.load(Ordering::Relaxed);
+            last_placed = marker.placed.load(Ordering::Relaxed);
             (first, markers) = ((first + 1) % RING, markers - 1);
             slot.first.store(u32::try_from(first).unwrap_or(0), Ordering::Relaxed);
             slot.markers.store(u32::try_from(markers).unwrap_or(0), Ordering::Release);
@@ -271,6 +275,7 @@ impl Markers {
             return Reaped::default();
         }
         slot.done.store(done, Ordering::Release);
+        slot.reaped_after.store(seen_pending.max(last_placed), Ordering::Relaxed);
         let last = slot.reaped_at.swap(now, Ordering::Relaxed);
         let took = now.saturating_sub(last.max(began));
         let from = behind || now.saturating_sub(placed) >= took / 2;
@@ -402,17 +407,19 @@ impl Slot {
     /// Returns the point in time at which the card began the stream's oldest work in flight; `None` if that has no
     /// launch marker.
     pub fn began_oldest(&self) -> Option<Nanos> {
-        let began = self.ring[self.ends().0 % RING].began.load(Ordering::Relaxed);
-        let since = began.max(self.reaped_at.load(Ordering::Relaxed));
-        self.is_marked().then_some(Nanos(since))
+        self.is_marked().then(|| self.working_since()[1])
     }
 
-    /// Returns the point in time since which the card has worked on the stream's oldest work in flight, as far as
-    /// that is known.
-    pub fn working_since(&self) -> Nanos {
-        let reaped = Nanos(self.reaped_at.load(Ordering::Relaxed));
-        let began = Nanos(self.began.load(Ordering::Relaxed));
-        self.began_oldest().unwrap_or(reaped.max(began))
+    /// Returns the earliest and the latest point in time since which the card may have worked on the stream's
+    /// oldest work in flight.
+    pub fn working_since(&self) -> [Nanos; 2] {
+        let of = if self.is_marked() {
+            &self.ring[self.ends().0 % RING].began
+        } else {
+            &self.began
+        };
+        let began = of.load(Ordering::Relaxed);
+        [&self.reaped_after, &self.reaped_at].map(|reaped| Nanos(reaped.load(Ordering::Relaxed).max(began)))
     }
 
     /// Returns whether a launch on the stream has been the first without a marker since a point in time.
@@ -453,6 +460,7 @@ impl Slot {
         self.drop_markers(put);
         self.blind.store(0, Ordering::Relaxed);
         self.reaped_at.store(0, Ordering::Relaxed);
+        self.reaped_after.store(0, Ordering::Relaxed);
         self.pending_at.store(0, Ordering::Relaxed);
         self.take_for_done();
     }

@@ -56,6 +56,19 @@ fn a_mixture_is_foreseen_better_than_by_its_usual_length() {
     assert!(3 * by_notice < 2 * by_usual, "{by_notice} ns, {by_usual} ns by the usual drain of {usual}");
 }
 
+/// Work whose end was expected long ago says nothing about its end.
+#[test]
+fn the_end_of_a_kernel_that_is_far_longer_than_usual_is_not_announced_early() {
+    let (model, window) = (Model::default(), Window::default());
+    model.run(&window, (0..1_000).map(|_| Step::new(10 * MICRO)));
+    model.pass_time(model.left().0);
+    model.launch(&window, Step::new(50 * MILLI));
+    // The gate closes while the kernel runs.
+    model.pass_time(10 * MILLI);
+    let (drain, left) = close(&model, &window);
+    assert!(left <= LEAD, "{left} of {drain}");
+}
+
 #[test]
 fn nothing_is_announced_of_work_that_is_not_known() {
     let (model, window) = (Model::default(), Window::default());
