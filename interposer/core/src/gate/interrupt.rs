@@ -85,9 +85,16 @@ impl Interrupts {
         }
     }
 
+    /// Forgets requests that wait for a thread.
+    pub(crate) fn forget(&self) {
+        self.pending.store(0, Ordering::SeqCst);
+    }
+
     /// Returns whether a wait that began when there were `before` requests must end. Takes a pending request.
     pub(super) fn ends(&self, before: u64, now: impl FnOnce() -> Nanos) -> bool {
         if self.count() != before {
+            // The request may have come before this thread counted as waiting. It ends one wait.
+            self.forget();
             return true;
         }
         let pending = self.pending.load(Ordering::SeqCst);
@@ -114,7 +121,7 @@ impl Interrupts {
         next: RawFd,
         interrupt: impl Fn() + Send + 'static,
     ) -> io::Result<()> {
-        self.pending.store(0, Ordering::SeqCst);
+        self.forget();
         let pipe = pipe::duplicate(pipe)?;
         let next = if next < 0 { None } else { Some(pipe::duplicate(next)?) };
         let mut watched = self
@@ -186,6 +193,15 @@ mod tests {
         interrupts.request(NOW, || false);
         let before = interrupts.count();
         assert!(!interrupts.ends(before, || NOW + PENDING), "it is old");
+    }
+
+    #[test]
+    fn a_request_between_a_threads_look_and_its_wait_ends_that_wait_only() {
+        let interrupts = Interrupts::new();
+        let before = interrupts.count();
+        interrupts.request(NOW, || false);
+        assert!(interrupts.ends(before, || NOW));
+        assert!(!interrupts.ends(interrupts.count(), || NOW));
     }
 
     #[test]

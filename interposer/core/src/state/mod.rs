@@ -24,7 +24,9 @@ use gpushare_proto::tenant::TenantRequest;
 use crate::daemon::{Daemon, address::Address};
 use crate::driver::types::{CUDA_ERROR_SYSTEM_NOT_READY, CUdevice, CUresult};
 use crate::driver::{Driver, contexts::Contexts, dynlink::LIBCUDA};
-use crate::gate::{drain::Drainer, drain::Graces, page, reset, wait::Gatekeeper, wake_sleepers};
+use crate::gate::{
+    drain::Drainer, drain::Graces, interrupt::INTERRUPTS, page, reset, wait::Gatekeeper, wake_sleepers,
+};
 use crate::memory::Memory;
 use crate::process::fork::ForkCell;
 use crate::process::{EXITING, Starter, fork, spawn, stderr};
@@ -136,6 +138,7 @@ impl State {
 /// Resets the child of a fork as if CUDA was never used. Only atomics and system calls are safe here.
 extern "C" fn in_child() {
     inquiry::forget();
+    INTERRUPTS.forget();
     STATE.forget();
     reset();
     fork::close_sockets();
