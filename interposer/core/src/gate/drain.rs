@@ -64,19 +64,59 @@ fn task(word: GateWord, answered: bool, wanted: bool) -> Task {
     }
 }
 
-/// Gate word (closed) of the last drop that was answered, with the address of its shared page. The page of a
-/// new daemon counts from zero, so the same word there is another drop.
+/// Gate word that was noted last, with the address of its shared page. The page of a new daemon counts from
+/// zero, so the same word there stands for another grant.
 #[derive(Debug, Default)]
-pub(super) struct AnsweredDrop(Mutex<Option<(usize, GateWord)>>);
+struct NotedWord(Mutex<Option<(usize, GateWord)>>);
 
-impl AnsweredDrop {
-    /// Returns whether a drop needs no answer, because it was answered or the lock was never granted.
-    pub(super) fn covers(&self, page: &Page, word: GateWord) -> bool {
-        word.change() == 0 || *lock(&self.0) == Some((std::ptr::from_ref(page).addr(), word))
+impl NotedWord {
+    fn is(&self, page: &Page, word: GateWord) -> bool {
+        *lock(&self.0) == Some((std::ptr::from_ref(page).addr(), word))
     }
 
     fn note(&self, page: &Page, word: GateWord) {
         *lock(&self.0) = Some((std::ptr::from_ref(page).addr(), word));
+    }
+}
+
+/// Gate word (closed) of the last drop that was answered.
+#[derive(Debug, Default)]
+pub(super) struct AnsweredDrop(NotedWord);
+
+impl AnsweredDrop {
+    /// Returns whether a drop needs no answer, because it was answered or the lock was never granted.
+    pub(super) fn covers(&self, page: &Page, word: GateWord) -> bool {
+        word.change() == 0 || self.0.is(page, word)
+    }
+
+    fn note(&self, page: &Page, word: GateWord) {
+        self.0.note(page, word);
+    }
+}
+
+/// Request of the program to give the lock back without the idle grace. It holds for one grant, whose gate word
+/// (open) it notes.
+#[derive(Debug, Default)]
+pub(super) struct GiveBack(NotedWord);
+
+impl GiveBack {
+    /// Notes a request for the present grant of `page`. Without a grant there is nothing to give back.
+    pub(super) fn ask(&self, page: &Page) {
+        let word = load(page);
+        if matches!(word.state(), GateState::Open | GateState::Idle) {
+            self.0.note(page, word.with(GateState::Open));
+        }
+    }
+
+    /// Returns whether the program asked to give the grant of an open gate back.
+    fn is_asked(&self, page: &Page, word: GateWord) -> bool {
+        self.0.is(page, word)
+    }
+
+    /// Forgets the request, and returns whether there was one for the grant of an open gate.
+    fn take(&self, page: &Page, word: GateWord) -> bool {
+        let asked = lock(&self.0.0).take();
+        asked == Some((std::ptr::from_ref(page).addr(), word))
     }
 }
 
@@ -136,7 +176,7 @@ impl Drainer {
         let word = load(page);
         let answered = self.gate.answered.covers(page, word);
         let flags = page.flags.load(Ordering::Acquire);
-        match task(word, answered, flags & FLAG_WANTED != 0 || self.gate.gives_back()) {
+        match task(word, answered, flags & FLAG_WANTED != 0 || self.gate.gives_back.is_asked(page, word)) {
             Task::Rest => {
                 let frees = self.memory.has_frees();
                 let _ = bell::sleep(page, heard, frees.then_some(FREES_PAUSE));
@@ -155,10 +195,11 @@ impl Drainer {
         let (collectives, entries) = (&self.gate.collectives, GATE.entries());
         let target = Nanos(u64::from(page.drain_target.load(Ordering::Relaxed)) * 1_000);
         collectives.admit(word, clock::monotonic(), target);
-        let mut told = false;
+        // An older daemon does not know the report, and shows no overlapping switches either.
+        let mut reports = page.flags.load(Ordering::Acquire) & FLAG_OVERLAPPING != 0;
         let drained = self.drained(page, word, || {
-            if !told && self.ends_soon(target) {
-                told = true;
+            if reports && self.ends_soon(target) {
+                reports = false;
                 self.send(page, &TenantRequest::NearlyDrained { word });
             }
         });
@@ -190,7 +231,7 @@ impl Drainer {
         self.graces.judge(self.gate.waiters.since());
         let flags = page.flags.load(Ordering::Acquire);
         let entries = GATE.entries();
-        let gives_back = self.gate.take_give_back();
+        let gives_back = self.gate.gives_back.take(page, word);
         let span = if gives_back { Nanos::ZERO } else { self.graces.under(flags).span() };
         let quiet = stays(page, word, span.into());
         let quiet = quiet && GATE.entries() == entries && GATE.is_empty();
@@ -200,7 +241,9 @@ impl Drainer {
         let (idle, since) = (word.with(GateState::Idle), Instant::now());
         if !exchange(page, word, idle) || !self.drained(page, idle, || ()) {
             // A thread reopened the gate, or the daemon closed it.
-            self.graces.under(flags).extend();
+            if !gives_back {
+                self.graces.under(flags).extend();
+            }
             return;
         }
         let (closed, drain) = (word.with(GateState::Closed), Nanos::from(since.elapsed()));
@@ -210,7 +253,9 @@ impl Drainer {
             self.graces.under(flags).pause_after(drain)
         };
         if stays(page, idle, pause.into()) && exchange(page, idle, closed) {
-            self.graces.under(flags).note_release(clock::monotonic());
+            if !gives_back {
+                self.graces.under(flags).note_release(clock::monotonic());
+            }
             self.gate.answered.note(page, closed);
             self.send(page, &TenantRequest::Released { word, drain });
         }
@@ -377,6 +422,19 @@ mod tests {
         let answered = AnsweredDrop::default();
         answered.note(&pages[0], CLOSED);
         assert!(!answered.covers(&pages[1], CLOSED));
+    }
+
+    #[test]
+    fn a_request_to_give_back_holds_for_the_present_grant_only() {
+        let (page, gives_back) = (Page::new(GateState::Closed), GiveBack::default());
+        let grant = CLOSED.next(GateState::Open);
+        gives_back.ask(&page);
+        page.gate.store(grant.0, Ordering::SeqCst);
+        assert!(!gives_back.is_asked(&page, grant), "it was asked without a grant");
+        gives_back.ask(&page);
+        assert!(gives_back.is_asked(&page, grant));
+        assert!(!gives_back.is_asked(&page, grant.next(GateState::Open)));
+        assert!(gives_back.take(&page, grant) && !gives_back.take(&page, grant));
     }
 
     #[test]

@@ -3,7 +3,7 @@
 //! collective kernels while a drain runs. The program may interrupt the waits.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use gpushare_proto::page::Page;
@@ -12,9 +12,10 @@ use gpushare_proto::{GateState, GateWord, Nanos};
 use gpushare_sys::unwind::cancellation_point;
 use gpushare_sys::{bell, clock};
 
+use super::drain::{AnsweredDrop, GiveBack};
 use super::interrupt::{INTERRUPTED, INTERRUPTS};
 use super::{GATE, Pass, captures::Captures, collectives::Collectives, communication::MarkedStreams};
-use super::{drain::AnsweredDrop, listen, waiters::Waiters};
+use super::{listen, waiters::Waiters};
 use crate::daemon::Daemon;
 use crate::driver::types::CUresult;
 use crate::process::is_exiting;
@@ -37,8 +38,7 @@ pub(crate) struct Gatekeeper {
     pub(crate) marked: MarkedStreams,
     pub(crate) waiters: Waiters,
     pub(super) answered: AnsweredDrop,
-    /// Whether the program asked to give the card back without the idle grace.
-    gives_back: AtomicBool,
+    pub(super) gives_back: GiveBack,
     /// Number of bytes that the drainer asked the driver to move to the card.
     pub(crate) moved: AtomicU64,
 }
@@ -53,8 +53,9 @@ impl Gatekeeper {
     /// # Errors
     /// [`INTERRUPTED`] if the program interrupts the wait.
     pub(crate) fn wait(&self) -> Result<Pass<'static>, CUresult> {
-        let sleeper = self.waiters.add();
+        // Read first: a request after it finds this thread among the waiting ones, or ends its wait anyway.
         let interrupts = INTERRUPTS.count();
+        let sleeper = self.waiters.add();
         loop {
             // A cancelled thread ends here: it holds nothing, and natively it would not wait.
             cancellation_point();
@@ -79,19 +80,9 @@ impl Gatekeeper {
         }
     }
 
-    /// Makes the drainer give the lock back once no work is in flight; the caller wakes the drainer.
+    /// Makes the drainer give the present grant back once no work is in flight; the caller wakes the drainer.
     pub(crate) fn give_back(&self) {
-        self.gives_back.store(true, Ordering::SeqCst);
-    }
-
-    /// Returns whether the program asked to give the lock back.
-    pub(super) fn gives_back(&self) -> bool {
-        self.gives_back.load(Ordering::SeqCst)
-    }
-
-    /// Forgets that the program asked to give the lock back, and returns whether it had.
-    pub(super) fn take_give_back(&self) -> bool {
-        self.gives_back.swap(false, Ordering::SeqCst)
+        self.gives_back.ask(super::page());
     }
 
     /// Passes the closed gate with work that communicates between cards, unless the drain has ended.

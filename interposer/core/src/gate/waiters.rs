@@ -36,8 +36,13 @@ pub(super) struct Sleeper<'a> {
 
 impl Waiters {
     pub(super) fn add(&self) -> Sleeper<'_> {
+        let now = clock::monotonic().0;
+        // Who finds this thread counted finds no time of an earlier wait.
+        if !self.any() {
+            self.since.store(now, Ordering::SeqCst);
+        }
         if self.sleepers.fetch_add(1, Ordering::SeqCst) == 0 {
-            self.since.store(clock::monotonic().0, Ordering::Relaxed);
+            self.since.store(now, Ordering::SeqCst);
         }
         Sleeper { waiters: self, since: Instant::now() }
     }
