@@ -56,7 +56,7 @@ use crate::report::audit::AuditTrail;
 use crate::report::follow::Followers;
 use crate::report::sketch::Sketch;
 use crate::report::watch::{Scene, Watchers};
-use crate::sessions::terms::{memory_on, quota_events, terms_events};
+use crate::sessions::terms::{memory_limit, quota_events, terms_events};
 use crate::sessions::users::Users;
 use crate::sessions::{Session, Sessions};
 use crate::utilization::schedule::Utilization;
@@ -330,7 +330,7 @@ impl Engine {
 
     /// Returns a session's memory quota on a card in bytes; none for no limit.
     pub(crate) fn limit_on(&self, session: SessionId, gpu: GpuId) -> Option<Bytes> {
-        memory_on(&self.sessions.get(session)?.terms.memory, &self.cards, gpu)
+        memory_limit(self.sessions.get(session)?, &self.cards, gpu)
     }
 
     /// Answers an administrator's act: a success once the act is on the disk, a failure at once. Its audit

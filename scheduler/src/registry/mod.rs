@@ -19,7 +19,7 @@ mod writer;
 use std::collections::BTreeMap;
 use std::fs;
 
-use gpushare_proto::session::{Binding, Priority, Terms};
+use gpushare_proto::session::{Binding, Priority, Quota, Terms};
 use gpushare_proto::tenant::GpuInfo;
 use gpushare_proto::{Bytes, ClientId, GpuUuid, SessionId};
 use serde::{Deserialize, Serialize};
@@ -67,6 +67,9 @@ pub(crate) struct SessionEntry {
     /// if no card takes turns, or if an older daemon wrote the entry.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(crate) leads: Vec<CardLead>,
+    /// Memory limit that an administrator set last; none too if an older daemon wrote the entry.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) ceiling: Option<Quota>,
     /// Processes that entered the session with its token.
     #[serde(default, rename = "entrants")]
     pub(crate) joined: Vec<JoinedProcess>,

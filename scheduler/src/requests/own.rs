@@ -13,16 +13,16 @@ use crate::identity::PeerProcess;
 use crate::operation::{failure, plain};
 use crate::registry::Origin;
 use crate::sessions::Session;
+use crate::sessions::terms::memory_on;
 
-/// Returns the wait of a session, with the names of its own user's sessions only.
-pub(super) fn wait_of(engine: &mut Engine, id: SessionId) -> Option<OwnWait> {
+/// Returns the wait of a session, with the names of the asking user's sessions only.
+pub(super) fn wait_of(engine: &mut Engine, peer: &PeerProcess, id: SessionId) -> Option<OwnWait> {
     engine.read_pages(Some(id));
     let waiting = engine.machine.waiting(clock::monotonic(), id)?;
-    let user = engine.sessions.get(id)?.user();
+    let user = peer.principal.user();
     let is_own = |other: &SessionId| {
         let other = engine.sessions.get(*other);
-        user.as_ref()
-            .is_some_and(|user| other.and_then(Session::user).as_ref() == Some(user))
+        other.and_then(Session::user).as_ref() == Some(&user)
     };
     let holders = waiting.holders.iter().map(|&(session, _)| session);
     let first = holders.chain(waiting.ahead.iter().map(|&(session, _)| session));
@@ -95,15 +95,24 @@ fn permitted(engine: &Engine, peer: &PeerProcess, id: SessionId, quota: &Quota) 
         .sum();
     let others = all - promised(&session.terms.memory).unwrap_or(service.max_memory);
     let left = service.max_memory - others;
-    match promised(quota) {
-        Some(asked) if asked > left => denied(format!(
+    if promised(quota).is_some_and(|asked| asked > left) {
+        return denied(format!(
             "the sessions of {user} get at most {} together here, and the others have all but {left}; ask for less, \
              or end one of them first",
             service.max_memory
-        )),
-        _ => {
-            let every = quota.every.or(Some(Amount::Bytes(left)));
-            Ok(Quota { every, ..quota.clone() })
+        ));
+    }
+    let every = quota.every.or(Some(Amount::Bytes(left)));
+    let quota = Quota { every, ..quota.clone() };
+    if let Some(ceiling) = &session.ceiling {
+        let most = |gpu| memory_on(ceiling, &engine.cards, gpu).unwrap_or(Bytes::MAX);
+        let asked = |gpu| memory_on(&quota, &engine.cards, gpu).unwrap_or(Bytes::MAX);
+        if engine.cards.iter().any(|(gpu, _)| asked(gpu) > most(gpu)) {
+            return denied(format!(
+                "an administrator set the limit of session {} to {ceiling}; ask for no more than that",
+                plain(&session.name)
+            ));
         }
     }
+    Ok(quota)
 }

@@ -149,7 +149,10 @@ fn apply_change(session: &mut Session, change: &Change) -> (String, String) {
     };
     let old = words(&session.terms);
     match change {
-        Change::Memory(quota) => session.terms.memory.clone_from(quota),
+        Change::Memory(quota) => {
+            session.terms.memory.clone_from(quota);
+            session.ceiling = Some(quota.clone());
+        }
         Change::Compute(quota) => session.terms.compute.clone_from(quota),
         Change::Weight(weight) => session.terms.weight = *weight,
         Change::Priority(priority) => session.terms.priority = *priority,

@@ -104,7 +104,7 @@ fn carry_out(
         }
         TenantRequest::OwnWait => {
             let own = own_session(engine, role, peer);
-            reply = Some(TenantReply::OwnWait(own.and_then(|own| wait_of(engine, own))));
+            reply = Some(TenantReply::OwnWait(own.and_then(|own| wait_of(engine, peer, own))));
         }
         TenantRequest::Resize(ref quota) => {
             let own = own_session(engine, role, peer);

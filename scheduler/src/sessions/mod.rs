@@ -276,6 +276,7 @@ impl Sessions {
                 expires: entry.expires_unix.map(|end| clocks.end_at(end)),
                 before: entry.totals,
                 leads: entry.leads,
+                ceiling: entry.ceiling,
                 ..Session::new(entry.name, entry.terms, entry.origin, entry.oversubscribe, entry.card)
             },
         );
@@ -312,6 +313,7 @@ impl Sessions {
             expires_unix: session.expires.map(|end| end.unix),
             totals: session.before.plus(session.used),
             leads: session.leads.clone(),
+            ceiling: session.ceiling.clone(),
             joined: Vec::new(),
         })
     }

@@ -2,7 +2,7 @@
 
 use gpushare_core::Standing;
 use gpushare_proto::admin::SessionState;
-use gpushare_proto::session::{Binding, SessionPhase, Terms};
+use gpushare_proto::session::{Binding, Quota, SessionPhase, Terms};
 use gpushare_proto::{Bytes, GpuUuid, Nanos};
 
 use crate::identity::User;
@@ -24,6 +24,8 @@ pub(crate) struct Session {
     pub(crate) name: String,
     pub(crate) terms: Terms,
     pub(crate) oversubscribe: bool,
+    /// Memory limit that an administrator set last. The session's own user may only go below it.
+    pub(crate) ceiling: Option<Quota>,
     /// Card to which the session is assigned; none for any card.
     pub(crate) card: Option<GpuUuid>,
     pub(crate) origin: Origin,
@@ -57,6 +59,7 @@ impl Session {
             name,
             terms,
             oversubscribe,
+            ceiling: None,
             card,
             origin,
             bound: false,

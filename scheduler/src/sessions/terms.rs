@@ -43,9 +43,19 @@ pub(crate) fn terms_events(
 pub(crate) fn quota_events(id: SessionId, session: &Session, cards: &Cards, gpu: GpuId) -> [Event; 2] {
     let compute = compute_on(&session.terms.compute, cards, gpu);
     [
-        Event::Quota { session: id, gpu, limit: memory_on(&session.terms.memory, cards, gpu) },
+        Event::Quota { session: id, gpu, limit: memory_limit(session, cards, gpu) },
         Event::Compute { session: id, gpu, limit: compute },
     ]
+}
+
+/// Returns a session's memory limit on a card in bytes; none for no limit. The user's choice never exceeds what
+/// an administrator set, on cards either that appeared since.
+pub(crate) fn memory_limit(session: &Session, cards: &Cards, gpu: GpuId) -> Option<Bytes> {
+    let on = |quota: &Quota| memory_on(quota, cards, gpu);
+    on(&session.terms.memory)
+        .into_iter()
+        .chain(session.ceiling.as_ref().and_then(on))
+        .min()
 }
 
 /// Returns the number of bytes that a memory quota allows on a card; none for no limit.

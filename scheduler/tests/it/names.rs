@@ -12,7 +12,7 @@ fn new(name: &str, terms: Terms) -> NewSession {
     NewSession { name: Some(name.to_owned()), terms, oversubscribe: false, gpu: GpuChoice::Auto }
 }
 
-fn ask(daemon: &Daemon, request: SessionRequest) -> AdminReply {
+pub(crate) fn ask(daemon: &Daemon, request: SessionRequest) -> AdminReply {
     let mut administrator = daemon.administrator();
     administrator.say(&AdminRequest::Session(request));
     administrator.hear()

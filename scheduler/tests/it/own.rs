@@ -3,12 +3,13 @@
 use std::fs;
 
 use gpushare_proto::Bytes;
-use gpushare_proto::session::{Quota, Terms};
+use gpushare_proto::admin::{AdminReply, Change, SessionRequest};
+use gpushare_proto::session::{Amount, Quota, Terms};
 use gpushare_proto::tenant::{FailureCode, GpuChoice, NewSession, OwnWait, TenantReply, TenantRequest};
 
 use crate::deaths::holds;
-use crate::harness::{Client, Folders, eventually};
-use crate::names::made;
+use crate::harness::{Client, Daemon, Folders, eventually};
+use crate::names::{ask, made};
 use crate::processes::{TURNS, wanting};
 
 fn wish(memory: Option<Bytes>, gpu: GpuChoice) -> TenantRequest {
@@ -74,6 +75,41 @@ fn a_session_that_its_user_registered_asks_for_another_limit() {
     assert_eq!(failure.code, FailureCode::BadRequest);
     let mine = &daemon.status().sessions[0];
     assert_eq!(mine.state.terms.memory.to_string(), "50%");
+}
+
+#[test]
+fn a_user_stays_below_the_limit_that_an_administrator_set_over_a_restart_too() {
+    let folders = Folders::new();
+    let config = folders.path("config.toml");
+    fs::write(&config, "[self_service]\nmax_memory = '4GiB'").unwrap();
+    let arguments = ["--config", config.to_str().unwrap()];
+    let resize = |daemon: &Daemon, text: &str| {
+        let mut tool = daemon.tool();
+        tool.say(&TenantRequest::Resize(Quota::of_memory(text).unwrap()));
+        match tool.hear() {
+            TenantReply::Resized { new, .. } => Ok(new),
+            TenantReply::Error(failure) => Err(failure.code),
+            other => panic!("{other:?}"),
+        }
+    };
+    let denied = Err(FailureCode::Permission);
+
+    let daemon = folders.start_system(&arguments);
+    let (_, token) = daemon.register("mine", Some(Bytes::mib(512)));
+    daemon.join(Some(&token)).attach();
+    let change = Change::Memory(Quota::every(Amount::Bytes(Bytes::mib(256))));
+    let set = ask(&daemon, SessionRequest::Change { which: "mine".into(), change });
+    assert!(matches!(set, AdminReply::Changed { .. }), "{set:?}");
+    assert_eq!(resize(&daemon, "512MiB"), denied);
+    assert_eq!(resize(&daemon, "50%"), denied, "it is 512 MiB here");
+    for less in ["128MiB", "256MiB"] {
+        assert_eq!(resize(&daemon, less).as_deref(), Ok(less));
+    }
+    daemon.terminate();
+
+    let daemon = folders.start_system(&arguments);
+    daemon.join(Some(&token)).attach();
+    assert_eq!(resize(&daemon, "512MiB"), denied);
 }
 
 #[test]
