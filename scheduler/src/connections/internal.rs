@@ -38,10 +38,12 @@ impl InternalConnection {
         let events = acceptor.inbox().sender(peer.principal.clone(), connection);
         let (outbox, outgoing, closed) = Outbox::new();
         let (socket, role) = (Socket::Admin, Role::Tool);
-        events
+        // Made first: whoever stops waiting here drops it, and so closes the connection.
+        let mut opened = Self { connection, events, outgoing, closed };
+        opened
+            .events
             .send(ConnectionEvent::Opened { connection, socket, peer, role, outbox })
             .await;
-        let mut opened = Self { connection, events, outgoing, closed };
         // The engine's answer to the hello.
         opened.hear().await;
         opened

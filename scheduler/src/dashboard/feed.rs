@@ -14,7 +14,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use gpushare_proto::Nanos;
+
 use gpushare_proto::admin::{AdminReply, AdminRequest};
 use gpushare_sys::clock;
 use hyper::body::{Body, Bytes, Frame};
@@ -44,9 +44,8 @@ const LINGER: u32 = 20;
 /// Producer's end of one viewer's queue.
 #[derive(Debug)]
 struct Viewer {
-    role: Role,
-    /// Point in time since boot at which its key is over; none without a key.
-    ends: Option<Nanos>,
+    /// Rights of its key; none without a key.
+    rights: Option<Rights>,
     queue: mpsc::Sender<Bytes>,
     /// Ends the viewer's connection.
     cut: Arc<Notify>,
@@ -85,12 +84,12 @@ impl Feed {
         let places = if rights.is_some() { &self.known } else { &self.guests };
         let place = places.clone().try_acquire_owned().ok()?;
         let (queue, receiver) = mpsc::channel(QUEUE);
-        let role = rights.map_or(Role::Guest, |rights| rights.role);
+        let rights = rights.cloned();
+        let role = rights.as_ref().map_or(Role::Guest, |rights| rights.role);
         let hello = format!("event: hello\ndata: {{\"role\":\"{}\"}}\n\n", role.name());
         // The queue is empty.
         let _ = queue.try_send(hello.into());
-        let ends = rights.map(|rights| rights.ends);
-        let viewer = Viewer { role, ends, queue, cut, has_all: false };
+        let viewer = Viewer { rights, queue, cut, has_all: false };
         self.newcomers.lock().unwrap_or_else(PoisonError::into_inner).push(viewer);
         self.news.notify_one();
         Some(Stream { queue: receiver, _place: place })
@@ -155,12 +154,12 @@ fn send(model: &mut Model, viewers: &mut Vec<Viewer>) {
     let now = clock::boot();
     let mut texts: VecDeque<((bool, bool), Bytes)> = VecDeque::new();
     viewers.retain_mut(|viewer| {
-        if viewer.ends.is_some_and(|ends| ends <= now) {
+        if viewer.rights.as_ref().is_some_and(|rights| rights.are_over(now)) {
             viewer.cut.notify_one();
             return false;
         }
         // Each of the four texts is written once, for all viewers that need it.
-        let names = viewer.role > Role::Guest;
+        let names = viewer.rights.is_some();
         let form = (names, viewer.has_all);
         let known = texts.iter().find(|(known, _)| *known == form).map(|(_, text)| text.clone());
         let text = known.unwrap_or_else(|| {
@@ -210,12 +209,19 @@ impl Body for Stream {
 
 #[cfg(test)]
 mod tests {
+    use gpushare_proto::Nanos;
+
     use super::*;
 
-    fn viewer(role: Role, ends: Option<Nanos>) -> (Viewer, mpsc::Receiver<Bytes>, Arc<Notify>) {
+    fn rights(ends: Nanos) -> Rights {
+        let (ours, _theirs) = std::os::unix::net::UnixStream::pair().unwrap();
+        Rights::new(Role::Viewer, PeerProcess::of(&ours).unwrap(), ends)
+    }
+
+    fn viewer(rights: Option<Rights>) -> (Viewer, mpsc::Receiver<Bytes>, Arc<Notify>) {
         let (queue, receiver) = mpsc::channel(QUEUE);
         let cut = Arc::new(Notify::new());
-        (Viewer { role, ends, queue, cut: cut.clone(), has_all: false }, receiver, cut)
+        (Viewer { rights, queue, cut: cut.clone(), has_all: false }, receiver, cut)
     }
 
     fn complete() -> Model {
@@ -231,8 +237,8 @@ mod tests {
     #[tokio::test]
     async fn a_viewer_that_does_not_read_is_cut_and_the_others_are_not() {
         let mut model = complete();
-        let (slow, _unread, slow_cut) = viewer(Role::Guest, None);
-        let (good, mut read, good_cut) = viewer(Role::Admin, Some(Nanos::MAX));
+        let (slow, _unread, slow_cut) = viewer(None);
+        let (good, mut read, good_cut) = viewer(Some(rights(Nanos::MAX)));
         let mut viewers = vec![slow, good];
         for _ in 0..=QUEUE {
             assert_eq!(viewers.len(), 2);
@@ -246,8 +252,8 @@ mod tests {
     #[tokio::test]
     async fn a_viewer_leaves_with_its_connection_or_when_its_key_is_over() {
         let mut model = complete();
-        let (gone, receiver, _) = viewer(Role::Guest, None);
-        let (over, _receiver, cut) = viewer(Role::Viewer, Some(Nanos(1)));
+        let (gone, receiver, _) = viewer(None);
+        let (over, _receiver, cut) = viewer(Some(rights(Nanos(1))));
         drop(receiver);
         let mut viewers = vec![gone, over];
         send(&mut model, &mut viewers);
@@ -257,7 +263,7 @@ mod tests {
     #[tokio::test]
     async fn nothing_is_sent_before_there_is_a_picture() {
         let mut model = Model::new(Nanos::ZERO);
-        let (new, mut receiver, _) = viewer(Role::Guest, None);
+        let (new, mut receiver, _) = viewer(None);
         let mut viewers = vec![new];
         send(&mut model, &mut viewers);
         assert!(receiver.try_recv().is_err());
@@ -274,10 +280,7 @@ mod tests {
         let join = |rights: Option<&Rights>| feed.join(rights, Arc::default());
         let guests: Vec<Stream> = (0..VIEWERS).map(|_| join(None).unwrap()).collect();
         assert!(join(None).is_none());
-        let (ours, _theirs) = std::os::unix::net::UnixStream::pair().unwrap();
-        let peer = PeerProcess::of(&ours).unwrap();
-        let rights = Rights { role: Role::Viewer, peer, ends: Nanos::MAX };
-        let _known = join(Some(&rights)).unwrap();
+        let _known = join(Some(&rights(Nanos::MAX))).unwrap();
         drop(guests);
         assert!(join(None).is_some());
     }

@@ -8,6 +8,8 @@
 //! hashes are kept, and all of them are compared, each in constant time.
 
 use std::io;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use gpushare_proto::{Nanos, Token};
 
@@ -48,6 +50,19 @@ pub(super) struct Rights {
     pub(super) peer: PeerProcess,
     /// Point in time since boot at which the rights end.
     pub(super) ends: Nanos,
+    /// Whether they were ended before. Streams that are open under these rights look at it.
+    revoked: Arc<AtomicBool>,
+}
+
+impl Rights {
+    pub(super) fn new(role: Role, peer: PeerProcess, ends: Nanos) -> Self {
+        Self { role, peer, ends, revoked: Arc::default() }
+    }
+
+    /// Whether the rights have ended at a time since boot.
+    pub(super) fn are_over(&self, now: Nanos) -> bool {
+        self.ends <= now || self.revoked.load(Ordering::Relaxed)
+    }
 }
 
 #[derive(Debug)]
@@ -64,7 +79,7 @@ pub(super) struct Keys(Vec<Secret>);
 impl Keys {
     /// Makes a link for a process that may administrate.
     pub(super) fn issue(&mut self, role: Role, peer: PeerProcess, now: Nanos) -> io::Result<Token> {
-        self.add(true, Rights { role, peer, ends: now + LINK_LIFETIME }, now)
+        self.add(true, Rights::new(role, peer, now + LINK_LIFETIME), now)
     }
 
     /// Exchanges a link for a key with the same role; none if the link is wrong, used or over.
@@ -75,7 +90,8 @@ impl Keys {
         now: Nanos,
     ) -> io::Result<Option<(Token, Rights)>> {
         let Some(at) = self.find(link, true, now) else { return Ok(None) };
-        let rights = Rights { ends: now + lifetime, ..self.0.swap_remove(at).rights };
+        let Rights { role, peer, .. } = self.0.swap_remove(at).rights;
+        let rights = Rights::new(role, peer, now + lifetime);
         let key = self.add(false, rights.clone(), now)?;
         Ok(Some((key, rights)))
     }
@@ -88,8 +104,12 @@ impl Keys {
     /// Ends a key before its time.
     pub(super) fn revoke(&mut self, key: &Token, now: Nanos) {
         if let Some(at) = self.find(key, false, now) {
-            self.0.swap_remove(at);
+            self.end(at);
         }
+    }
+
+    fn end(&mut self, at: usize) {
+        self.0.swap_remove(at).rights.revoked.store(true, Ordering::Relaxed);
     }
 
     fn add(&mut self, is_link: bool, rights: Rights, now: Nanos) -> io::Result<Token> {
@@ -99,7 +119,7 @@ impl Keys {
         self.0.retain(|secret| secret.rights.ends > now);
         if self.0.len() >= MOST {
             let first = self.0.iter().enumerate().min_by_key(|(_, secret)| secret.rights.ends);
-            first.map(|(at, _)| at).map(|at| self.0.swap_remove(at));
+            first.map(|(at, _)| at).into_iter().for_each(|at| self.end(at));
         }
         self.0.push(Secret { hash: TokenHash::of(&token), is_link, rights });
         Ok(token)

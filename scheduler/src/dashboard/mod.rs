@@ -7,7 +7,8 @@
 //!                                           the daemon's task
 //! ```
 //!
-//! The page has a thread with an event loop of its own. Without a key it shows no names and changes nothing.
+//! The page has a thread with an event loop of its own. Without a key it shows no names and changes nothing. At
+//! an address that was not configured it shows nothing at all then.
 //! docs/threat-model.md says what it withstands.
 
 mod control;
@@ -137,6 +138,7 @@ impl Dashboard {
             source,
             keys: keys.clone(),
             feed: Feed::new(),
+            guests: settings.address.is_some(),
             hosts: settings.hosts.clone(),
             lifetime: settings.lifetime,
             refusals: Mutex::default(),

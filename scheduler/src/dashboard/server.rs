@@ -91,6 +91,8 @@ pub(super) struct Server {
     pub(super) source: Source,
     pub(super) keys: Arc<Mutex<Keys>>,
     pub(super) feed: Feed,
+    /// Whether browsers without a key may look.
+    pub(super) guests: bool,
     /// Names of hosts by which browsers may ask.
     pub(super) hosts: Vec<String>,
     /// Duration for which a key is valid.
@@ -217,6 +219,12 @@ impl Server {
         match path {
             "/api/events" if method == Method::GET => {
                 let rights = self.rights(request.headers())?;
+                if rights.is_none() && !self.guests {
+                    return Err(Refusal::new(
+                        StatusCode::UNAUTHORIZED,
+                        "this page needs a link; run `gpushare-ctl dashboard`",
+                    ));
+                }
                 let stream = self.feed.join(rights.as_ref(), cut.clone()).ok_or_else(|| {
                     Refusal::new(
                         StatusCode::SERVICE_UNAVAILABLE,
@@ -238,7 +246,7 @@ impl Server {
                 }
                 Ok(respond(JSON, "{}"))
             }
-            "/api/change" if method == Method::POST => self.change(request).await,
+            "/api/change" if method == Method::POST => self.change(request, rank).await,
             "/api/events" | "/api/key" | "/api/end" | "/api/change" => Err(wrong_method()),
             _ => Err(Refusal::new(StatusCode::NOT_FOUND, "there is no such page; open /")),
         }
@@ -276,8 +284,9 @@ impl Server {
         Ok(json(&KeyView { key: key.to_hex(), role: rights.role.name() }))
     }
 
-    async fn change(&self, request: Request<Incoming>) -> Result<Answer, Refusal> {
+    async fn change(&self, request: Request<Incoming>, rank: &Rank) -> Result<Answer, Refusal> {
         let rights = self.rights(request.headers())?.ok_or_else(wrong_key)?;
+        rank.known();
         if rights.role < Role::Admin {
             let sentence =
                 "this key may look and not change; run `gpushare-ctl dashboard` without --read-only";

@@ -98,9 +98,13 @@ async function listen() {
   aborter = new AbortController();
   const answer = await fetch("/api/events", { headers: headers(), signal: aborter.signal, cache: "no-store" });
   if (answer.status === 401) {
+    const hadKey = sessionStorage.getItem(KEY) !== null;
     sessionStorage.removeItem(KEY);
     notice((await answer.text()).trim());
-    return;
+    if (hadKey) return;
+    // A new link comes with another address, which loads the page again.
+    connection("lost", "not connected");
+    await new Promise(() => {});
   }
   if (!answer.ok) throw new Error((await answer.text()).trim());
   const reader = answer.body.pipeThrough(new TextDecoderStream()).getReader();
@@ -134,6 +138,8 @@ async function run() {
     await new Promise((done) => setTimeout(done, pause * 1000));
   }
 }
+
+addEventListener("hashchange", () => location.reload());
 
 setInterval(() => {
   if (aborter && performance.now() - state.heardAt > SILENCE_MS) aborter.abort(new Error("no news"));

@@ -3,7 +3,7 @@ use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
 
 use gpushare_proto::GpuUuid;
-use gpushare_proto::session::{Binding, Terms};
+use gpushare_proto::session::{Amount, Binding, Quota, Terms};
 
 use super::*;
 use crate::identity::{ImplicitKey, ProcessId, Scope};
@@ -22,6 +22,7 @@ fn entry(number: u64) -> SessionEntry {
         expires_unix: None,
         totals: Figures { held: Nanos(5), ..Figures::default() },
         leads: vec![CardLead { card: GpuUuid::gpu([3; 16]), lead_ns: -5 }],
+        ceiling: Some(Quota::every(Amount::Bytes(Bytes::gib(1)))),
         joined: vec![],
     }
 }
