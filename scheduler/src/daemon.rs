@@ -117,9 +117,9 @@ async fn serve(
     engine.lost_log_lines = lost;
     engine.reader = Some(reader);
     engine.metrics = metrics
-        .map(|address| metrics::start(address, names, requests.clone()))
+        .map(|address| metrics::start(address, names, requests))
         .unwrap_or_default();
-    let source = Source { acceptor: acceptor.clone(), pictures: requests, started: engine.started };
+    let source = Source { acceptor: acceptor.clone(), started: engine.started };
     engine.dashboard = Dashboard::new(source, &engine.settings.dashboard);
     let Sockets { tenant, admin } = folder.listen()?;
     let mut writer = Writer::start(store, stored).map_err(failed("start a thread for its registry"))?;

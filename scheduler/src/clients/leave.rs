@@ -189,7 +189,7 @@ pub(crate) fn forget_session(engine: &mut Engine, id: SessionId, session: &Sessi
     engine.refusals.forget(id);
     engine.audit.forget(id, session);
     usage::count_last(engine, id, session);
-    engine.metrics.keep_last(id, session, &engine.machine);
+    engine.metrics.keep_last(id, &session.name, &engine.machine);
     engine.followers.forget_session(id);
     engine.feed(Event::SessionClosed { session: id });
     engine.persistence.session_changed(id);

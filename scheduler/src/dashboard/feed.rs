@@ -1,26 +1,22 @@
-//! Producer of the page's events: one watch of the engine for all viewers, and only while there are any.
+//! Producer of the page's events: one connection to the engine for all viewers, and only while there are any.
 //!
 //! ```text
-//!   engine ─▶ watch, increments ─┐                          ┌─▶ queue of a viewer ─▶ its connection
-//!   engine ─▶ picture, each second ─▶ model ─▶ one text a tick ─▶ queue of a viewer ─▶ its connection
+//!   engine ─▶ increments, events of a watch ─▶ model ─▶ one text a tick ─▶ queue of a viewer ─▶ its connection
 //! ```
 //!
 //! A viewer is disconnected when its queue is full or its key is over. The engine never waits for one.
 
 use std::collections::VecDeque;
-use std::future::pending;
-use std::pin::{Pin, pin};
+use std::pin::Pin;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll};
-use std::time::Duration;
-
 
 use gpushare_proto::admin::{AdminReply, AdminRequest};
 use gpushare_sys::clock;
 use hyper::body::{Body, Bytes, Frame};
 use tokio::sync::mpsc::error::TrySendError;
-use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, mpsc, oneshot};
-use tokio::time::{MissedTickBehavior, interval, sleep, timeout};
+use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, mpsc};
+use tokio::time::{MissedTickBehavior, interval};
 
 use super::Source;
 use super::keys::{Rights, Role};
@@ -28,16 +24,11 @@ use super::lanes::TICK;
 use super::model::Model;
 use crate::connections::InternalConnection;
 use crate::identity::PeerProcess;
-use crate::metrics::Picture;
 
 /// Number of messages that wait for a slow viewer: those of a quarter of a minute.
 const QUEUE: usize = 60;
 /// Largest number of viewers without a key, and the same of viewers with one.
 const VIEWERS: usize = 16;
-/// Interval of the pictures of all figures.
-const PICTURES: Duration = Duration::from_secs(1);
-/// Longest wait for a picture.
-const PATIENCE: Duration = Duration::from_secs(5);
 /// Number of ticks for which the watch goes on after the last viewer has left.
 const LINGER: u32 = 20;
 
@@ -117,9 +108,8 @@ impl Feed {
     async fn watch(&self, source: &Source, own: PeerProcess, viewers: &mut Vec<Viewer>) {
         let mut connection = InternalConnection::open(&source.acceptor, own).await;
         connection.ask(AdminRequest::Watch).await;
+        connection.ask(AdminRequest::Follow).await;
         let mut model = Model::new(source.uptime());
-        let (pictures, mut pictured) = mpsc::channel(1);
-        let mut pictures = pin!(draw_pictures(source, pictures));
         let mut tick = interval(TICK.into());
         tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let mut empty = 0;
@@ -127,11 +117,10 @@ impl Feed {
             tokio::select! {
                 reply = connection.hear() => match reply {
                     Some(AdminReply::Events(events)) => events.iter().for_each(|event| model.apply(event)),
+                    Some(AdminReply::Increments(increments)) => model.follow(&increments),
                     Some(_) => {}
                     None => return,
                 },
-                () = &mut pictures => return,
-                Some(picture) = pictured.recv() => model.update(&picture),
                 _ = tick.tick() => {
                     viewers.extend(self.newcomers());
                     model.pass(source.uptime());
@@ -180,21 +169,6 @@ fn send(model: &mut Model, viewers: &mut Vec<Viewer>) {
     model.sent();
 }
 
-/// Asks the engine for a picture each second. Ends if the engine has ended.
-async fn draw_pictures(source: &Source, pictures: mpsc::Sender<Picture>) {
-    loop {
-        let (answer, answered) = oneshot::channel();
-        if source.pictures.send(answer).await.is_err() {
-            return pending().await;
-        }
-        // A picture that does not come is asked for again.
-        if let Ok(Ok(picture)) = timeout(PATIENCE, answered).await {
-            let _ = pictures.send(picture).await;
-        }
-        sleep(PICTURES).await;
-    }
-}
-
 impl Body for Stream {
     type Data = Bytes;
     type Error = std::convert::Infallible;
@@ -209,7 +183,11 @@ impl Body for Stream {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use gpushare_proto::Nanos;
+    use gpushare_proto::follow::Increments;
+    use tokio::time::timeout;
 
     use super::*;
 
@@ -226,7 +204,7 @@ mod tests {
 
     fn complete() -> Model {
         let mut model = Model::new(Nanos::ZERO);
-        model.update(&Picture::default());
+        model.follow(&Increments { whole: true, ..Increments::default() });
         model
     }
 
@@ -261,13 +239,13 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn nothing_is_sent_before_there_is_a_picture() {
+    async fn nothing_is_sent_before_the_state_is_whole() {
         let mut model = Model::new(Nanos::ZERO);
         let (new, mut receiver, _) = viewer(None);
         let mut viewers = vec![new];
         send(&mut model, &mut viewers);
         assert!(receiver.try_recv().is_err());
-        model.update(&Picture::default());
+        model.follow(&Increments { whole: true, ..Increments::default() });
         send(&mut model, &mut viewers);
         assert!(receiver.try_recv().unwrap().starts_with(b"data: {\"kind\":\"full\""));
         send(&mut model, &mut viewers);

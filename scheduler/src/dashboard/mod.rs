@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   browser ─▶ page's thread: guard ─▶ keys ─▶ files, events, changes
-//!                                              ▲   │ a watch, pictures, requests of administrators
+//!                                              ▲   │ a watch, increments, requests of administrators
 //!                               model ─ feed ──╯   ▼
 //!                                           the daemon's task
 //! ```
@@ -28,14 +28,13 @@ use gpushare_proto::admin::AdminReply;
 use gpushare_proto::tenant::{Failure, FailureCode};
 use gpushare_proto::{Nanos, Token};
 use gpushare_sys::clock;
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::oneshot;
 use tracing::{info, warn};
 
 use crate::args::ServedAt;
 use crate::config::DashboardSettings;
 use crate::connections::Acceptor;
 use crate::identity::PeerProcess;
-use crate::metrics::PictureRequest;
 use crate::operation::failure;
 use feed::Feed;
 use keys::{Keys, LINK_LIFETIME, Role};
@@ -51,7 +50,6 @@ const NICENESS: i32 = 5;
 #[derive(Clone, Debug)]
 pub(crate) struct Source {
     pub(crate) acceptor: Arc<Acceptor>,
-    pub(crate) pictures: mpsc::Sender<PictureRequest>,
     /// Point in monotonic time at which the daemon started.
     pub(crate) started: Nanos,
 }

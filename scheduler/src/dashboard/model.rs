@@ -1,8 +1,8 @@
-//! State that the page shows, from the events of a watch and a picture each second, and its JSON.
+//! State that the page shows, from the increments for followers and the events of a watch, and its JSON.
 //!
 //! ```text
-//!   WatchEvent ─┐             ┌─ full: all rows and runs, for a new viewer
-//!   Picture ────┴─▶ rows ─▶ changes ─ more: changed rows, new runs and sessions that are gone, once a tick
+//!   Increments, each second ─▶ rows ───────┐             ┌─ full: all rows and runs, for a new viewer
+//!   WatchEvent ─▶ turns, waits, handoffs ──┴─▶ changes ──┴─ more: changed rows, new runs and ended sessions
 //! ```
 //!
 //! Each message has two forms, with and without what only viewers with a key may see.
@@ -10,19 +10,19 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use gpushare_proto::admin::{Mode, WatchEvent, WatchEventKind};
+use gpushare_proto::follow::{
+    CardFacts, CardFigures, Increment, Increments, LockState, SessionFacts, SessionFigures,
+};
 use gpushare_proto::session::{Priority, SessionPhase};
 use gpushare_proto::{Bytes, GpuId, GpuUuid, Nanos, SessionId};
 use serde::Serialize;
 
 use super::lanes::{Lane, Run, State, TICK, WINDOW};
-use crate::metrics::{CardPicture, Picture, SessionPicture};
 
 /// Number of waits and of handoffs of a card of which percentiles are computed.
 const OF_CARD: usize = 512;
 /// Number of waits of a session of which percentiles are computed.
 const OF_SESSION: usize = 64;
-/// Largest number of sessions of a queue that are sent.
-const QUEUE: usize = 32;
 /// Time after the end of a tick in which its last events still arrive.
 const LAG: Nanos = Nanos::from_millis(60);
 
@@ -66,8 +66,8 @@ struct CardRow {
     allocated: Bytes,
     mode: Mode,
     reason: String,
-    holders: usize,
-    waiters: usize,
+    holders: u32,
+    waiters: u32,
     /// First sessions of the queue.
     queue: Vec<SessionId>,
     handoffs: u64,
@@ -78,7 +78,8 @@ struct CardRow {
 
 #[derive(Debug, Default)]
 struct Card {
-    row: Option<CardRow>,
+    facts: Option<CardFacts>,
+    figures: Option<CardFigures>,
     waits: Samples<OF_CARD>,
     handoffs: Samples<OF_CARD>,
 }
@@ -124,7 +125,7 @@ pub(super) struct Model {
     tick: u64,
     /// Sessions with an event in this tick, or with mixed shares in the last one.
     stirred: BTreeSet<SessionId>,
-    has_picture: bool,
+    has_whole: bool,
     changes: Changes,
 }
 
@@ -145,14 +146,14 @@ enum Message<'a> {
         tick: u64,
         tick_ms: u64,
         window: u64,
-        cards: Vec<&'a CardRow>,
+        cards: Vec<CardRow>,
         sessions: Vec<SessionRow>,
         runs: Vec<(SessionId, Vec<Run>)>,
     },
     More {
         tick: u64,
         #[serde(skip_serializing_if = "Vec::is_empty")]
-        cards: Vec<&'a CardRow>,
+        cards: Vec<CardRow>,
         #[serde(skip_serializing_if = "Vec::is_empty")]
         sessions: Vec<SessionRow>,
         #[serde(skip_serializing_if = "<[_]>::is_empty")]
@@ -170,25 +171,21 @@ impl Model {
             sessions: BTreeMap::new(),
             tick: now.0 / TICK.0,
             stirred: BTreeSet::new(),
-            has_picture: false,
+            has_whole: false,
             changes: Changes::default(),
         }
     }
 
-    /// Whether the figures of a picture are known, so that a new viewer sees a whole page.
+    /// Whether all rows are known, so that a new viewer sees a whole page.
     pub(super) fn is_complete(&self) -> bool {
-        self.has_picture
+        self.has_whole
     }
 
     pub(super) fn apply(&mut self, event: &WatchEvent) {
         self.close_until(event.at_ns);
         match &event.what {
             WatchEventKind::SessionBegan { session, name } => {
-                self.sessions.entry(*session).or_insert_with(|| Session::new(*session, name));
-                self.changes.sessions.insert(*session);
-            }
-            WatchEventKind::SessionRenamed { session, name } => {
-                self.change(*session, |known| known.row.name = Some(name.clone()));
+                self.session(*session).name = Some(name.clone());
             }
             WatchEventKind::SessionEnded { session } => self.end(*session),
             WatchEventKind::Turned { session, to } => {
@@ -202,10 +199,6 @@ impl Model {
                     known.row.stuck = false;
                 });
             }
-            WatchEventKind::Stuck { session, .. } => self.change(*session, |known| known.row.stuck = true),
-            WatchEventKind::Allocated { session, gpu, bytes } => {
-                self.change(*session, |known| known.row.allocated(*gpu, *bytes));
-            }
             WatchEventKind::Granted { session, waited_ns, .. } => {
                 self.change(*session, |known| {
                     known.row.turns += 1;
@@ -216,36 +209,23 @@ impl Model {
             WatchEventKind::Entered { session, handoff_ns } => {
                 self.sample(*session, |card| card.handoffs.add(*handoff_ns));
             }
-            WatchEventKind::ModeChanged { gpu, mode, reason } => {
-                if let Some(row) = self.cards.get_mut(gpu).and_then(|card| card.row.as_mut()) {
-                    (row.mode, row.reason) = (*mode, reason.clone());
-                    self.changes.cards.insert(*gpu);
-                }
-            }
             _ => {}
         }
     }
 
-    /// Takes the figures of a picture, whose sessions are known from events.
-    pub(super) fn update(&mut self, picture: &Picture) {
-        self.has_picture = true;
-        for picture in &picture.cards {
-            let gpu = picture.state.gpu;
-            let card = self.cards.entry(gpu).or_default();
-            let row = CardRow::of(picture, card);
-            if card.row.as_ref() != Some(&row) {
-                card.row = Some(row);
-                self.changes.cards.insert(gpu);
+    /// Takes what changed in the rows.
+    pub(super) fn follow(&mut self, increments: &Increments) {
+        for change in &increments.changes {
+            match change {
+                Increment::Card(facts) => self.card(facts.gpu).facts = Some(facts.clone()),
+                Increment::CardFigures(figures) => self.card(figures.gpu).figures = Some(figures.clone()),
+                Increment::Session(facts) => self.session(facts.session).take_facts(facts),
+                Increment::SessionFigures(figures) => self.session(figures.session).take_figures(figures),
+                Increment::SessionEnded { session } => self.end(*session),
+                Increment::Daemon(_) | Increment::Sensors(_) | Increment::Granted { .. } => {}
             }
         }
-        for picture in picture.sessions.iter().take(picture.living) {
-            let id = picture.state.session;
-            if let Some(session) = self.sessions.get_mut(&id)
-                && session.update(picture)
-            {
-                self.changes.sessions.insert(id);
-            }
-        }
+        self.has_whole |= increments.whole;
     }
 
     /// Ends the ticks whose last events must have arrived by `now`.
@@ -260,7 +240,7 @@ impl Model {
             tick: self.tick,
             tick_ms: TICK.0 / 1_000_000,
             window: WINDOW,
-            cards: self.cards.values().filter_map(|card| card.row.as_ref()).collect(),
+            cards: self.cards.values().filter_map(Card::shown).collect(),
             sessions: self.sessions.values().map(|session| session.shown(names)).collect(),
             runs: self.sessions.iter().map(|(id, session)| (*id, session.lane.runs())).collect(),
         })
@@ -272,7 +252,7 @@ impl Model {
         let shown = |id| self.sessions.get(id).map(|session| session.shown(names));
         text(&Message::More {
             tick: self.tick,
-            cards: cards.iter().filter_map(|gpu| self.cards.get(gpu)?.row.as_ref()).collect(),
+            cards: cards.iter().filter_map(|gpu| self.cards.get(gpu)?.shown()).collect(),
             sessions: sessions.iter().filter_map(shown).collect(),
             gone,
             runs,
@@ -282,6 +262,18 @@ impl Model {
     /// Forgets the changes, which were sent.
     pub(super) fn sent(&mut self) {
         self.changes = Changes::default();
+    }
+
+    /// Returns a card, which changes.
+    fn card(&mut self, gpu: GpuId) -> &mut Card {
+        self.changes.cards.insert(gpu);
+        self.cards.entry(gpu).or_default()
+    }
+
+    /// Returns the row of a session, which changes. A new one is added.
+    fn session(&mut self, id: SessionId) -> &mut SessionRow {
+        self.changes.sessions.insert(id);
+        &mut self.sessions.entry(id).or_insert_with(|| Session::new(id)).row
     }
 
     fn end(&mut self, id: SessionId) {
@@ -327,11 +319,11 @@ impl Model {
 }
 
 impl Session {
-    fn new(id: SessionId, name: &str) -> Self {
+    fn new(id: SessionId) -> Self {
         Self {
             row: SessionRow {
                 id,
-                name: Some(name.to_owned()),
+                name: None,
                 state: State::Idle,
                 since_ms: 0,
                 stuck: false,
@@ -349,23 +341,6 @@ impl Session {
         }
     }
 
-    /// Takes the figures of a picture. Returns whether one changed.
-    fn update(&mut self, SessionPicture { state, weight, priority, phase, .. }: &SessionPicture) -> bool {
-        let memory = state.gpus.iter().map(|on| OnCard(on.gpu, on.allocated_bytes, on.limit_bytes));
-        let row = SessionRow {
-            memory: memory.collect(),
-            weight: *weight,
-            priority: *priority,
-            phase: phase_name(*phase),
-            processes: state.clients.len(),
-            refusals: state.refusals,
-            ..self.row.clone()
-        };
-        let is_new = row != self.row;
-        self.row = row;
-        is_new
-    }
-
     fn shown(&self, names: bool) -> SessionRow {
         debug_assert_eq!(self.lane.state(), self.row.state);
         let name = if names { self.row.name.clone() } else { None };
@@ -374,33 +349,45 @@ impl Session {
 }
 
 impl SessionRow {
-    fn allocated(&mut self, gpu: GpuId, bytes: Bytes) {
-        match self.memory.iter_mut().find(|on| on.0 == gpu) {
-            Some(on) => on.1 = bytes,
-            None => self.memory.push(OnCard(gpu, bytes, None)),
-        }
+    fn take_facts(&mut self, facts: &SessionFacts) {
+        self.name = Some(facts.name.clone());
+        self.weight = facts.weight;
+        self.priority = facts.priority;
+        self.phase = phase_name(facts.phase);
+        self.processes = facts.pids.len();
+    }
+
+    fn take_figures(&mut self, figures: &SessionFigures) {
+        let memory = figures
+            .memory
+            .iter()
+            .map(|on| OnCard(on.gpu, on.allocated_bytes, on.limit_bytes));
+        self.memory = memory.collect();
+        self.refusals = figures.refusals;
+        self.stuck = figures.lock == LockState::Stuck;
     }
 }
 
-impl CardRow {
-    fn of(CardPicture { info, state }: &CardPicture, card: &Card) -> Self {
-        Self {
-            gpu: state.gpu,
-            uuid: info.uuid,
-            name: info.name.clone(),
-            total: state.total_bytes,
-            capacity: state.capacity_bytes,
-            allocated: state.allocated_bytes,
-            mode: state.mode,
-            reason: state.reason.clone(),
-            holders: state.holders.len(),
-            waiters: state.queue.len(),
-            queue: state.queue.iter().copied().take(QUEUE).collect(),
-            handoffs: state.handoffs,
-            quantum_ms: milliseconds(state.quantum_ns),
-            wait: card.waits.percentiles(),
-            handoff: card.handoffs.percentiles(),
-        }
+impl Card {
+    fn shown(&self) -> Option<CardRow> {
+        let (facts, figures) = (self.facts.as_ref()?, self.figures.as_ref()?);
+        Some(CardRow {
+            gpu: facts.gpu,
+            uuid: facts.uuid,
+            name: facts.name.clone(),
+            total: facts.total_bytes,
+            capacity: figures.capacity_bytes,
+            allocated: figures.allocated_bytes,
+            mode: figures.mode,
+            reason: figures.reason.clone(),
+            holders: figures.holding,
+            waiters: figures.waiting,
+            queue: figures.queue.clone(),
+            handoffs: figures.handoffs,
+            quantum_ms: milliseconds(figures.quantum_ns),
+            wait: self.waits.percentiles(),
+            handoff: self.handoffs.percentiles(),
+        })
     }
 }
 

@@ -37,7 +37,6 @@ use tokio::sync::{mpsc, oneshot};
 use tracing::{info, warn};
 
 use crate::cards::Cards;
-use crate::sessions::Session;
 use cache::Cache;
 use sensors::Sensors;
 
@@ -112,10 +111,10 @@ impl Metrics {
     }
 
     /// Keeps the last figures of an ending session for some minutes.
-    pub(crate) fn keep_last(&mut self, id: SessionId, session: &Session, core: &Core) {
+    pub(crate) fn keep_last(&mut self, session: SessionId, name: &str, core: &Core) {
         let now = clock::monotonic();
-        if let (Some(observer), Some(state)) = (&mut self.0, core.session_snapshot(now, id)) {
-            observer.ended.add(now, SessionPicture::new(session, state));
+        if let (Some(observer), Some(state)) = (&mut self.0, core.session_snapshot(now, session)) {
+            observer.ended.add(now, SessionPicture { name: name.to_owned(), state });
         }
     }
 

@@ -5,11 +5,7 @@ use std::collections::VecDeque;
 
 use gpushare_core::snapshot::{GpuSnapshot, SessionSnapshot};
 use gpushare_proto::Nanos;
-use gpushare_proto::session::{Priority, SessionPhase};
 use gpushare_proto::tenant::GpuInfo;
-use gpushare_sys::clock;
-
-use crate::sessions::Session;
 
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Picture {
@@ -44,22 +40,6 @@ pub(crate) struct CardPicture {
 pub(crate) struct SessionPicture {
     pub(crate) name: String,
     pub(crate) state: SessionSnapshot,
-    pub(crate) weight: u32,
-    pub(crate) priority: Priority,
-    pub(crate) phase: SessionPhase,
-}
-
-impl SessionPicture {
-    pub(crate) fn new(session: &Session, state: SessionSnapshot) -> Self {
-        let Session { name, terms, .. } = session;
-        Self {
-            name: name.clone(),
-            state,
-            weight: terms.weight,
-            priority: terms.priority,
-            phase: session.phase(clock::boot()),
-        }
-    }
 }
 
 /// Duration for which the last figures of an ended session are shown.

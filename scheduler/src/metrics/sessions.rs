@@ -88,7 +88,6 @@ pub(super) mod tests {
     use gpushare_core::snapshot::SessionSnapshot;
     use gpushare_proto::SessionId;
     use gpushare_proto::admin::LockView;
-    use gpushare_proto::session::{DEFAULT_WEIGHT, Priority, SessionPhase};
 
     use super::*;
 
@@ -96,9 +95,6 @@ pub(super) mod tests {
     pub(in crate::metrics) fn session(id: u64) -> SessionPicture {
         SessionPicture {
             name: format!("session-{id}"),
-            weight: DEFAULT_WEIGHT,
-            priority: Priority::Normal,
-            phase: SessionPhase::Good,
             state: SessionSnapshot {
                 session: SessionId(id),
                 memory_limit_bytes: Some(Bytes::gib(4)),

@@ -25,10 +25,7 @@ pub(crate) fn draw(engine: &mut Engine) {
         sketch.next = SessionId(id.0.saturating_add(1));
         if let Some(mut state) = engine.machine.session_snapshot(clock::monotonic(), id) {
             engine.clients.update_allocated(&mut state);
-            let session = engine.sessions.get(id);
-            sketch
-                .sessions
-                .extend(session.map(|session| SessionPicture::new(session, state)));
+            sketch.sessions.push(SessionPicture { name: engine.sessions.name(id), state });
         }
     }
     if ids.len() < SLICE {
