@@ -72,7 +72,7 @@ struct Viewer {
     reader: JoinHandle<anyhow::Result<Seen>>,
 }
 
-/// What a viewer got after the whole state.
+/// Messages and changes that a viewer got after the whole state.
 #[derive(Clone, Copy, Default)]
 struct Seen {
     messages: usize,

@@ -3,26 +3,26 @@
 //! Every line of the help that starts with `gpushare-ctl` is an example; a test parses it.
 
 mod jupyter;
+mod run;
 mod sessions;
+mod set;
 mod terms;
 mod usage;
 mod values;
 
 use std::ffi::OsString;
 use std::path::PathBuf;
-use std::str::FromStr;
 
 use clap::{Args, CommandFactory as _, Parser, Subcommand};
-use gpushare_proto::admin::Mode;
-use gpushare_proto::session::Priority;
-use gpushare_proto::tenant::GpuChoice;
-use gpushare_proto::{Backend, Nanos};
+use gpushare_proto::Nanos;
 
 pub(crate) use self::jupyter::{InstallArgs, JupyterCommand};
+pub(crate) use self::run::{EnvArgs, RunArgs, Shell};
 pub(crate) use self::sessions::{CreateArgs, SessionCommand, TokenArgs, Which};
+pub(crate) use self::set::{Change, ChangeSession, ChangeWeight, SetArgs, SetCommand};
 pub(crate) use self::terms::{ComputeLimit, EnvironmentError, MemoryLimit, TermsArgs};
 pub(crate) use self::usage::parse;
-pub(crate) use self::values::{Auto, Capacity, ManagedLimit, NoneOr, Quantum, Reserve, Share, Since, Target};
+pub(crate) use self::values::{Auto, NoneOr, Quantum, Since};
 
 /// Shares NVIDIA GPUs between processes: each sees the memory of the whole card, and processes take turns
 /// only when their memory together does not fit.
@@ -95,99 +95,6 @@ pub(crate) fn visible() -> clap::Command {
         .subcommand_required(true);
     let commands = all.get_subcommands().filter(|command| !command.is_hide_set());
     root.args(all.get_arguments()).subcommands(commands)
-}
-
-/// Run a program that shares its GPUs
-///
-/// Registers a session with the daemon and becomes the program: same pid, same signals, same exit code. The program's
-/// children join the session. The session ends with its last process that uses CUDA, or with the program if no process
-/// does. So a child in the background must make its first CUDA call before the program ends. If no daemon runs, your
-/// own is started. It ends after ten idle minutes and leaves its log, scheduler.log, in its folder.
-#[derive(Debug, Args)]
-#[command(after_long_help = "\
-Examples:
-  gpushare-ctl run -- python train.py
-  gpushare-ctl run --memory 8GiB --name train -- python train.py --epochs 3
-  gpushare-ctl run --gpu 1 -- ./simulate
-  gpushare-ctl run --backend native -- mpirun ./with-ipc
-  gpushare-ctl run --oversubscribe -- ./larger-than-the-card
-  gpushare-ctl run --session team-a -- python train.py
-  gpushare-ctl run --dry-run --memory 8GiB -- python train.py
-  gpushare-ctl run --dry-run --json --session team-a
-
-With --dry-run: 0 it would run beside the others, 1 it would take turns, 125 it would be refused.
-Exit codes: 125 gpushare failed (also usage, also no daemon), 126 the program is not executable, \
-127 it is not found; anything else is the program's own.")]
-pub(crate) struct RunArgs {
-    #[command(flatten)]
-    pub(crate) terms: TermsArgs,
-    /// Join an existing session: its name, or the file with its token
-    #[arg(long, value_name = "NAME-OR-FILE", conflicts_with_all = ["memory", "compute", "weight", "priority", "ttl", "labels", "name", "oversubscribe"])]
-    pub(crate) session: Option<String>,
-    /// Name of the session in `status` and logs; the daemon chooses one if this is missing or is the name of an
-    /// administrator's session
-    #[arg(long)]
-    pub(crate) name: Option<String>,
-    /// Card to use: `auto` for the least loaded one, its number in `status`, or its UUID (`GPU-…`, `MIG-…`) or a prefix
-    /// of it
-    #[arg(long, value_name = "GPU", default_value = "auto")]
-    pub(crate) gpu: GpuChoice,
-    /// Allow the session more memory than the card's capacity
-    #[arg(long)]
-    pub(crate) oversubscribe: bool,
-    /// Kind of the program's memory: `managed` can move out of the card; `native` stays on it, for programs that share
-    /// memory with other processes or devices (IPC, RDMA) [default: managed, or GPUSHARE_BACKEND]
-    #[arg(long, value_name = "BACKEND")]
-    pub(crate) backend: Option<Backend>,
-    /// Print whether the program would fit beside the others and how long it may wait for a turn, without starting it
-    #[arg(long)]
-    pub(crate) dry_run: bool,
-    /// With --dry-run: print one JSON document (bytes and nanoseconds as numbers), `null` without a daemon
-    #[arg(long, requires = "dry_run")]
-    pub(crate) json: bool,
-    /// Program and its arguments, after `--`
-    #[arg(required_unless_present = "dry_run", trailing_var_arg = true, value_name = "CMD")]
-    pub(crate) command: Vec<OsString>,
-}
-
-/// Print shell exports with which every program that the shell starts shares its GPUs
-///
-/// All processes that the shell starts belong to one session: that of --session, else one that the daemon makes for
-/// the shell. Without --session, a token in the shell's environment is removed. PATH, LD_PRELOAD and LD_LIBRARY_PATH
-/// keep their entries; no entry appears twice.
-#[derive(Debug, Args)]
-#[command(after_long_help = "\
-Examples:
-  gpushare-ctl env
-  gpushare-ctl env --session team-a --append
-  gpushare-ctl env --shell fish
-
-In a shell: eval \"$(gpushare-ctl env --session team-a)\"")]
-pub(crate) struct EnvArgs {
-    /// Session of the programs that the shell starts: its name, or the file with its token
-    #[arg(long, value_name = "NAME-OR-FILE")]
-    pub(crate) session: Option<String>,
-    /// Put gpushare's entries last in the lists, not first
-    #[arg(long)]
-    pub(crate) append: bool,
-    /// Kind of the programs' memory, like `run --backend`
-    #[arg(long, value_name = "BACKEND")]
-    pub(crate) backend: Option<Backend>,
-    /// Syntax of the exports
-    #[arg(long, value_enum, default_value_t = Shell::Sh)]
-    pub(crate) shell: Shell,
-    /// Print one JSON document
-    #[arg(long)]
-    pub(crate) json: bool,
-}
-
-/// A kind of shell.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
-pub(crate) enum Shell {
-    /// sh, bash, zsh, dash
-    Sh,
-    /// fish
-    Fish,
 }
 
 /// Print the completions of a shell
@@ -461,106 +368,10 @@ pub(crate) struct DoctorArgs {
     pub(crate) root: PathBuf,
 }
 
-/// Change a setting of the running daemon
-///
-/// The change lasts until the daemon ends or reads its configuration file again (`reload`). To make it permanent, put
-/// it into that file. `auto` clears a fixed value.
-#[derive(Debug, Args)]
-#[command(
-    arg_required_else_help = false,
-    after_long_help = "\
-Examples:
-  gpushare-ctl set quantum 100ms --gpu 0
-  gpushare-ctl set quantum auto
-  gpushare-ctl set mode serialized
-  gpushare-ctl set capacity 4GiB --gpu 0
-  gpushare-ctl set managed-limit 10GiB
-  gpushare-ctl set context-reserve 300MiB
-  gpushare-ctl set epsilon 2.5%
-  gpushare-ctl set window-target 5ms --gpu 0
-  gpushare-ctl set memory 4GiB --session train
-  gpushare-ctl set weight 200 --session train
-  gpushare-ctl set weight 300 --user ana
-  gpushare-ctl set priority low --session train --json"
-)]
-pub(crate) struct SetArgs {
-    #[command(subcommand)]
-    pub(crate) command: SetCommand,
-    /// Print one JSON document: `key`, `gpu` (null for all cards) or `session`, `old` and `new`
-    #[arg(long, global = true)]
-    pub(crate) json: bool,
-}
-
-/// Setting to change.
-#[derive(Debug, Subcommand)]
-pub(crate) enum SetCommand {
-    /// Length of a turn, like 100ms, or `auto` (from the cost of a handoff)
-    Quantum(Change<Auto<Quantum>>),
-    /// Mode of sharing: `parallel`, `time-sliced`, `serialized`, or `auto` (by memory, weights and limits)
-    Mode(Change<Auto<Mode>>),
-    /// Bytes that may be resident on the card at the same time, like 4GiB, or `auto` (its memory less the reserve)
-    Capacity(Change<Auto<Capacity>>),
-    /// Limit on the managed memory of all sessions together, like 10GiB
-    ManagedLimit(Change<ManagedLimit>),
-    /// Target time of a process's work in flight on a shared card, like 10ms; a handoff waits for that work
-    WindowTarget(Change<Target>),
-    /// Bytes that a CUDA context is assumed to take until they are measured, like 300MiB; at most an eighth of the card
-    ContextReserve(Change<Reserve>),
-    /// Share of time that handoffs may cost, like 5%
-    Epsilon(Change<Share>),
-    /// Memory limit of a session: 4GiB, 50%, by card like 0=8GiB,1=50%, or `none`
-    Memory(ChangeSession<NoneOr<MemoryLimit>>),
-    /// Limit of a card's time for a session, like 25%, or `none`
-    Compute(ChangeSession<NoneOr<ComputeLimit>>),
-    /// Weight of a session or a user: its share of the time, relative to 100
-    Weight(ChangeWeight),
-    /// Priority of a session: low, normal or high
-    Priority(ChangeSession<Priority>),
-}
-
-/// New value for one session.
-#[derive(Debug, Args)]
-pub(crate) struct ChangeSession<T>
-where
-    T: FromStr + Clone + Send + Sync + 'static,
-    T::Err: std::error::Error + Send + Sync + 'static,
-{
-    /// New value
-    pub(crate) value: T,
-    /// Number (3 or s3) or name of the session
-    #[arg(long, value_name = "NAME-OR-ID")]
-    pub(crate) session: String,
-}
-
-/// New weight of one session or of one user.
-#[derive(Debug, Args)]
-pub(crate) struct ChangeWeight {
-    /// New value
-    pub(crate) value: u32,
-    /// Number (3 or s3) or name of the session: its share of the time of its user
-    #[arg(long, value_name = "NAME-OR-ID", required_unless_present = "user")]
-    pub(crate) session: Option<String>,
-    /// Name or number of the user, or the control group of a container: the share of all its sessions together
-    #[arg(long, value_name = "USER", conflicts_with = "session")]
-    pub(crate) user: Option<String>,
-}
-
-/// New value for one card or for all.
-#[derive(Debug, Args)]
-pub(crate) struct Change<T>
-where
-    T: FromStr + Clone + Send + Sync + 'static,
-    T::Err: std::error::Error + Send + Sync + 'static,
-{
-    /// New value
-    pub(crate) value: T,
-    /// Only this card: its number in `status`, or its UUID
-    #[arg(long, value_name = "GPU", value_parser = values::one_card)]
-    pub(crate) gpu: Option<GpuChoice>,
-}
-
 #[cfg(test)]
 mod tests {
+    use gpushare_proto::tenant::GpuChoice;
+
     use super::*;
 
     #[test]

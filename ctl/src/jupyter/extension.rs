@@ -14,7 +14,7 @@ const QUESTION: &str =
 const PATIENCE: Duration = Duration::from_secs(20);
 const LOOK_EVERY: Duration = Duration::from_millis(10);
 
-/// What is known about the extension in the Python of a kernel.
+/// State of the extension in the Python of a kernel.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Extension {
     Installed,

@@ -16,7 +16,7 @@ use super::rows::{Row, RowKey, Selection};
 use crate::cli::{Auto, Quantum};
 use crate::table::{harmless, short};
 
-/// What the user sees beside the daemon's state.
+/// State of the screen beside the daemon's state.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Screen {
     pub(super) selection: Selection,
@@ -35,7 +35,7 @@ pub(super) struct Screen {
     pub(super) lost: Option<String>,
 }
 
-/// What the user may do.
+/// Rights of the user.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum Access {
     /// See and change everything.
@@ -83,7 +83,7 @@ pub(super) struct Order {
     pub(super) request: Box<AdminRequest>,
 }
 
-/// What is left to do after a wish.
+/// Rest of a wish that the screen cannot do by itself.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Effect {
     Quit,

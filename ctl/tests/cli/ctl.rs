@@ -32,7 +32,7 @@ pub(crate) fn a_library() -> PathBuf {
     PathBuf::from(path)
 }
 
-/// What the command printed, after a success.
+/// Output of a command that succeeds.
 pub(crate) fn succeeds(command: &mut Command) -> String {
     let output = command.output().unwrap();
     assert!(output.status.success(), "{}: {}", output.status, stderr(&output));

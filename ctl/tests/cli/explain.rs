@@ -14,7 +14,7 @@ use crate::ctl::{ctl, json, succeeds};
 use crate::fake::{Fake, failure};
 use crate::status::{daemon, two_that_take_turns};
 
-/// What the daemon knows of the session that waits.
+/// The daemon's explanation of a session that waits.
 pub(crate) fn explanation() -> Explanation {
     let mut session = two_that_take_turns().sessions.remove(1);
     session.refusals = 3;

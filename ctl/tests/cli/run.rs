@@ -21,7 +21,7 @@ use crate::fake::Fake;
 const CARD: GpuUuid = GpuUuid::gpu([0xab; 16]);
 const CARD_TEXT: &str = "GPU-abababab-abab-abab-abab-abababababab";
 
-/// What a daemon that registers everybody answers, on card `gpu`.
+/// Answer of a daemon that registers everybody, on card `gpu`.
 pub(crate) fn register(request: &TenantRequest, gpu: Option<GpuUuid>) -> TenantReply {
     match request {
         TenantRequest::Hello(_) => TenantReply::Ready { protocol: PROTOCOL },

@@ -95,7 +95,7 @@ fn willing(status: Status) -> Fake {
     })
 }
 
-/// What it was asked about sessions.
+/// Requests about sessions that the daemon got.
 fn requests(daemon: &Fake) -> Vec<SessionRequest> {
     let asked = daemon.admin.asked().into_iter();
     asked

@@ -46,7 +46,7 @@ fn the_change_of_one_card_is_echoed() {
     assert_eq!(printed, "quantum of gpu0: 3s (computed) → 100ms\n");
 }
 
-/// What a command that changes something prints with `--json`.
+/// JSON object that a command prints which changes something.
 fn object(arguments: &[&str]) -> serde_json::Value {
     crate::ctl::json(daemon(two_that_take_turns()).dir(), arguments)
 }

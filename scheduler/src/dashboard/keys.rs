@@ -21,7 +21,7 @@ pub(super) const LINK_LIFETIME: Nanos = Nanos::from_secs(120);
 /// Largest number of links and keys together. A further one replaces the one that ends first.
 const MOST: usize = 64;
 
-/// What the owner of a link or of a key may do.
+/// Role of the owner of a link or of a key, from the least rights to the most.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Role {
     /// See figures without names. Nobody needs a key for it.

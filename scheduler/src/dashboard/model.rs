@@ -129,7 +129,7 @@ pub(super) struct Model {
     changes: Changes,
 }
 
-/// What changed since the last message.
+/// Rows and runs that changed since the last message.
 #[derive(Debug, Default)]
 struct Changes {
     cards: BTreeSet<GpuId>,

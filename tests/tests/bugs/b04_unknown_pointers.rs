@@ -5,7 +5,7 @@ use gpushare_tests::{Program, Sharing, World};
 
 use crate::tenants::world;
 
-/// What the driver says to frees of what is no allocation, and what is left of the one that is.
+/// Answers of the driver to frees of pointers without an allocation, and whether the live allocation remains.
 fn answers(world: &World, sharing: &Sharing, name: &str) -> anyhow::Result<(Vec<Option<String>>, bool)> {
     let mut program = Program::hold(world, sharing, name)?;
     let live = program.must("alloc x 4MiB")?.number("address");

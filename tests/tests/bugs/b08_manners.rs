@@ -10,7 +10,7 @@ use rustix::process::Signal;
 
 use crate::tenants::{SHORT_TURNS, tenant, tenants, world};
 
-/// What the kernel says of a process or thread, without what differs from run to run.
+/// Traits of a process or thread in its `/proc` status that are the same in each run.
 fn traits(status: &Path) -> anyhow::Result<Vec<String>> {
     const TRAITS: [&str; 6] = ["Umask:", "SigIgn:", "SigCgt:", "SigBlk:", "SigPnd:", "ShdPnd:"];
     let status = fs::read_to_string(status)?;

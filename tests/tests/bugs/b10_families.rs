@@ -51,7 +51,7 @@ fn a_process_that_becomes_another_program_starts_anew_under_its_old_pid() -> any
     Ok(())
 }
 
-/// What the fork of a holder must not do: answer for it, or close what is the holder's.
+/// The fork of a holder neither answers for it nor closes the holder's descriptors.
 #[test]
 fn a_fork_after_cuda_does_not_disturb_the_parents_turn() -> anyhow::Result<()> {
     let (world, daemon) = world()?.with_daemon(&SHORT_TURNS)?;

@@ -17,7 +17,7 @@ use serde_json::Value;
 
 const OUT_OF_MEMORY: &str = "CUDA_ERROR_OUT_OF_MEMORY";
 
-/// What daemons of this world are told of their audit log, besides what they are told anyway.
+/// Configuration of this world's daemons: its path, and the usual text without the audit log.
 struct Configuration {
     path: PathBuf,
     usual: String,
@@ -77,7 +77,7 @@ fn records(daemon: &Daemon) -> anyhow::Result<Vec<Value>> {
     Ok(log.lines().map(serde_json::from_str).collect::<Result<_, _>>()?)
 }
 
-/// What the daemon tells Prometheus, at the address that its log names last.
+/// Metrics of the daemon, at the address that its log names last.
 fn metrics(daemon: &Daemon) -> anyhow::Result<String> {
     let address = patience::until("the address of the metrics in the log", || {
         let log = daemon.process().stderr();

@@ -31,7 +31,7 @@ fn memory_that_stays_is_handed_to_other_processes() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// What is asked about memory, and what a program without gpushare hears.
+/// Questions about rewritten memory get the answers that a program without gpushare gets.
 #[test]
 fn memory_that_was_rewritten_answers_as_plain_memory_does() -> anyhow::Result<()> {
     let (world, _daemon) = World::of(Bytes::mib(256))?.with_daemon(&[])?;

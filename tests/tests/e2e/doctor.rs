@@ -15,7 +15,7 @@ fn findings(world: &World) -> anyhow::Result<Vec<Value>> {
     Ok(document["findings"].as_array().cloned().unwrap_or_default())
 }
 
-/// What a check found, each finding as `severity: finding`.
+/// Findings of a check, each as severity and text.
 fn of<'a>(findings: &'a [Value], check: &str) -> Vec<(&'a str, &'a str)> {
     let text = |value: &'a Value| value.as_str().unwrap_or_default();
     findings

@@ -40,7 +40,7 @@ fn said(text: &str) -> (Vec<String>, String) {
     (lines, pid.to_owned())
 }
 
-/// What NVML says inside a session that has `used` on the card, and in `own` processes.
+/// NVML's figures inside a session that has `used` on the card, and `own` processes.
 fn picture(used: Bytes, own: &str) -> Vec<String> {
     let (total, free) = (LIMIT.0, (LIMIT - used).0);
     let count = usize::from(!own.is_empty());

@@ -10,7 +10,7 @@ use anyhow::ensure;
 use gpushare_proto::Bytes;
 use gpushare_tests::{Sharing, World, foreign, output_of};
 
-/// What a program of `run` printed on both streams, and its exit code.
+/// Output of a program of `run` on both streams, and its exit code.
 struct Said {
     stdout: String,
     stderr: String,

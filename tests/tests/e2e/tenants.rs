@@ -120,7 +120,7 @@ fn an_invalid_limit_refuses_the_program() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// What a program said that its limit kept from the card.
+/// Message of a program that its limit kept from the card.
 fn said_when_refused(world: &World, limit: &str) -> anyhow::Result<String> {
     let mut command = world.workload(&Sharing::Preload);
     command.env(names::MEMORY_LIMIT, limit);

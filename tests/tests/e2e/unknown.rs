@@ -118,8 +118,7 @@ fn names_of_other_libraries_and_variants_that_are_known_change_nothing() -> anyh
     Ok(())
 }
 
-/// What a program hears that retains a context of a driver which cannot be shared, and what is said on
-/// stderr.
+/// Answer to a program that retains a context of a driver which cannot be shared, and its stderr.
 fn with_a_poor_driver(required: &str) -> anyhow::Result<(String, String)> {
     let (world, _daemon) = World::of(Bytes::mib(64))?.with_daemon(&[])?;
     fs::create_dir(world.folder().join("poor"))?;

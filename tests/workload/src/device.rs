@@ -18,7 +18,7 @@ pub struct Device {
     pub ordinal: DeviceOrdinal,
 }
 
-/// What `probe` prints.
+/// Facts about a device, which `probe` prints.
 #[derive(Clone, Debug, Serialize)]
 pub struct Facts {
     /// Its name.
@@ -45,7 +45,7 @@ impl Device {
         Ok(Self { driver, ordinal: device })
     }
 
-    /// What the device is.
+    /// Returns the facts about the device.
     pub fn facts(&self) -> Result<Facts, CudaError> {
         let mut name: [c_char; 128] = [0; 128];
         let mut uuid = [0; 16];

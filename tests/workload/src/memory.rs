@@ -61,7 +61,7 @@ impl Buffer {
     }
 }
 
-/// What the driver says about an address.
+/// Attributes of an address, as the driver reports them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct PointerFacts {
     /// `CU_MEMORYTYPE_*`: 1 host, 2 device.

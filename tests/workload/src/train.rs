@@ -28,7 +28,7 @@ use crate::report::percentile;
 /// Words from one touched word to the next: 64 KiB, the smallest page of any driver's managed memory.
 const TOUCH_STRIDE: u64 = (64 << 10) / 4;
 
-/// What to train.
+/// Size and length of a training.
 #[derive(Clone, Debug, Args)]
 pub struct Plan {
     /// Memory of all buffers together
@@ -219,12 +219,12 @@ fn turn(plan: &Plan, step: u32) -> usize {
     (step % plan.buffers) as usize
 }
 
-/// What step `step` adds in each pass: no two steps the same, so that none can stand for another.
+/// Number that a step adds in each pass. Each step has another one, so that none can stand for another.
 fn summand(step: u32) -> u32 {
     step.wrapping_mul(0x9E37_79B1) | 1
 }
 
-/// What all steps together add to one buffer.
+/// Sum of all steps for one buffer.
 fn added(plan: &Plan, buffer: usize) -> u32 {
     (0..plan.steps)
         .filter(|&step| turn(plan, step) == buffer)

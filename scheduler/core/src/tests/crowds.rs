@@ -34,7 +34,7 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
-/// What would be told if everybody were looked at now, of what may be told late.
+/// Effects that may come late and would come now if all sessions were looked at.
 fn late_figures(world: &World) -> Vec<Effect> {
     let mut again = world.core.clone();
     again.touch_all();

@@ -5,10 +5,10 @@ use proptest::test_runner::{Config, RngAlgorithm};
 
 /// Schedules of `schedules.rs`.
 pub(super) const SCHEDULES: u32 = 20_000;
-/// What proptest has where nobody set a number.
+/// Number of cases that proptest draws by default.
 const UNSET: u32 = 256;
 
-/// `cases` of them where [`SCHEDULES`] schedules are drawn.
+/// Number of cases of a test that draws `cases` where others draw [`SCHEDULES`] schedules.
 pub(super) fn cases(cases: u32) -> Config {
     // Proptest reads both variables for its default.
     let usual = Config::default();

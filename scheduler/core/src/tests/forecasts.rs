@@ -5,7 +5,7 @@ use gpushare_proto::{Bytes, Nanos, SessionId};
 use super::world::{GPU, World, gib, ms, plain};
 use crate::forecast::{DryRunSession, Forecast};
 
-/// What a session of the usual share would meet.
+/// Forecast for a session of the usual share.
 pub(super) fn foresee(world: &World, limit: Bytes) -> Forecast {
     let prospect = DryRunSession {
         session: SessionId(900),

@@ -14,7 +14,7 @@ enum Seen {
     Dropped { drain: Option<Nanos> },
 }
 
-/// What was noted of one session since the last call.
+/// Notices about one session since the last call.
 fn seen(world: &mut World, of: SessionId) -> Vec<Seen> {
     let notices = world.notices().into_iter();
     notices

@@ -219,7 +219,7 @@ fn a_second_is_waited_for_those_whom_no_registry_knows() {
     assert!(world.passes(a));
 }
 
-/// What processes that wait were told last, and how often one of them was told anything at most.
+/// Last message to each waiting process, and the largest number of messages to one of them.
 fn told(effects: &[Effect]) -> (BTreeMap<ClientId, WaitsFor>, usize) {
     let mut last = BTreeMap::new();
     let mut times = BTreeMap::<ClientId, usize>::new();

@@ -24,7 +24,7 @@ fn share(world: &mut World, session: SessionId, weight: u32, priority: Priority)
     world.send(Event::Share { session, weight, priority });
 }
 
-/// What sessions hold of ten seconds, in hundredths of a percent.
+/// Shares of ten seconds that sessions hold, in hundredths of a percent.
 fn rates<const N: usize>(world: &mut World, sessions: [SessionId; N]) -> [u64; N] {
     let before = sessions.map(|session| world.view(session).gpu_time_ns);
     world.run_for(Nanos::from_secs(10));

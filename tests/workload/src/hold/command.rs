@@ -17,18 +17,18 @@ const MAIN: &str = "main";
 /// One line of stdin.
 pub(super) struct Line {
     pub(super) header: Header,
-    /// What it asks for, or what is wrong with it.
+    /// Its word, or the reason why it has none.
     pub(super) word: Result<Word, String>,
 }
 
-/// What every answer begins with.
+/// Beginning of every answer.
 pub(super) struct Header {
     id: u64,
     pub(super) thread: String,
     command: String,
 }
 
-/// What a line asks for.
+/// Word of a line.
 pub(super) enum Word {
     /// An empty line or a `# comment`.
     Nothing,
@@ -101,7 +101,7 @@ pub(super) struct On {
     pub(super) on: Option<String>,
 }
 
-/// What a thread can be told to do. Buffers, streams, events, graphs and latches have names.
+/// Command for a thread. Buffers, streams, events, graphs and latches have names.
 #[derive(Clone, Debug, Subcommand)]
 pub(super) enum Command {
     #[command(flatten)]
