@@ -12,6 +12,8 @@
 
 mod contents;
 mod deb;
+#[cfg(test)]
+mod installer;
 mod tarball;
 mod tree;
 mod wheel;
@@ -135,11 +137,6 @@ impl Packages {
     /// Paths of all packages.
     pub(crate) fn files(&self) -> [PathBuf; 3] {
         [&self.tarball, &self.wheel, &self.deb].map(|package| self.folder.join(&package.name))
-    }
-
-    /// Path of the archive.
-    pub(crate) fn tarball(&self) -> PathBuf {
-        self.folder.join(&self.tarball.name)
     }
 
     /// Path of the wheel.
