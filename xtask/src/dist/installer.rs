@@ -14,7 +14,7 @@ use gpushare_tests::process::output_of;
 use tempfile::TempDir;
 
 use super::contents::Binaries;
-use super::tarball;
+use super::{Batch, tarball};
 
 /// Some of the files of an installation below `/usr/local`.
 const INSTALLED: [&str; 8] = [
@@ -36,7 +36,14 @@ const NOBODY: u32 = 65534;
 /// Bytes of the archive, which take a second to make.
 static ARCHIVE: LazyLock<Vec<u8>> = LazyLock::new(|| {
     let folder = tempfile::tempdir().unwrap();
-    let name = tarball::write(folder.path(), env::consts::ARCH, &Binaries::stand_ins(), 0).unwrap();
+    let binaries = Binaries::stand_ins();
+    let batch = Batch {
+        folder: folder.path(),
+        architecture: env::consts::ARCH,
+        binaries: &binaries,
+        time: 0,
+    };
+    let name = tarball::write(&batch).unwrap();
     fs::read(folder.path().join(name)).unwrap()
 });
 
