@@ -280,6 +280,8 @@ names() {
 }
 
 new=
+# Root's list of what to remove is in no folder of another user.
+if [ "$user" = 0 ]; then TMPDIR=/tmp; fi
 work=$(mktemp -d "${TMPDIR:-/tmp}/gpushare-install.XXXXXX")
 trap 'rm -rf "$work" ${new:+"$new"}' EXIT
 trap 'exit 1' HUP INT PIPE TERM
