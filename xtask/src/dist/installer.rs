@@ -162,6 +162,11 @@ fn it_installs_what_it_says() {
         let is_program = file.contains("/bin/") || file.ends_with(".so") || file.ends_with("install.sh");
         assert_eq!(mode, if is_program { 0o755 } else { 0o644 }, "{file}");
     }
+    let mut shipped = files(&place.path(&place.archive));
+    for at_the_top in ["LICENSE", "README.md", "SHA256SUMS"] {
+        assert!(shipped.remove(at_the_top));
+    }
+    assert_eq!(there.len(), shipped.len() + 1, "not all of {shipped:?} is in {there:?}");
     let unit = fs::read_to_string(place.at(UNIT)).unwrap();
     assert!(unit.contains("\nExecStart=/usr/local/bin/gpushare-scheduler --system\n"), "{unit}");
     assert!(!unit.contains("/usr/bin/gpushare"), "{unit}");
