@@ -100,7 +100,8 @@ async fn serve(
     let limit = ConnectionLimit::new(settings.connections_per_user);
     let inbox = Inbox::new();
     let genealogist = Genealogist::start().map_err(failed("start a thread for the parents of processes"))?;
-    let identifier = Identifier::start().map_err(failed("start a thread that identifies peers"))?;
+    let identifier = Identifier::start(settings.user_groups.clone())
+        .map_err(failed("start a thread that identifies peers"))?;
     let closer = Closer::start().map_err(failed("start a thread that closes sockets"))?;
     let acceptor =
         Arc::new(Acceptor::new(uid, limit.clone(), inbox.clone(), genealogist, identifier, closer));

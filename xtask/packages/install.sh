@@ -1,22 +1,30 @@
 #!/bin/sh
 # Installs gpushare @VERSION@ for @ARCHITECTURE@ from the folder of this script, or removes it again.
 #
-# It tells every step before the first one. PREFIX/share/gpushare/manifest lists what it installed, and --uninstall
-# removes that and nothing else.
+# It tells every step before the first one. PREFIX/share/gpushare/manifest lists what it installed with checksums, and
+# --uninstall removes that and nothing else:
+#
+#   prefix /usr/local
+#   file SHA256 bin/gpushare-ctl          a file of the archive; destination() says where it is
+#   file link:gpushare-ctl bin/gpushare   a symbolic link
+#   folder /usr/local/share/gpushare      a folder that was made for the files
+#
+# As root it writes and removes only where no other user can make names.
 set -eu
 umask 022
 
 usage() {
     cat <<'END'
-Usage: ./install.sh [--prefix DIR] [--destdir DIR] [--no-systemd] [--enable] [--dry-run]
-       PREFIX/share/gpushare/install.sh --uninstall [--purge] [--dry-run]
+Usage: ./install.sh [--prefix DIR] [--destdir DIR] [--no-systemd] [--enable] [--force] [--dry-run]
+       PREFIX/share/gpushare/install.sh --uninstall [--purge] [--force] [--dry-run]
 
   --prefix DIR    where bin, lib and share are [default: /usr/local]
   --destdir DIR   root of another system, like a container image; also the variable DESTDIR
   --no-systemd    only programs, library, manual pages and completions; default for users without root
   --enable        also start the daemon, now and at each boot; needs a running systemd
-  --uninstall     remove what was installed; sessions, usage and a changed configuration stay
-  --purge         with --uninstall: remove these too
+  --uninstall     remove what was installed; sessions, usage and files that were changed stay
+  --purge         with --uninstall: remove sessions, usage and the configuration too
+  --force         replace or remove files although they were changed
   --dry-run       only tell what would be done
 END
 }
@@ -26,16 +34,23 @@ fail() {
     exit 1
 }
 
+user=$(id -u)
 here=$(CDPATH='' cd -- "$(dirname -- "$0")" && pwd -P)
 prefix=/usr/local
 root=${DESTDIR-}
-systemd=default enable=no dry_run=no uninstall=no purge=no
+systemd=default enable=no dry_run=no uninstall=no purge=no force=no
 installed=no
 if [ -f "$here/manifest" ]; then
     # This is the installed copy, which knows where it is.
     installed=yes
     prefix=$(sed -n 's/^prefix //p' "$here/manifest")
     root=${here%"$prefix/share/gpushare"}
+    if [ "$root" = "$here" ]; then
+        # The prefix leads here by a symbolic link, or this is a copy.
+        root=
+        [ "$(CDPATH='' cd -- "$prefix/share/gpushare" 2>/dev/null && pwd -P)" = "$here" ] ||
+            fail "$here is a copy of what is installed at the prefix \`$prefix\`; run the script there"
+    fi
 fi
 
 while [ $# -gt 0 ]; do
@@ -52,6 +67,7 @@ while [ $# -gt 0 ]; do
     --dry-run) dry_run=yes ;;
     --uninstall) uninstall=yes ;;
     --purge) purge=yes ;;
+    --force) force=yes ;;
     --help | -h)
         usage
         exit 0
@@ -72,16 +88,19 @@ case $root in
 *) fail "the destdir \`$root\` is no absolute path; write it like /srv/image" ;;
 esac
 case $prefix$root in
-*[[:space:]:\$]*)
-    fail "\`$prefix$root\` has a space, a colon or a \$, and no library can be preloaded from there; choose another folder"
+*[[:space:]:\$%\&\|\\\"\']*)
+    fail "\`$prefix$root\` has a space, a quote or one of : \$ % & | \\, which the loader or systemd cannot take; choose another folder"
     ;;
+esac
+case $root$prefix/ in
+*//* | */./* | */../*) fail "\`$root$prefix\` has //, /./ or /../ in it; write it without" ;;
 esac
 [ "$purge" = no ] || [ "$uninstall" = yes ] || fail "--purge goes with --uninstall; see --help"
 [ "$enable" = no ] || [ -z "$root" ] || fail "--enable starts the daemon of this machine, and --destdir is another one; leave one of them out"
 
 if [ "$systemd" = default ]; then
     systemd=no
-    if [ "$(id -u)" = 0 ] || [ -n "$root" ]; then systemd=yes; fi
+    if [ "$user" = 0 ] || [ -n "$root" ]; then systemd=yes; fi
 fi
 [ "$enable" = no ] || [ "$systemd" = yes ] || fail "--enable needs root and the systemd units; leave it out, or run this as root"
 
@@ -96,12 +115,30 @@ case $prefix in
     tmpfiles=/etc/tmpfiles.d
     ;;
 esac
-config=/etc/gpushare/config.toml
+config=share/gpushare/config.toml
 manifest=$prefix/share/gpushare/manifest
 services="gpushare-scheduler.service gpushare-scheduler.socket gpushare-scheduler-admin.socket"
 
 has_systemd() {
-    [ -z "$root" ] && [ "$(id -u)" = 0 ] && [ -d /run/systemd/system ]
+    [ -z "$root" ] && [ "$user" = 0 ] && [ -d /run/systemd/system ]
+}
+
+# Prints where a file of the archive goes. Prints nothing for one that stays there, or for a name that none has.
+destination() {
+    case /$1/ in *[!A-Za-z0-9._/-]* | *//* | */./* | */../*) return 0 ;; esac
+    case $1 in
+    lib/systemd/system/gpushare*) echo "$units/${1##*/}" ;;
+    lib/tmpfiles.d/gpushare*) echo "$tmpfiles/${1##*/}" ;;
+    "$config") echo /etc/gpushare/config.toml ;;
+    install.sh) echo "$prefix/share/gpushare/install.sh" ;;
+    bin/gpushare* | lib/gpushare/* | share/doc/gpushare/* | share/man/man?/gpushare*) echo "$prefix/$1" ;;
+    share/bash-completion/completions/gpushare* | share/zsh/site-functions/_gpushare*) echo "$prefix/$1" ;;
+    share/fish/vendor_completions.d/gpushare*) echo "$prefix/$1" ;;
+    esac
+}
+
+exists() {
+    [ -e "$1" ] || [ -L "$1" ]
 }
 
 # Whether the user may write where `$1` is or will be.
@@ -111,17 +148,142 @@ check_writable() {
     [ -w "${place:-/}" ] || fail "cannot write to ${place:-/}; run this as root, or choose a folder of yours with --prefix"
 }
 
-# Removes `$1` if it is an empty folder. Those of others stay.
-remove_folder() {
-    [ ! -d "$root$1" ] || rmdir "$root$1" 2>/dev/null || true
+# Checks that only root can put another file in the place of `$2` in the folder `$1`.
+check_rights() {
+    case $safe in *":$1:"*) return 0 ;; esac
+    case $(stat -c '%u %A' -- "$1") in
+    0\ d????-??-?)
+        safe=$safe:$1:
+        return 0
+        ;;
+    # With the sticky bit, a name belongs to the owner of its file.
+    0\ d????????[tT])
+        exists "$2" || fail "anybody can make $2 before root does; make that folder as root first, or choose another one"
+        case $(stat -c %u -- "$2") in 0) return 0 ;; esac
+        fail "$2 belongs to another user than root, who could replace what root installs there; choose another folder"
+        ;;
+    esac
+    fail "another user than root can write to $1 and replace what root installs there; choose another folder, or make it root's alone with chown and chmod go-w"
 }
 
-checksum() {
-    sha256sum "$1" | cut -d ' ' -f 1
+# Folders to which only root can write, as far as they were looked at.
+safe=
+
+# Follows a path from the folder `$at` on, as the kernel does, to the folder `$at`. Symbolic links are followed if `$2`
+# is yes. Stops at the first name that is not there.
+walk() {
+    rest=$1/ links=0
+    while [ -n "$rest" ] && [ "$is_there" = yes ]; do
+        name=${rest%%/*} rest=${rest#*/}
+        case $name in
+        '' | .) continue ;;
+        ..)
+            at=${at%/*}
+            continue
+            ;;
+        esac
+        if [ "$user" = 0 ]; then check_rights "${at:-/}" "$at/$name"; fi
+        if [ -L "$at/$name" ]; then
+            [ "$2" = yes ] || fail "$at/$name is a symbolic link and leads out of $root; put a folder in its place"
+            links=$((links + 1))
+            [ $links -le 40 ] || fail "$at/$name is a symbolic link to itself; remove it"
+            target=$(readlink -- "$at/$name")
+            case $target in /*) at='' ;; esac
+            rest=$target/$rest
+        else
+            at=$at/$name
+            [ -d "$at" ] || is_there=no
+            [ "$is_there" = yes ] || ! [ -e "$at" ] || fail "$at is no folder; remove it, or choose another --prefix"
+        fi
+    done
 }
 
+# Checks that the files of a folder below `$root` are those that its path says: with --destdir no symbolic link leads
+# out of it, and for root no other user can make one.
+check_folder() {
+    [ "$user" = 0 ] || [ -n "$root" ] || return 0
+    at='' is_there=yes
+    if [ -n "$root" ]; then
+        walk "$root" yes
+        walk "$1" no
+    else
+        walk "$1" yes
+    fi
+    [ "$user" != 0 ] || [ $is_there = no ] || check_rights "${at:-/}" "$at/gpushare"
+}
+
+# Checks the folders of the files that are listed in `$1` by their names in the archive.
+check_folders() {
+    cut -d ' ' -f 3 "$1" | while read -r name; do
+        to=$(destination "$name")
+        echo "${to%/*}"
+    done | sort -u >"$work/checked"
+    while read -r checked; do check_folder "$checked"; done <"$work/checked"
+}
+
+# Prints what a file is: its checksum, or where a symbolic link points to.
+state() {
+    if [ -L "$1" ]; then
+        echo "link:$(readlink -- "$1")"
+    elif [ -f "$1" ]; then
+        sum=$(sha256sum <"$1")
+        echo "${sum%% *}"
+    fi
+}
+
+# Prints the lines of the last list for the file `$1` of the archive.
+lines_of() {
+    while read -r kind sum name; do
+        if [ "$name" = "$1" ]; then echo "$kind $sum $name"; fi
+    done <"$work/old"
+}
+
+# Whether the file `$1` of the archive is what was installed. An interrupted upgrade leaves the old file or the new.
+is_unchanged() {
+    grep -qxF "file $(state "$root$(destination "$1")") $1" "$work/old"
+}
+
+# Reads the list of the installation into `$work/old` and `$work/old-folders`; both are empty if there is none.
+read_manifest() {
+    : >"$work/old" && : >"$work/old-folders"
+    check_folder "${manifest%/*}"
+    exists "$root$manifest" || return 0
+    if [ -L "$root$manifest" ] || ! [ -f "$root$manifest" ]; then
+        fail "$root$manifest is no plain file; remove it and what was installed by hand"
+    fi
+    if [ "$user" = 0 ]; then
+        case $(stat -c '%u %A' -- "$root$manifest") in
+        0\ -????-??-?) ;;
+        *) fail "another user than root can write to $root$manifest; check each line of it, then make it root's alone with chown and chmod go-w" ;;
+        esac
+    fi
+    cp "$root$manifest" "$work/manifest"
+    while read -r kind value name more; do
+        case $kind in
+        prefix) [ "$value" = "$prefix" ] || fail "$root$manifest is for the prefix $value; name that with --prefix" ;;
+        folder) echo "$value" >>"$work/old-folders" ;;
+        *)
+            to=$(destination "$name")
+            if [ "$kind" != file ] || [ -z "$to" ] || [ -n "$more" ]; then
+                fail "$root$manifest has the line \`$kind $value $name\`, which this script does not write; remove the line"
+            fi
+            echo "file $value $name" >>"$work/old"
+            ;;
+        esac
+    done <"$work/manifest"
+    check_folders "$work/old"
+}
+
+# Prints the names of the files in lists of them.
+names() {
+    cut -d ' ' -f 3 "$@" | sort -u
+}
+
+new=
+# Root's list of what to remove is in no folder of another user.
+if [ "$user" = 0 ]; then TMPDIR=/tmp; fi
 work=$(mktemp -d "${TMPDIR:-/tmp}/gpushare-install.XXXXXX")
-trap 'rm -rf "$work"' EXIT
+trap 'rm -rf "$work" ${new:+"$new"}' EXIT
 trap 'exit 1' HUP INT PIPE TERM
 
 begin() {
@@ -131,29 +293,44 @@ begin() {
     fi
 }
 
+# Tells whether a file of the archive is removed, and lists it in `$work/remove` or in `$work/kept`.
+plan_removal() {
+    path=$root$(destination "$1")
+    exists "$path" || return 0
+    may_remove=$force
+    if is_unchanged "$1"; then may_remove=yes; fi
+    if [ "$1" = "$config" ] && [ $purge = yes ]; then may_remove=yes; fi
+    if [ -d "$path" ] && ! [ -L "$path" ]; then
+        echo "  keep      $path, which is a folder now"
+    elif [ $may_remove = yes ]; then
+        echo "  remove    $path"
+        echo "$path" >>"$work/remove"
+    else
+        echo "  keep      $path, which was changed; --force removes it"
+        lines_of "$1" >>"$work/kept"
+    fi
+}
+
+remove() {
+    while read -r path; do rm -f -- "$path"; done <"$work/remove"
+}
+
 uninstall() {
-    [ -f "$root$manifest" ] || fail "there is no $root$manifest, so nothing is installed at this prefix; name another with --prefix"
+    read_manifest
+    [ -s "$work/old" ] || fail "there is no $root$manifest, so nothing is installed at this prefix; name another with --prefix"
     check_writable "$root$manifest"
-    sed -n 's/^file //p' "$root$manifest" >"$work/files"
-    sed -n 's/^folder //p' "$root$manifest" | sort -r >"$work/folders"
-    read -r sum path <<END || true
-$(sed -n 's/^config //p' "$root$manifest")
-END
+    names "$work/old" >"$work/names"
     has_units=no
-    if grep -q "^$units/" "$work/files"; then has_units=yes; fi
+    if grep -q '^lib/systemd/' "$work/names"; then
+        has_units=yes
+        check_folder /var/lib
+        check_folder /run
+    fi
 
     echo "Removing gpushare from $root$prefix:"
     if [ $has_units = yes ] && has_systemd; then echo "  stop      $services"; fi
-    sed "s|^|  remove    $root|" "$work/files"
-    remove_config=no
-    if [ -n "${path-}" ] && [ -e "$root$path" ]; then
-        if [ "$purge" = yes ] || [ "$(checksum "$root$path")" = "$sum" ]; then
-            remove_config=yes
-            echo "  remove    $root$path"
-        else
-            echo "  keep      $root$path, which was changed"
-        fi
-    fi
+    : >"$work/remove"
+    while read -r name; do plan_removal "$name"; done <"$work/names"
     if [ $has_units = yes ]; then
         for state in /var/lib/gpushare /run/gpushare; do
             [ -d "$root$state" ] || continue
@@ -166,35 +343,47 @@ END
         # shellcheck disable=SC2086 # several units
         systemctl disable --quiet --now $services || fail "systemd cannot stop the daemon; see the lines above"
     fi
-    while read -r file; do rm -f "$root$file"; done <"$work/files"
-    if [ $remove_config = yes ]; then rm -f "$root$path"; fi
+    remove
     if [ $has_units = yes ] && [ "$purge" = yes ]; then rm -rf "$root/var/lib/gpushare" "$root/run/gpushare"; fi
     rm -f "$root$manifest"
-    while read -r folder; do remove_folder "$folder"; done <"$work/folders"
+    # Of the folders in the list, those that are above a file of ours.
+    while read -r name; do
+        folder=$(destination "$name")
+        while folder=${folder%/*} && [ -n "$folder" ]; do echo "$folder"; done
+    done <"$work/names" >"$work/above"
+    grep -xF -f "$work/above" "$work/old-folders" | sort -ru | while read -r folder; do
+        # A folder with files of others stays.
+        [ ! -d "$root$folder" ] || rmdir "$root$folder" 2>/dev/null || true
+    done
     if [ $has_units = yes ] && has_systemd; then systemctl daemon-reload; fi
     echo "Done."
 }
 
-# Prints where a file of the archive goes; nothing for one that stays in the archive.
-destination() {
+# Prints a file of the archive as it is installed.
+contents() {
     case $1 in
-    lib/systemd/system/*) if [ "$systemd" = yes ]; then echo "$units/${1##*/}"; fi ;;
-    lib/tmpfiles.d/*) if [ "$systemd" = yes ]; then echo "$tmpfiles/${1##*/}"; fi ;;
-    bin/* | lib/* | share/doc/* | share/man/* | share/*completion*/* | share/zsh/*) echo "$prefix/$1" ;;
-    install.sh) echo "$prefix/share/gpushare/install.sh" ;;
+    lib/systemd/system/*.service) sed "s|/usr/bin/gpushare|$prefix/bin/gpushare|" "$here/$1" ;;
+    *) cat "$here/$1" ;;
     esac
 }
 
 # Puts a file in place in one step: programs may run from the old one, and have the library mapped.
 place() {
-    source=$here/$1 to=$root$2
+    to=$root$(destination "$1")
     mkdir -p "${to%/*}"
     case $1 in
-    lib/systemd/system/*.service) sed "s|/usr/bin/gpushare|$prefix/bin/gpushare|" "$source" >"$to.new" ;;
-    *) cp "$source" "$to.new" ;;
+    bin/gpushare)
+        new=$(mktemp -u "${to%/*}/.gpushare.XXXXXX")
+        ln -s gpushare-ctl "$new"
+        ;;
+    *)
+        new=$(mktemp "${to%/*}/.gpushare.XXXXXX")
+        contents "$1" >"$new"
+        case $1 in bin/* | install.sh | *.so) chmod 755 "$new" ;; *) chmod 644 "$new" ;; esac
+        ;;
     esac
-    case $1 in bin/* | install.sh | *.so) chmod 755 "$to.new" ;; *) chmod 644 "$to.new" ;; esac
-    mv -f "$to.new" "$to"
+    mv -fT "$new" "$to"
+    new=
 }
 
 # Lists in `$work/folders` the folders above `$1` that are not there yet.
@@ -214,49 +403,56 @@ install() {
         [ "$(uname -m)" = "@ARCHITECTURE@" ] || fail "this archive is for @ARCHITECTURE@ and this machine is $(uname -m); take the archive for it"
         "$here/bin/gpushare-ctl" --version >/dev/null 2>&1 || fail "the programs do not run here; they need glibc 2.17 or newer (not musl) and libgcc_s.so.1"
     fi
-    check_writable "$root$prefix/bin"
-    if [ "$systemd" = yes ]; then check_writable "$root$units"; fi
     if [ "$enable" = yes ]; then has_systemd || fail "--enable needs a running systemd, and this machine has none; leave it out"; fi
 
-    : >"$work/old" && : >"$work/folders"
-    if [ -f "$root$manifest" ]; then
-        sed -n 's/^file //p' "$root$manifest" >"$work/old"
-        sed -n 's/^folder //p' "$root$manifest" >"$work/folders"
-    fi
+    read_manifest
+    cp "$work/old-folders" "$work/folders"
+    : >"$work/new" && : >"$work/kept" && : >"$work/remove"
     {
-        sed 's/^[^ ]*  //' "$here/SHA256SUMS"
-        echo bin/gpushare
-    } | while read -r file; do
-        to=$(destination "$file")
-        if [ -n "$to" ]; then echo "$file $to"; fi
-    done >"$work/plan"
+        cat "$here/SHA256SUMS"
+        echo link:gpushare-ctl bin/gpushare
+    } | while read -r sum name; do
+        [ -n "$(destination "$name")" ] || continue
+        case $name in
+        lib/systemd/* | lib/tmpfiles.d/* | "$config") [ "$systemd" = yes ] || continue ;;
+        esac
+        case $name in *.service) sum=$(contents "$name" | sha256sum) ;; esac
+        echo "file ${sum%% *} $name"
+    done >"$work/archive"
+    check_folders "$work/archive"
+    check_writable "$root$prefix/bin"
+    if [ "$systemd" = yes ]; then check_writable "$root$units"; fi
 
     echo "Installing gpushare @VERSION@ into $root$prefix:"
-    while read -r file to; do
-        if ! [ -e "$root$to" ] && ! [ -L "$root$to" ]; then
+    while read -r _ sum name; do
+        to=$(destination "$name")
+        if ! exists "$root$to"; then
             echo "  install   $root$to"
-        elif grep -qxF "$to" "$work/old"; then
-            echo "  replace   $root$to"
-        else
+        elif [ "$name" = "$config" ]; then
+            echo "  keep      $root$to"
+            continue
+        elif [ -d "$root$to" ] && ! [ -L "$root$to" ] || [ -z "$(lines_of "$name")" ]; then
             fail "$root$to is there and was not installed by this script; remove it first, or choose another --prefix"
+        elif [ $force = no ] && ! is_unchanged "$name"; then
+            fail "$root$to was changed since it was installed; save the change elsewhere, then replace the file with --force"
+        else
+            echo "  replace   $root$to"
         fi
         note_folders "$to"
-        echo "$to" >>"$work/new"
-    done <"$work/plan"
+        echo "file $sum $name" >>"$work/new"
+    done <"$work/archive"
     note_folders "$manifest"
-    grep -vxF -f "$work/new" "$work/old" >"$work/obsolete" || true
-    sed "s|^|  remove    $root|" "$work/obsolete"
-    config_line=$(sed -n '/^config /p' "$root$manifest" 2>/dev/null || true)
-    add_config=no
-    if [ "$systemd" = yes ]; then
-        if [ -e "$root$config" ]; then
-            echo "  keep      $root$config"
+    names "$work/new" >"$work/names"
+    # Files that this version has no more. The configuration stays, and so does its line.
+    names "$work/old" | { grep -vxF -f "$work/names" || true; } >"$work/others"
+    while read -r name; do
+        if [ "$name" = "$config" ]; then
+            lines_of "$name" >>"$work/kept"
         else
-            echo "  install   $root$config"
-            add_config=yes
-            note_folders "$config"
-            config_line="config $(checksum "$here/share/gpushare/config.toml") $config"
+            plan_removal "$name"
         fi
+    done <"$work/others"
+    if [ "$systemd" = yes ]; then
         if has_systemd; then echo "  run       systemctl daemon-reload, systemd-tmpfiles --create"; fi
         if [ "$enable" = yes ]; then echo "  start     $services"; fi
     fi
@@ -265,17 +461,9 @@ install() {
     # First the list of all that will be there, so that an interrupted installation can be removed too.
     mkdir -p "$root$prefix/share/gpushare"
     write_manifest "$work/old" "$work/new"
-    while read -r file to; do
-        case $file in
-        bin/gpushare)
-            ln -sf gpushare-ctl "$root$to"
-            ;;
-        *) place "$file" "$to" ;;
-        esac
-    done <"$work/plan"
-    if [ $add_config = yes ]; then place share/gpushare/config.toml "$config"; fi
-    while read -r file; do rm -f "$root$file"; done <"$work/obsolete"
-    write_manifest "$work/new"
+    while read -r name; do place "$name"; done <"$work/names"
+    remove
+    write_manifest "$work/kept" "$work/new"
 
     if [ "$systemd" = yes ] && has_systemd; then
         systemctl daemon-reload
@@ -298,13 +486,15 @@ install() {
 }
 
 write_manifest() {
+    new=$(mktemp "$root${manifest%/*}/.gpushare.XXXXXX")
     {
         echo "prefix $prefix"
-        cat "$@" | sort -u | sed 's/^/file /'
+        sort -u "$@"
         sort -u "$work/folders" | sed 's/^/folder /'
-        if [ -n "$config_line" ]; then echo "$config_line"; fi
-    } >"$root$manifest.new"
-    mv -f "$root$manifest.new" "$root$manifest"
+    } >"$new"
+    chmod 644 "$new"
+    mv -fT "$new" "$root$manifest"
+    new=
 }
 
 if [ "$uninstall" = yes ]; then uninstall; else install; fi

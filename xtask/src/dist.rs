@@ -12,6 +12,8 @@
 
 mod contents;
 mod deb;
+#[cfg(test)]
+mod installer;
 mod tarball;
 mod tree;
 mod wheel;
@@ -57,6 +59,15 @@ pub(crate) struct Packages {
     deb: Package,
 }
 
+/// Packages that are made together, each as a file of a folder.
+struct Batch<'a> {
+    folder: &'a Path,
+    architecture: &'a str,
+    binaries: &'a Binaries,
+    /// Time of all files, in seconds since 1970.
+    time: u64,
+}
+
 #[derive(Debug, Serialize)]
 struct Package {
     name: String,
@@ -73,16 +84,16 @@ pub(crate) fn build(architecture: &str) -> anyhow::Result<Packages> {
     let binaries = Binaries::build(architecture)?;
     let folder = cargo::workspace().join("target/dist");
     fs::create_dir_all(&folder)?;
-    let time = time()?;
+    let batch = Batch { folder: &folder, architecture, binaries: &binaries, time: time()? };
     progress("writing the packages");
     let package = |name: String| {
         let bytes = Bytes(fs::metadata(folder.join(&name))?.len());
         Ok::<_, anyhow::Error>(Package { name, bytes })
     };
     let packages = Packages {
-        tarball: package(tarball::write(&folder, architecture, &binaries, time)?)?,
-        wheel: package(wheel::write(&folder, architecture, &binaries)?)?,
-        deb: package(deb::write(&folder, architecture, &binaries, time)?)?,
+        tarball: package(tarball::write(&batch)?)?,
+        wheel: package(wheel::write(&batch)?)?,
+        deb: package(deb::write(&batch)?)?,
         folder: folder.clone(),
     };
     fs::write(folder.join("SHA256SUMS"), checksums(&folder)?)?;
@@ -135,11 +146,6 @@ impl Packages {
     /// Paths of all packages.
     pub(crate) fn files(&self) -> [PathBuf; 3] {
         [&self.tarball, &self.wheel, &self.deb].map(|package| self.folder.join(&package.name))
-    }
-
-    /// Path of the archive.
-    pub(crate) fn tarball(&self) -> PathBuf {
-        self.folder.join(&self.tarball.name)
     }
 
     /// Path of the wheel.

@@ -47,7 +47,7 @@ pub(super) fn install(
     if extension == Extension::Installed {
         argv.push(extension::FLAG.to_owned());
     }
-    let json = described(args, &original, spec, &argv);
+    let json = described(args, &name, &original, spec, &argv);
     let display_name = harmless(json["display_name"].as_str().unwrap_or(&name));
     let folder = write(&kernels, &name, &original, &json, args.replace)?;
     if args.json {
@@ -173,7 +173,13 @@ fn started(original: &Kernel, program: &str) -> Result<String, JupyterError> {
 }
 
 /// Returns the `kernel.json` of the new kernel, which keeps all that it does not change.
-fn described(args: &InstallArgs, original: &Kernel, spec: Spec, argv: &[String]) -> Map<String, Value> {
+fn described(
+    args: &InstallArgs,
+    name: &str,
+    original: &Kernel,
+    spec: Spec,
+    argv: &[String],
+) -> Map<String, Value> {
     let memory = args.terms.memory.as_ref().map(|limit| limit.0.to_string());
     let display_name = args.display_name.clone().unwrap_or_else(|| {
         let plain = spec.display_name().unwrap_or(&original.name);
@@ -190,7 +196,7 @@ fn described(args: &InstallArgs, original: &Kernel, spec: Spec, argv: &[String])
         other => *other = json!({ names::CTL: program }),
     }
     json.insert("display_name".to_owned(), display_name.into());
-    let mark = json!({ "kernel": original.name, "folder": original.folder, "memory": memory });
+    let mark = json!({ "name": name, "kernel": original.name, "folder": original.folder, "memory": memory });
     match json.entry("metadata").or_insert_with(|| json!({})) {
         Value::Object(metadata) => drop(metadata.insert(MARK.to_owned(), mark)),
         other => *other = json!({ MARK: mark }),
@@ -212,10 +218,10 @@ fn write(
         move |cause| JupyterError::Unwritten { path, cause }
     };
     if folder.symlink_metadata().is_ok() {
-        match Kernel::at(folder.clone()).and_then(|kernel| kernel.original()) {
-            None => return Err(JupyterError::Foreign(folder)),
-            Some(_) if !replace => return Err(JupyterError::Twice { name: name.to_owned(), folder }),
-            Some(_) => {}
+        match Kernel::at(folder.clone()).is_some_and(|kernel| kernel.is_ours()) {
+            false => return Err(JupyterError::Foreign(folder)),
+            true if !replace => return Err(JupyterError::Twice { name: name.to_owned(), folder }),
+            true => {}
         }
     }
     fs::create_dir_all(kernels).map_err(unwritten(kernels))?;
@@ -225,12 +231,28 @@ fn write(
     copy(&original.folder, &new.0, DEPTH)?;
     let text = serde_json::to_string_pretty(json).unwrap_or_default() + "\n";
     fs::write(new.0.join(FILE), text).map_err(unwritten(&new.0))?;
-    let old = Scratch(beside("old"));
-    if folder.exists() {
-        fs::rename(&folder, &old.0).map_err(unwritten(&folder))?;
-    }
-    fs::rename(&new.0, &folder).map_err(unwritten(&folder))?;
+    put(&new.0, &folder, &beside("old"))?;
     Ok(folder)
+}
+
+/// Renames `new` to `folder`. What is there goes to `old` first, is removed after that, and comes back if the
+/// new kernel cannot take its place.
+fn put(new: &Path, folder: &Path, old: &Path) -> Result<(), JupyterError> {
+    let unreplaced = |cause| JupyterError::Unreplaced { folder: folder.to_owned(), cause };
+    if folder.symlink_metadata().is_err() {
+        let path = folder.to_owned();
+        return fs::rename(new, folder).map_err(|cause| JupyterError::Unwritten { path, cause });
+    }
+    fs::rename(folder, old).map_err(unreplaced)?;
+    if let Err(cause) = fs::rename(new, folder) {
+        return Err(match fs::rename(old, folder) {
+            Ok(()) => unreplaced(cause),
+            Err(_) => JupyterError::Displaced { folder: folder.to_owned(), cause, old: old.to_owned() },
+        });
+    }
+    // What cannot be removed is no kernel that Jupyter starts by this name.
+    let _ = fs::remove_dir_all(old);
+    Ok(())
 }
 
 /// Folder that is removed at the end of the command, if it exists then.
@@ -264,4 +286,26 @@ fn copy(from: &Path, to: &Path, depth: usize) -> Result<(), JupyterError> {
         }
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_old_kernel_comes_back_if_the_new_one_cannot_take_its_place() {
+        let root = tempfile::tempdir().unwrap();
+        let at = |name: &str| root.path().join(name);
+        fs::create_dir(at("kernel")).unwrap();
+        fs::write(at("kernel/kernel.json"), "old").unwrap();
+        let error = put(&at("missing"), &at("kernel"), &at("old")).unwrap_err().to_string();
+        assert!(error.ends_with("; the kernel there is as it was"), "{error}");
+        assert_eq!(fs::read_to_string(at("kernel/kernel.json")).unwrap(), "old");
+        assert!(!at("old").exists());
+
+        fs::create_dir(at("new")).unwrap();
+        put(&at("new"), &at("kernel"), &at("old")).unwrap();
+        assert_eq!(fs::read_dir(at("kernel")).unwrap().count(), 0);
+        assert_eq!(fs::read_dir(root.path()).unwrap().count(), 1);
+    }
 }

@@ -66,6 +66,12 @@ pub(crate) enum JupyterError {
     Unwritten { path: PathBuf, cause: io::Error },
     #[error("{path} cannot be removed: {cause}; run the command as the user who installed it")]
     Unremoved { path: PathBuf, cause: io::Error },
+    #[error("the new kernel cannot be put in the place of {folder}: {cause}; the kernel there is as it was")]
+    Unreplaced { folder: PathBuf, cause: io::Error },
+    #[error(
+        "the new kernel cannot be put in the place of {folder}: {cause}; the old one is now {old}, move it back"
+    )]
+    Displaced { folder: PathBuf, cause: io::Error, old: PathBuf },
     #[error("{0} was not made by gpushare; remove it with `jupyter kernelspec remove`")]
     NotOurs(PathBuf),
 }
@@ -111,7 +117,7 @@ pub(crate) fn jupyter(command: &JupyterCommand, runtime_dir: Option<PathBuf>) ->
 fn remove(folders: &Folders, name: &str, json: bool) -> Result<(), CtlError> {
     let mut named: Vec<Kernel> =
         folders.kernels().into_iter().filter(|kernel| kernel.is_named(name)).collect();
-    let ours = named.iter().position(|kernel| kernel.original().is_some());
+    let ours = named.iter().position(Kernel::is_ours);
     let kernel = match (ours, named.is_empty()) {
         (Some(place), _) => named.swap_remove(place),
         (None, false) => return Err(JupyterError::NotOurs(named.swap_remove(0).folder).into()),

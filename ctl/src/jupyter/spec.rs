@@ -10,7 +10,11 @@ use super::JupyterError;
 
 /// Name of the file that makes a folder a kernel's.
 pub(super) const FILE: &str = "kernel.json";
-/// Key in a kernel's `metadata` that marks the kernels of `install`.
+/// Key in a kernel's `metadata` with the mark of `install`: the kernel's own name, the name and folder of the
+/// kernel that was copied, and the memory limit.
+///
+/// A copy that a user makes has the mark too, with the name of the kernel that it is a copy of. So a kernel is
+/// gpushare's to list, replace and remove only if the mark has the name of its folder.
 pub(super) const MARK: &str = "gpushare";
 
 /// Folder of a kernel that Jupyter can start.
@@ -63,16 +67,20 @@ impl Kernel {
         }
     }
 
-    /// Returns the name of the kernel that this one was made from; none for a kernel of others.
-    pub(super) fn original(&self) -> Option<String> {
-        self.read().ok()?.original().map(str::to_owned)
+    /// Returns whether `install` made this kernel.
+    pub(super) fn is_ours(&self) -> bool {
+        self.read().is_ok_and(|spec| self.is_made_as(&spec))
+    }
+
+    fn is_made_as(&self, spec: &Spec) -> bool {
+        spec.marked("name").is_some_and(|name| self.is_named(name))
     }
 
     /// Returns the description of a kernel that `install` made.
     pub(super) fn installed(self) -> Option<Installed> {
-        let spec = self.read().ok()?;
+        let spec = self.read().ok().filter(|spec| self.is_made_as(spec))?;
         let original = spec.original()?.to_owned();
-        let memory = spec.json["metadata"][MARK]["memory"].as_str().map(str::to_owned);
+        let memory = spec.marked("memory").map(str::to_owned);
         let display_name = spec.display_name().unwrap_or(&self.name).to_owned();
         Some(Installed {
             name: self.name,
@@ -106,9 +114,14 @@ impl Spec {
         self.json.get("display_name")?.as_str()
     }
 
-    /// Returns the name of the kernel that this one was made from; none for a kernel of others.
+    /// Returns the name of the kernel that `install` wrapped to make this one, or to make the one that this is
+    /// a copy of; none for a kernel that does not share its GPUs.
     pub(super) fn original(&self) -> Option<&str> {
-        self.json.get("metadata")?.get(MARK)?.get("kernel")?.as_str()
+        self.marked("kernel")
+    }
+
+    fn marked(&self, key: &str) -> Option<&str> {
+        self.json.get("metadata")?.get(MARK)?.get(key)?.as_str()
     }
 }
 

@@ -204,6 +204,31 @@ fn only_a_kernel_of_gpushare_is_removed_or_replaced() {
 }
 
 #[test]
+fn a_copy_that_a_user_made_is_the_users_own() {
+    let home = Home::new();
+    succeeds(&mut home.jupyter(&["install"]));
+    let kernels = home.path("data/jupyter/kernels");
+    home.kernel("data/jupyter/kernels/Mine", &home.installed("python3-gpushare"));
+    std::os::unix::fs::symlink("python3-gpushare", kernels.join("link")).unwrap();
+
+    let table = succeeds(&mut home.jupyter(&["list"]));
+    assert_eq!(table.lines().count(), 2, "{table}");
+    for name in ["mine", "link"] {
+        let said = fails(&mut home.jupyter(&["remove", name]), 1);
+        assert!(
+            said.ends_with("was not made by gpushare; remove it with `jupyter kernelspec remove`"),
+            "{said}"
+        );
+    }
+    let said = fails(&mut home.jupyter(&["install", "--name", "link", "--replace"]), 1);
+    assert!(said.ends_with("which gpushare did not make; choose another --name"), "{said}");
+    let said = fails(&mut home.jupyter(&["install", "--kernel", "mine"]), 1);
+    assert!(said.starts_with("kernel `mine` shares its GPUs already; "), "{said}");
+    succeeds(&mut home.jupyter(&["remove", "python3-gpushare"]));
+    assert!(kernels.join("Mine/kernel.json").exists());
+}
+
+#[test]
 fn a_second_installation_says_how_to_replace_the_first() {
     let home = Home::new();
     succeeds(&mut home.jupyter(&["install", "--memory", "1GiB"]));

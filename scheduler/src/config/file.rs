@@ -19,6 +19,7 @@ use toml::Spanned;
 use super::{AuditSettings, CardLimits, ConfigError, DashboardSettings, Owner, SelfService, replace};
 use crate::args::{CardName, LogFormat, ServedAt};
 use crate::errors::FileError;
+use crate::identity::UserGroups;
 
 /// Value written as text, like `"8GiB"`, `"250ms"` or `"5%"`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -47,6 +48,8 @@ pub(super) struct File {
     pub(super) implicit_sessions: Option<bool>,
     #[serde(deserialize_with = "connections_per_user")]
     pub(super) connections_per_user: Option<usize>,
+    #[serde(deserialize_with = "user_groups")]
+    pub(super) user_groups: UserGroups,
     pub(super) state_dir: Option<PathBuf>,
     #[serde(deserialize_with = "idle_exit")]
     pub(super) idle_exit: Option<Nanos>,
@@ -248,6 +251,11 @@ checked! {
     audit_size: Bytes = AUDIT_SIZE;
     audit_files: u32 = AUDIT_FILES;
     dashboard_lifetime: Nanos = DASHBOARD_LIFETIME;
+}
+
+/// Reads the control groups that count as users.
+fn user_groups<'de, D: Deserializer<'de>>(from: D) -> Result<UserGroups, D::Error> {
+    UserGroups::new(&Vec::<String>::deserialize(from)?).map_err(Error::custom)
 }
 
 /// Reads the names of hosts by which browsers may ask for the page.

@@ -22,6 +22,7 @@ use serde::Deserialize;
 
 use crate::args::{Args, CardName, ForCard, ForCards, LogFormat, ModeChoice, ServedAt};
 use crate::errors::FileError;
+use crate::identity::UserGroups;
 use crate::record::RecordTo;
 
 /// Default size of one audit file.
@@ -116,6 +117,8 @@ pub(crate) struct Settings {
     pub(crate) self_service: Option<SelfService>,
     /// Largest number of connections of one user other than the daemon's, or of one user in one container.
     pub(crate) connections_per_user: usize,
+    /// Control groups that count as one user each, whatever user ids their processes have.
+    pub(crate) user_groups: UserGroups,
     /// Address at which metrics are served; `None` for no metrics.
     pub(crate) metrics: Option<SocketAddr>,
     /// Whether the metrics show names of sessions.
@@ -272,6 +275,7 @@ impl Settings {
             cards,
             implicit_sessions: file.implicit_sessions.unwrap_or(owner == Owner::User),
             self_service: file.self_service,
+            user_groups: file.user_groups,
             connections_per_user: file.connections_per_user.unwrap_or(CONNECTIONS_PER_USER),
             metrics: match args.metrics.or(file.metrics) {
                 Some(ServedAt::Address(address)) => Some(address),

@@ -77,6 +77,7 @@ impl Settings {
         compare("scheduling.bandwidth_per_second", bandwidth(self), bandwidth(&new), false);
         compare! { false:
             "connections_per_user" connections_per_user;
+            "user_groups" user_groups;
             "state_dir" state;
             "metrics" metrics;
             "metrics_names" metrics_names;

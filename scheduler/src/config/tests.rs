@@ -21,6 +21,7 @@ fn every_key_is_read() {
         r#"
         implicit_sessions = true
         connections_per_user = 9
+        user_groups = ["/system.slice/jupyter-*.service"]
         idle_exit = "10min"
         metrics = "127.0.0.1:9999"
         metrics_names = true
@@ -59,6 +60,7 @@ fn every_key_is_read() {
     .unwrap();
     assert!(settings.implicit_sessions);
     assert_eq!(settings.connections_per_user, 9);
+    assert_eq!(format!("{:?}", settings.user_groups), r#"["/system.slice/jupyter-*.service"]"#);
     assert_eq!(settings.idle_exit, Some(Nanos::from_secs(600)));
     assert_eq!(settings.managed_limit, Some(Bytes::gib(16)));
     assert_eq!(settings.metrics, Some(([127, 0, 0, 1], 9999).into()));
@@ -159,6 +161,8 @@ fn a_wrong_key_or_value_is_named_with_its_line() {
         ("scheduling.bandwidth_per_second = '0B'", "bandwidth_per_second is 1MiB to 10TiB, not 0B"),
         ("scheduling.parallel_below = '0%'", "parallel_below is 1% to 100%, not 0%"),
         ("connections_per_user = 0", "connections_per_user is 1 to 100000, not 0"),
+        ("\nuser_groups = ['jupyter']", "line 2: user_groups: `jupyter` is no control group"),
+        ("user_groups = ['/user.slice/user-7.slice']", "where users name the groups"),
         ("self_service.max_memory = '1KiB'", "max_memory is 1MiB to"),
         ("[scheduling]\ntrickle = '101%'", "line 2: trickle: `101%` is not a share"),
         ("[scheduling]\ntrickle = '0%'", "line 2: trickle is 0.01% to 50%, not 0%"),

@@ -13,7 +13,7 @@ use tokio::sync::oneshot;
 use super::ConnectionId;
 use super::socket::PeerSocket;
 use crate::fair_thread::FairThread;
-use crate::identity::PeerProcess;
+use crate::identity::{PeerProcess, UserGroups};
 
 /// Number of places that the users of the waiting connections share.
 const PLACES: usize = 4096;
@@ -34,8 +34,8 @@ pub(crate) struct Identifier(FairThread<u32, ConnectionId, Question>);
 
 impl Identifier {
     /// Starts the thread, which runs as long as the daemon.
-    pub(crate) fn start() -> io::Result<Self> {
-        Ok(Self(FairThread::start("identity", identify)?))
+    pub(crate) fn start(user_groups: UserGroups) -> io::Result<Self> {
+        Ok(Self(FairThread::start("identity", move |question| identify(&user_groups, question))?))
     }
 
     /// Returns the process at the other end of a connection of user `uid`, with the connection.
@@ -51,9 +51,9 @@ impl Identifier {
     }
 }
 
-fn identify(Question { socket, answered }: Question) {
+fn identify(user_groups: &UserGroups, Question { socket, answered }: Question) {
     let peer = socket.stream().and_then(|stream| match peer::has_hung_up(stream) {
-        false => PeerProcess::of(stream),
+        false => PeerProcess::known_by(user_groups, stream),
         true => Err(io::ErrorKind::BrokenPipe.into()),
     });
     // The daemon may be ending.
@@ -110,6 +110,10 @@ mod tests {
     use super::*;
     use crate::connections::Closer;
 
+    fn uid_alone(question: Question) {
+        identify(&UserGroups::default(), question);
+    }
+
     #[tokio::test]
     async fn a_user_waits_for_no_flood_of_another() {
         let (thread, mut waiting) = FairThread::without_thread();
@@ -123,10 +127,10 @@ mod tests {
         };
         let flood: Vec<_> = (0..100).map(|number| connect(1, number)).collect();
         yield_now().await;
-        (0..9).for_each(|_| assert!(waiting.work_on_next(identify)));
+        (0..9).for_each(|_| assert!(waiting.work_on_next(uid_alone)));
         let other = connect(2, 100);
         yield_now().await;
-        waiting.work_on_next(identify);
+        waiting.work_on_next(uid_alone);
         let (peer, _socket) = other.await.unwrap().unwrap();
         assert_eq!(peer.unwrap().pid, std::process::id());
         assert!(flood.iter().filter(|waiting| waiting.is_finished()).count() < 10);
@@ -141,7 +145,7 @@ mod tests {
         let asked = tokio::spawn(async move { identifier.identify(1, ConnectionId(1), socket).await });
         yield_now().await;
         drop(theirs);
-        waiting.work_on_next(identify);
+        waiting.work_on_next(uid_alone);
         assert!(asked.await.unwrap().unwrap().0.is_err());
     }
 

@@ -78,7 +78,7 @@ impl Engine {
 
     /// Returns the name of a session for a client. A session of another user is named by its number only.
     fn name_for(&self, client: ClientId, session: SessionId) -> String {
-        let user = self.clients.get(client).map(|client| client.peer.principal.user());
+        let user = self.clients.get(client).map(|client| client.peer.owner());
         match self.sessions.get(session) {
             Some(found) if user.is_some_and(|user| found.is_of(&user)) => found.name.clone(),
             _ => session.to_string(),

@@ -31,19 +31,23 @@ pub(crate) struct Lineage {
 }
 
 impl Lineage {
-    /// Reads the lineage of a process of `user` from `/proc`. `container` is the container of the process,
-    /// if any.
-    fn read(user: u32, pid: u32, id: Option<ProcessId>, container: Option<String>) -> Self {
-        let parents: Vec<ProcessId> = parents(id).collect();
-        let key = |scope| ImplicitKey { uid: user, scope };
-        let keys = match container {
-            Some(path) => vec![key(Scope::Container(path))],
+    /// Reads the lineage of a process from `/proc`.
+    fn read(peer: &PeerProcess) -> Self {
+        let pid = peer.pid;
+        let parents: Vec<ProcessId> = parents(peer.id).collect();
+        let key = |scope| ImplicitKey { uid: peer.user, scope };
+        let keys = match peer.container() {
+            Some(path) => vec![key(Scope::Container(path.to_owned()))],
             None => {
+                let in_session = |session| match &peer.user_group {
+                    Some(group) => Scope::InUserGroup { group: group.clone(), session },
+                    None => Scope::PosixSession(session),
+                };
                 let own = process::posix_session(pid).unwrap_or(0);
                 let of_parents = parents.iter().filter_map(|parent| process::posix_session(parent.pid));
                 let mut sessions: Vec<u32> = iter::once(own).chain(of_parents).collect();
                 sessions.dedup();
-                sessions.into_iter().map(|session| key(Scope::PosixSession(session))).collect()
+                sessions.into_iter().map(|session| key(in_session(session))).collect()
             }
         };
         let program = process::comm(pid).unwrap_or_else(|| "process".to_owned());
@@ -90,8 +94,7 @@ impl Genealogist {
 
 fn answer(Question { peer, answered }: Question) {
     if !answered.is_closed() {
-        peer.lineage
-            .get_or_init(|| Lineage::read(peer.user, peer.pid, peer.id, peer.container().map(str::to_owned)));
+        peer.lineage.get_or_init(|| Lineage::read(&peer));
     }
     // The connection may have ended.
     let _ = answered.send(());

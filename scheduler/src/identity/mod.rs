@@ -7,6 +7,7 @@
 mod container;
 mod lineage;
 mod principal;
+mod user_groups;
 mod watch;
 
 use std::os::fd::OwnedFd;
@@ -20,6 +21,7 @@ use serde::{Deserialize, Serialize};
 use container::{container, made_by};
 pub(crate) use lineage::{Genealogist, KnownLineage};
 pub(crate) use principal::{Principal, User};
+pub(crate) use user_groups::UserGroups;
 pub(crate) use watch::{Watch, death};
 
 /// Pid and start time of a process. A pid alone may be reused; both together identify one process.
@@ -55,12 +57,25 @@ pub(crate) struct PeerProcess {
     /// Paths of the control groups of the process when it connected; empty if they are not known.
     pub(crate) groups: Arc<[String]>,
     pub(crate) lineage: KnownLineage,
+    /// Control group that counts as the user of the process, in place of its user id.
+    user_group: Option<String>,
     /// Name of the process's user namespace if root made it: `userns:` and the number.
     namespace: Option<String>,
     inside: Option<process::Inside>,
 }
 
 impl PeerProcess {
+    /// Returns the process at the other end of a socket. `user_groups` are the control groups that count as
+    /// users.
+    pub(crate) fn known_by(user_groups: &UserGroups, socket: impl std::os::fd::AsFd) -> io::Result<Self> {
+        let mut peer = Self::of(socket)?;
+        // A container is a user already.
+        if let User::Uid(_) = peer.principal.user() {
+            peer.user_group = user_groups.of(&peer.groups);
+        }
+        Ok(peer)
+    }
+
     pub(crate) fn of(socket: impl std::os::fd::AsFd) -> io::Result<Self> {
         let peer::Peer { pid, uid, .. } = peer::credentials(&socket)?;
         // The pidfd comes first: as long as its process is alive, the pid still belongs to it.
@@ -84,6 +99,7 @@ impl PeerProcess {
             id,
             principal: Principal::new(user, groups.iter().map(String::as_str), namespace.as_deref()),
             groups: groups.into(),
+            user_group: None,
             namespace,
             lineage: KnownLineage::default(),
             inside: process::inside(pid, &pidfd),
@@ -116,6 +132,14 @@ impl PeerProcess {
         }
     }
 
+    /// Returns the user to whom the sessions of the process belong.
+    pub(crate) fn owner(&self) -> User {
+        match &self.user_group {
+            Some(group) => User::Container(group.clone()),
+            None => self.principal.user(),
+        }
+    }
+
     /// Returns the users whose bindings take the process, the first before the second. In a container that a
     /// user made, this is that user alone, since root there can become others.
     pub(crate) fn users(&self) -> [u32; 2] {
@@ -138,22 +162,24 @@ pub(crate) struct ImplicitKey {
     pub(crate) scope: Scope,
 }
 
-/// Container of a process, or outside of containers its POSIX session (a login or a job).
+/// Container of a process, or outside of containers its POSIX session (a login or a job), in the control group
+/// that counts as its user if there is one.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Scope {
     Container(String),
     PosixSession(u32),
+    InUserGroup { group: String, session: u32 },
 }
 
 impl ImplicitKey {
     /// Returns the user of the session.
     pub(crate) fn user(&self) -> User {
-        let container = match &self.scope {
-            Scope::Container(group) => Some(group.as_str()),
-            Scope::PosixSession(_) => None,
-        };
-        User::of_scope(self.uid, container)
+        match &self.scope {
+            Scope::InUserGroup { group, .. } => User::Container(group.clone()),
+            Scope::Container(group) => User::of_scope(self.uid, Some(group)),
+            Scope::PosixSession(_) => User::of_scope(self.uid, None),
+        }
     }
 }
 
@@ -162,6 +188,9 @@ impl fmt::Display for ImplicitKey {
         match &self.scope {
             Scope::Container(path) => write!(f, "user {}, container {path}", self.uid),
             Scope::PosixSession(session) => write!(f, "user {}, POSIX session {session}", self.uid),
+            Scope::InUserGroup { group, session } => {
+                write!(f, "user {}, group {group}, POSIX session {session}", self.uid)
+            }
         }
     }
 }
@@ -184,6 +213,22 @@ mod tests {
         assert_eq!(process.pid_as_seen_by(&inside("pid:[1]", 9)), 7);
         assert_eq!(process.pid_as_seen_by(&inside("pid:[2]", 9)), own.pid);
         assert_eq!(process.pid_as_seen_by(&PeerProcess { inside: None, ..own.clone() }), own.pid);
+    }
+
+    #[test]
+    fn each_job_in_a_group_that_counts_as_a_user_is_a_session_of_that_user() {
+        let (ours, _theirs) = std::os::unix::net::UnixStream::pair().unwrap();
+        let group = "/system.slice/jupyter-ana.service";
+        let peer = PeerProcess { user_group: Some(group.into()), ..PeerProcess::of(&ours).unwrap() };
+        let ana = User::Container(group.into());
+        assert_eq!(User::named(group), Some(ana.clone()), "as `set weight --user` names it");
+        assert_eq!(peer.owner(), ana);
+        let key = |session| ImplicitKey {
+            uid: peer.user,
+            scope: Scope::InUserGroup { group: group.into(), session },
+        };
+        assert_eq!([key(7).user(), key(8).user()], [ana.clone(), ana]);
+        assert_ne!(key(7), key(8));
     }
 
     /// Variable with the socket to which the process of another test connects.

@@ -201,7 +201,7 @@ impl AuditTrail {
         answer: &Result<TenantReply, Failure>,
         sessions: &Sessions,
     ) -> Option<Action> {
-        if !self.passes(&Tenant::User(peer.principal.user()), peer.uid, "") {
+        if !self.passes(&Tenant::User(peer.owner()), peer.uid, "") {
             return None;
         }
         let result = answer.as_ref().map(|reply| match reply {
@@ -221,7 +221,7 @@ impl AuditTrail {
         answer: &Result<TenantReply, Failure>,
         sessions: &Sessions,
     ) -> Option<Action> {
-        if !self.passes(&Tenant::User(peer.principal.user()), peer.uid, "") {
+        if !self.passes(&Tenant::User(peer.owner()), peer.uid, "") {
             return None;
         }
         let done = answer.as_ref().map(|reply| match reply {

@@ -68,7 +68,7 @@ pub(crate) fn own_sessions(
             changes.extend([Increment::Card(facts), Increment::CardFigures(figures)]);
         }
     }
-    let user = peer.principal.user();
+    let user = peer.owner();
     let own: BTreeSet<SessionId> = engine.sessions.of_user(&user).chain(session_of_peer).collect();
     for id in own {
         let Some((facts, figures)) = session(engine, id) else { continue };
@@ -114,7 +114,7 @@ fn session(engine: &Engine, id: SessionId) -> Option<(SessionFacts, SessionFigur
     let mut state = engine.machine.session_snapshot(clock::monotonic(), id)?;
     engine.clients.update_allocated(&mut state);
     let processes = || engine.clients.of(id).map(|client| &client.peer);
-    let user = known.user().or_else(|| Some(processes().next()?.principal.user()));
+    let user = known.user().or_else(|| Some(processes().next()?.owner()));
     let facts = SessionFacts {
         session: id,
         name: known.name.clone(),

@@ -70,7 +70,7 @@ fn answer(engine: &mut Engine, peer: &PeerProcess, prospect: DryRunSession) -> R
     };
     let cards = engine.cards.iter();
     let allowed = cards.filter(|(_, card)| placed.is_none_or(|placed| placed == card.info.uuid));
-    let new = (&peer.principal.user(), oversubscribe);
+    let new = (&peer.owner(), oversubscribe);
     let forecasts = allowed.filter_map(|(gpu, _)| forecast_on(engine, gpu, session, &terms, new));
     Ok(Forecast { session, name, placed, cards: forecasts.collect() })
 }

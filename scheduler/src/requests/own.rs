@@ -62,7 +62,7 @@ pub(super) fn resize(
 /// Returns the limit, if the user may have it.
 fn permitted(engine: &Engine, peer: &PeerProcess, id: SessionId, quota: &Quota) -> Result<Quota, Failure> {
     let denied = |message: String| Err(failure(FailureCode::Permission, message));
-    let user = peer.principal.user();
+    let user = peer.owner();
     let registered = |session: &&Session| matches!(session.origin, Origin::Registered { .. });
     let session = engine
         .sessions

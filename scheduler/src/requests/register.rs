@@ -36,7 +36,7 @@ pub(super) fn register(
         |id| wish.name.unwrap_or_else(|| format!("session-{}", id.0)),
         |name| {
             let expires = wish.terms.ttl.map(|ttl| Clocks::now().end_after(ttl));
-            let user = Some(peer.principal.user());
+            let user = Some(peer.owner());
             let origin = Origin::Registered { token: TokenHash::of(&token), uid: peer.user, by, user };
             let session = Session::new(name, wish.terms, origin, wish.oversubscribe, card);
             Session { bound: true, expires, ..session }
@@ -70,7 +70,7 @@ pub(super) fn permitted(
     };
     let most = service.max_memory;
     let largest = largest_card(&engine.cards);
-    let user = peer.principal.user();
+    let user = peer.owner();
     let promised = |session: &Session| session.terms.memory.amounts().map(|amount| amount.of(largest)).max();
     let own = || engine.sessions.registered_by(&user);
     if own().count() >= service.max_sessions {

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::fs::{self, Permissions};
 use std::os::unix::fs::PermissionsExt;
 
-use gpushare_proto::admin::{LockView, SessionView};
+use gpushare_proto::admin::{AdminReply, AdminRequest, LockView, SessionView, UserView};
 use gpushare_proto::session::Terms;
 use gpushare_proto::tenant::{
     FailureCode, GpuChoice, GpuInfo, NewSession, ProcessMemory, TenantReply, TenantRequest,
@@ -254,6 +254,50 @@ fn the_system_daemon_serves_by_its_configuration() {
     };
     assert!(failure.message.contains("have all but 1GiB"), "{}", failure.message);
     assert!(matches!(ask(Bytes::gib(1)), TenantReply::Session { .. }));
+}
+
+#[test]
+fn a_control_group_counts_as_one_user() {
+    let Some(group) = own_group() else {
+        eprintln!("skipped: the tests are in no control group of the machine's own");
+        return;
+    };
+    let folders = Folders::new();
+    let config = folders.path("config.toml");
+    let name = group.rsplit_once('/').map_or(&*group, |(_, name)| name);
+    let pattern = format!("{}*", group.strip_suffix(&name[1..]).unwrap());
+    let limits = "[self_service]\nmax_memory = '1GiB'\nmax_sessions = 2";
+    fs::write(&config, format!("implicit_sessions = true\nuser_groups = ['{pattern}']\n{limits}")).unwrap();
+    let daemon = folders.start_system(&["--config", config.to_str().unwrap()]);
+    // A session of its own, since the process has no other.
+    let _implicit = daemon.join(None);
+    let mut tool = daemon.tool();
+    for _ in 0..2 {
+        tool.say(&wish(Some(Bytes::mib(1)), GpuChoice::Auto));
+        assert!(matches!(tool.hear(), TenantReply::Session { .. }));
+    }
+    tool.say(&wish(Some(Bytes::mib(1)), GpuChoice::Auto));
+    let TenantReply::Error(failure) = tool.hear() else { panic!("a third session") };
+    assert!(failure.message.contains(&format!("container {group} has 2 sessions")), "{}", failure.message);
+
+    let mut administrator = daemon.administrator();
+    administrator.say(&AdminRequest::Users);
+    let AdminReply::Users(users) = administrator.hear() else { panic!("no users") };
+    assert_eq!(users, [UserView { user: group, weight: 100, sessions: 3 }]);
+}
+
+/// Returns a control group of this process that is neither a container's nor a user's.
+fn own_group() -> Option<String> {
+    let lines = fs::read_to_string("/proc/self/cgroup").unwrap();
+    let mut paths = lines.lines().filter_map(|line| line.splitn(3, ':').nth(2));
+    let is_of_container =
+        |path: &str| ["docker", "pod", "lxc", "nspawn", "cri"].iter().any(|part| path.contains(part));
+    if paths.clone().any(is_of_container) {
+        return None;
+    }
+    paths
+        .find(|path| path.len() > 2 && !path.starts_with("/user.slice") && !path.contains(".."))
+        .map(str::to_owned)
 }
 
 #[test]

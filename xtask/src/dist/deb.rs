@@ -2,7 +2,6 @@
 
 use std::fs;
 use std::io::Write as _;
-use std::path::Path;
 use std::process::Command;
 
 use anyhow::Context;
@@ -11,25 +10,20 @@ use gpushare_tests::process::output_of;
 
 use super::contents::{Binaries, source, tree};
 use super::tree::{Node, Tree};
-use super::{SUMMARY, VERSION};
+use super::{Batch, SUMMARY, VERSION};
 use crate::shipped::FLOOR;
 use crate::tools;
 
 const SCRIPTS: [&str; 3] = ["postinst", "prerm", "postrm"];
 const CONFIGURATION: &str = "etc/gpushare/config.toml";
 
-pub(super) fn write(
-    folder: &Path,
-    architecture: &str,
-    binaries: &Binaries,
-    time: u64,
-) -> anyhow::Result<String> {
+pub(super) fn write(batch: &Batch<'_>) -> anyhow::Result<String> {
     tools::need("dpkg-deb", "dpkg")?;
-    let architecture = match architecture {
+    let architecture = match batch.architecture {
         "aarch64" => "arm64",
         _ => "amd64",
     };
-    let tree = contents(binaries)?;
+    let tree = contents(batch.binaries)?;
     let bytes: usize = tree.iter().map(|(_, node)| size(node)).sum();
     let mut control = Tree::default();
     control.add("control", Node::data(fields(architecture, bytes)));
@@ -37,7 +31,7 @@ pub(super) fn write(
     for script in SCRIPTS {
         control.add(script, Node::program(source(&format!("xtask/packages/deb/{script}"))?));
     }
-    let root = folder.join("deb");
+    let root = batch.folder.join("deb");
     if root.exists() {
         fs::remove_dir_all(&root)?;
     }
@@ -47,11 +41,11 @@ pub(super) fn write(
     let name = format!("gpushare_{VERSION}_{architecture}.deb");
     let mut build = Command::new("dpkg-deb");
     // dpkg-deb takes this time for all files that are newer.
-    build.env("SOURCE_DATE_EPOCH", time.to_string());
+    build.env("SOURCE_DATE_EPOCH", batch.time.to_string());
     build
         .args(["--root-owner-group", "-Zxz", "--build"])
         .arg(&root)
-        .arg(folder.join(&name));
+        .arg(batch.folder.join(&name));
     output_of(build).context("cannot build the Debian package")?;
     fs::remove_dir_all(&root)?;
     Ok(name)

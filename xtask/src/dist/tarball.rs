@@ -3,40 +3,35 @@
 use std::fmt::Write as _;
 use std::fs::File;
 
-use std::path::Path;
-
 use flate2::{Compression, GzBuilder};
 use sha2::{Digest as _, Sha256};
 use tar::{Builder, EntryType, Header};
 
-use super::contents::{Binaries, source, tree};
+use super::contents::{source, tree};
 use super::tree::{Node, Tree};
-use super::{VERSION, checksum};
+use super::{Batch, VERSION, checksum};
 
 /// Name of the archive without its ending, and of the folder in it.
 pub(super) fn name(architecture: &str) -> String {
     format!("gpushare-{VERSION}-{architecture}-linux")
 }
 
-pub(super) fn write(
-    folder: &Path,
-    architecture: &str,
-    binaries: &Binaries,
-    time: u64,
-) -> anyhow::Result<String> {
-    let mut tree = tree(binaries)?;
+pub(super) fn write(batch: &Batch<'_>) -> anyhow::Result<String> {
+    let mut tree = tree(batch.binaries)?;
     for path in ["LICENSE", "README.md"] {
         tree.add(path, Node::data(source(path)?));
     }
     tree.add("share/gpushare/config.toml", Node::data(source("scheduler/systemd/config.toml")?));
     let script = String::from_utf8(source("xtask/packages/install.sh")?)?;
-    let script = script.replace("@VERSION@", VERSION).replace("@ARCHITECTURE@", architecture);
+    let script = script
+        .replace("@VERSION@", VERSION)
+        .replace("@ARCHITECTURE@", batch.architecture);
     tree.add("install.sh", Node::program(script));
     tree.add("SHA256SUMS", Node::data(checksums(&tree)));
 
-    let name = name(architecture);
+    let name = name(batch.architecture);
     let file = format!("{name}.tar.gz");
-    archive(&tree.below(&name), time, File::create(folder.join(&file))?)?;
+    archive(&tree.below(&name), batch.time, File::create(batch.folder.join(&file))?)?;
     Ok(file)
 }
 

@@ -11,7 +11,6 @@
 use std::fmt::Write as _;
 use std::fs::File;
 use std::io::Write as _;
-use std::path::Path;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
@@ -22,7 +21,7 @@ use zip::{CompressionMethod, DateTime, ZipWriter};
 
 use super::contents::{Binaries, for_people, source};
 use super::tree::{Node, Tree};
-use super::{SUMMARY, VERSION};
+use super::{Batch, SUMMARY, VERSION};
 use crate::shipped::FLOOR;
 
 /// Platform tags of PEP 600 and, for older versions of pip, of PEP 599.
@@ -31,10 +30,10 @@ fn platform(architecture: &str) -> String {
     format!("manylinux_{major}_{minor}_{architecture}.manylinux2014_{architecture}")
 }
 
-pub(super) fn write(folder: &Path, architecture: &str, binaries: &Binaries) -> anyhow::Result<String> {
-    let tag = format!("py3-none-{}", platform(architecture));
+pub(super) fn write(batch: &Batch<'_>) -> anyhow::Result<String> {
+    let tag = format!("py3-none-{}", platform(batch.architecture));
     let name = format!("gpushare-{VERSION}-{tag}.whl");
-    archive(&tree(binaries, architecture)?, File::create(folder.join(&name))?)?;
+    archive(&tree(batch.binaries, batch.architecture)?, File::create(batch.folder.join(&name))?)?;
     Ok(name)
 }
 

@@ -2,7 +2,9 @@
 //! `gpushare-jupyter`, driven by `jupyter_client`.
 //!
 //! The script is `notebooks.py`, which shares `tests/gpu/notebook.py` with the suite for a real card. Its cells use
-//! the driver by ctypes.
+//! the driver by ctypes. The configuration of JupyterHub in the guide is checked by `hub.py`.
+
+mod hub;
 
 use std::path::Path;
 use std::process::Command;
@@ -56,6 +58,7 @@ const PACKAGES: [&str; 30] = [
 const CARD: [&str; 6] = ["--memory", "256MiB", "--context-memory", "64KiB", "--context-create-us", "100"];
 
 pub(super) fn check() -> anyhow::Result<()> {
+    hub::check()?;
     let venv = Venv::with("notebooks", &PACKAGES)?;
     let world = World::with_card_flags(Artifacts::of_tests()?, &CARD)?;
     install_wheel(&venv, world.folder())?;

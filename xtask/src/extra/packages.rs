@@ -3,13 +3,11 @@
 //!
 //! ```text
 //!   world of a simulated card   wheel and archive of a user without root
-//!   folder of a container       install.sh --destdir, and its errors
 //!   machine with systemd        install.sh and the Debian package, in namespaces of its own (machine.rs)
 //! ```
 
 mod blocks;
 mod machine;
-mod script;
 
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -59,7 +57,6 @@ pub(super) fn check() -> anyhow::Result<()> {
     ensure!(blocks.get("source") == "cargo xtask dist", "docs/install.md makes the packages in another way");
     audit(&packages)?;
     for_one_user(&packages, &blocks)?;
-    script::check(&packages)?;
     machine::check(&packages, &blocks)
 }
 

@@ -35,41 +35,38 @@ pub(super) fn message(screen: &Screen, theme: Theme, width: u16) -> Line<'static
     }
 }
 
+/// Key, what it does, and its rank: where the line is too narrow, the highest ranks are left out first.
+type Key = (&'static str, &'static str, u8);
+
+/// Keys that change the view.
+const VIEW: [Key; 7] = [
+    ("q", "quit", 0),
+    ("?", "keys", 0),
+    ("/", "filter", 1),
+    ("s", "sort", 2),
+    ("f", "fold cards", 6),
+    ("u", "by user", 5),
+    ("space", "pause", 7),
+];
+/// Keys that change sessions.
+const CHANGES: [Key; 3] = [("w", "weight", 3), ("p", "priority", 4), ("t", "quantum", 3)];
+
 /// Returns the line with the keys.
 pub(super) fn keys(screen: &Screen, theme: Theme, width: u16) -> Line<'static> {
-    let all: &[(&str, &str, u8)] = match screen.mode {
-        Mode::Prompt(_) => &[("Enter", "take it", 0), ("Esc", "leave", 0)],
-        Mode::Question(_) => &[("y", "yes", 0), ("n", "no", 0)],
-        Mode::Help => &[("Esc", "back", 0)],
-        Mode::Table if screen.access == Access::Full => &[
-            ("q", "quit", 0),
-            ("?", "keys", 0),
-            ("/", "filter", 1),
-            ("s", "sort", 2),
-            ("f", "fold cards", 6),
-            ("u", "by user", 5),
-            ("space", "pause", 7),
-            ("w", "weight", 3),
-            ("p", "priority", 4),
-            ("t", "quantum", 3),
-        ],
-        Mode::Table => &[
-            ("q", "quit", 0),
-            ("?", "keys", 0),
-            ("/", "filter", 1),
-            ("s", "sort", 2),
-            ("f", "fold cards", 6),
-            ("u", "by user", 5),
-            ("space", "pause", 7),
-        ],
+    let (always, more): (&[Key], &[Key]) = match screen.mode {
+        Mode::Prompt(_) => (&[("Enter", "take it", 0), ("Esc", "leave", 0)], &[]),
+        Mode::Question(_) => (&[("y", "yes", 0), ("n", "no", 0)], &[]),
+        Mode::Help => (&[("Esc", "back", 0)], &[]),
+        Mode::Table if screen.access == Access::Full => (&VIEW, &CHANGES),
+        Mode::Table => (&VIEW, &[]),
     };
-    let part = |&(key, meaning, rank): &(&'static str, &'static str, u8)| {
+    let part = |&(key, meaning, rank): &Key| {
         Part::new(
             rank,
             vec![Span::styled(key, theme.title()), Span::styled(format!(" {meaning}"), theme.quiet())],
         )
     };
-    let mut parts: Vec<Part> = all.iter().map(part).collect();
+    let mut parts: Vec<Part> = always.iter().chain(more).map(part).collect();
     if screen.mode == Mode::Table {
         let order = screen.selection.sort.word();
         parts.push(Part::new(8, vec![Span::styled(format!("sorted by {order}"), theme.quiet())]));
