@@ -119,7 +119,9 @@ mod tests {
     #[test]
     fn the_page_has_the_table_of_all_ranges() {
         let page = include_str!("../../docs/configuration.md");
-        let rows = all().into_iter().map(|(key, least, most)| format!("| `{key}` | {least} | {most} |\n"));
+        let rows = all()
+            .into_iter()
+            .map(|(key, least, most)| format!("| `{key}` | {least} | {most} |\n"));
         let table = format!("| setting | least | greatest |\n|---|---|---|\n{}\n", rows.collect::<String>());
         assert!(page.contains(&table), "docs/configuration.md has another table than this:\n{table}");
     }

@@ -21,7 +21,10 @@ impl Daemon<'_> {
 
 impl Drop for Daemon<'_> {
     fn drop(&mut self) {
-        let pid = self.status().ok().and_then(|status| Pid::from_raw(status.daemon.pid.try_into().ok()?));
+        let pid = self
+            .status()
+            .ok()
+            .and_then(|status| Pid::from_raw(status.daemon.pid.try_into().ok()?));
         // Without an answer there is no daemon to end.
         let _ = pid.map(|pid| kill_process(pid, Signal::TERM));
     }
@@ -54,7 +57,10 @@ fn the_five_minute_start_does_what_its_page_says() -> anyhow::Result<()> {
             programs.push(Process::start(shell, world.folder(), &format!("program-{}", programs.len()))?);
             patience::until("the program has memory", || {
                 let ready = |status: Status| status.sessions.iter().filter(|it| !it.gpus.is_empty()).count();
-                Ok(daemon.status().is_ok_and(|status| ready(status) == programs.len()).then_some(()))
+                Ok(daemon
+                    .status()
+                    .is_ok_and(|status| ready(status) == programs.len())
+                    .then_some(()))
             })?;
             continue;
         }
@@ -68,7 +74,9 @@ fn the_five_minute_start_does_what_its_page_says() -> anyhow::Result<()> {
         said.push((line, output_of(shell)?));
     }
     assert_eq!(programs.len(), 2);
-    let [doctor, status, top, explain, usage, weight, memory] = &said[..] else { panic!("{said:#?}") };
+    let [doctor, status, top, explain, usage, weight, memory] = &said[..] else {
+        panic!("{said:#?}")
+    };
     assert!(doctor.1.contains("driver"), "{doctor:?}");
     for (command, said) in [status, top, usage] {
         assert!(said.contains("ana") && said.contains("bob"), "{command}: {said}");

@@ -65,7 +65,7 @@ fn run() -> anyhow::Result<Vec<WatchEvent>> {
     };
     let steps = "1000000";
     let mut ana = start("ana-notebook", 72, &["--steps", steps, "--compute", "60ms", "--every", "700ms"])?;
-    let mut bob = start("bob-train", 104, &["--steps", steps, "--compute", "20ms"])?;
+    let mut bob = start("bob-train", 136, &["--steps", steps, "--compute", "20ms"])?;
     let both = |mode| {
         daemon.until("two programs side by side", |status| {
             let ready = status.sessions.iter().filter(|session| !session.gpus.is_empty()).count();
@@ -74,16 +74,20 @@ fn run() -> anyhow::Result<Vec<WatchEvent>> {
     };
     both(Mode::Parallel)?;
     thread::sleep(ALONE);
-    start("cem-train", 120, &["--steps", "60", "--compute", "20ms"])?.report()?;
+    start("cem-train", 136, &["--steps", "90", "--compute", "20ms"])?.report()?;
     both(Mode::Parallel)?;
     thread::sleep(ALONE);
-    let events = watch.events()?;
     ana.kill()?;
     bob.kill()?;
+    daemon.until("the end of both sessions", |status| status.sessions.is_empty())?;
+    let events = watch.events()?;
     let shown = |event: &WatchEvent| {
         matches!(
             event.what,
-            Kind::ModeChanged { .. } | Kind::SessionBegan { .. } | Kind::SessionEnded { .. } | Kind::Turned { .. }
+            Kind::ModeChanged { .. }
+                | Kind::SessionBegan { .. }
+                | Kind::SessionEnded { .. }
+                | Kind::Turned { .. }
         )
     };
     Ok(events.into_iter().filter(shown).collect())
@@ -100,7 +104,10 @@ mod tests {
         let events: Vec<WatchEvent> = log.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
         for (name, svg) in pictures(&events).unwrap() {
             let committed = fs::read_to_string(folder.join(name)).unwrap();
-            assert!(committed == svg, "{name} differs from the log; run `cargo xtask book figures` and commit it");
+            assert!(
+                committed == svg,
+                "{name} differs from the log; run `cargo xtask book figures` and commit it"
+            );
         }
     }
 }

@@ -31,7 +31,7 @@ fn wrong(page: &Page, link: &str) -> Option<String> {
         "" => page.path.clone(),
         file => plain(&folder.join(file)),
     };
-    if !cargo::workspace().join(&target).exists() {
+    if !file.is_empty() && !cargo::workspace().join(&target).exists() {
         return Some("there is no such file".to_owned());
     }
     // The book has nothing of what is outside of its folder.

@@ -12,12 +12,17 @@ use crate::promises::listed;
 fn sources() -> String {
     let mut text = String::new();
     for path in listed("*.rs").unwrap() {
-        if ["ctl/", "scheduler/", "interposer/", "proto/"].iter().any(|part| path.starts_with(part)) {
+        if ["ctl/", "scheduler/", "interposer/", "proto/"]
+            .iter()
+            .any(|part| path.starts_with(part))
+        {
             text += &fs::read_to_string(cargo::workspace().join(path)).unwrap();
         }
     }
     let lines = text.split("\\\n").enumerate();
-    lines.map(|(number, line)| if number == 0 { line } else { line.trim_start() }).collect()
+    lines
+        .map(|(number, line)| if number == 0 { line } else { line.trim_start() })
+        .collect()
 }
 
 #[test]

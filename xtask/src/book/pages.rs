@@ -32,24 +32,31 @@ impl Page {
         Self { path: path.into(), text: text.to_owned() }
     }
 
-    /// Returns the lines inside of code blocks (`true`) or outside of them, with their numbers.
-    fn lines(&self, inside: bool) -> impl Iterator<Item = (usize, &str)> {
-        let mut code = false;
-        (1..).zip(self.text.lines()).filter(move |(_, line)| {
-            let is_fence = line.trim_start().starts_with("```");
-            code ^= is_fence;
-            !is_fence && code == inside
+    /// Returns the lines with their numbers and the language of their code block; none outside of one.
+    fn lines(&self) -> impl Iterator<Item = (usize, Option<&str>, &str)> {
+        let mut block = None;
+        (1..).zip(self.text.lines()).filter_map(move |(number, line)| {
+            match (line.trim_start().strip_prefix("```"), block) {
+                (Some(language), None) => block = Some(language),
+                (Some(_), Some(_)) => block = None,
+                (None, _) => return Some((number, block, line)),
+            }
+            None
         })
     }
 
-    /// Returns the lines of code blocks, with their numbers.
-    pub(super) fn code(&self) -> impl Iterator<Item = (usize, &str)> {
-        self.lines(true)
+    /// Returns the lines of blocks with commands, with their numbers.
+    pub(super) fn commands(&self) -> impl Iterator<Item = (usize, &str)> {
+        let is_shell = |block: Option<&str>| matches!(block, Some("" | "console" | "sh"));
+        self.lines()
+            .filter(move |(_, block, _)| is_shell(*block))
+            .map(|(number, _, line)| (number, line))
     }
 
     /// Returns the text outside of code blocks.
     pub(super) fn prose(&self) -> String {
-        self.lines(false).map(|(_, line)| format!("{line}\n")).collect()
+        let lines = self.lines().filter(|(_, block, _)| block.is_none());
+        lines.map(|(_, _, line)| format!("{line}\n")).collect()
     }
 
     /// Returns what stands between single backticks outside of code blocks.
@@ -63,7 +70,9 @@ impl Page {
         let prose: Vec<String> = self.prose().split('`').step_by(2).map(str::to_owned).collect();
         let prose = prose.join("`");
         let ends = prose.split("](").skip(1);
-        ends.filter_map(|rest| rest.split_once(')')).map(|(target, _)| target.to_owned()).collect()
+        ends.filter_map(|rest| rest.split_once(')'))
+            .map(|(target, _)| target.to_owned())
+            .collect()
     }
 
     /// Returns the anchors of the headings, as mdbook and GitHub make them.
@@ -73,8 +82,10 @@ impl Page {
         let titles = prose.lines().filter(|line| line.starts_with('#'));
         for title in titles.map(|line| line.trim_start_matches('#').trim()) {
             let letters = title.to_lowercase().replace(' ', "-");
-            let anchor: String =
-                letters.chars().filter(|&c| c.is_alphanumeric() || c == '-' || c == '_').collect();
+            let anchor: String = letters
+                .chars()
+                .filter(|&c| c.is_alphanumeric() || c == '-' || c == '_')
+                .collect();
             let same = anchors.iter().filter(|known| **known == anchor).count();
             anchors.push(if same == 0 { anchor } else { format!("{anchor}-{same}") });
         }

@@ -1,4 +1,4 @@
-//! Pages with every command and flag: docs/reference/gpushare-ctl.md and gpushare-scheduler.md.
+//! Pages with every command, flag and environment variable: docs/reference/*.md.
 
 use std::fs;
 use std::path::PathBuf;
@@ -7,6 +7,8 @@ use clap::{Arg, Command};
 
 use super::docs;
 
+/// Source that defines the environment variables, each with a comment for the page.
+const NAMES: &str = include_str!("../../../proto/src/names.rs");
 /// Columns of a line of prose.
 const COLUMNS: usize = 110;
 
@@ -24,10 +26,11 @@ pub(super) fn write() -> anyhow::Result<Vec<PathBuf>> {
 }
 
 /// Returns the pages by their file names.
-fn pages() -> [(&'static str, String); 2] {
+fn pages() -> [(&'static str, String); 3] {
     [
         ("gpushare-ctl.md", page(gpushare_ctl::command())),
         ("gpushare-scheduler.md", page(gpushare_scheduler::command())),
+        ("environment.md", environment()),
     ]
 }
 
@@ -39,6 +42,23 @@ fn page(mut command: Command) -> String {
          the two.",
     );
     describe(&mut page, &command, 1, &[]);
+    page
+}
+
+/// Returns the page of the environment variables.
+fn environment() -> String {
+    let mut page = "# Environment variables\n\n".to_owned();
+    page += &wrapped(
+        "Flags come before variables. This page is made by `cargo xtask book reference` from `proto/src/names.rs`, and \
+         a test compares the two.",
+    );
+    page += "\n| variable | meaning |\n|---|---|\n";
+    for part in NAMES.split("/// Environment variable: ").skip(1) {
+        let Some((comment, rest)) = part.split_once("pub const ") else { continue };
+        let name = rest.split('"').nth(1).unwrap_or_default();
+        let words: Vec<&str> = comment.split_whitespace().filter(|word| *word != "///").collect();
+        page += &format!("| `{name}` | {} |\n", words.join(" ").trim_end_matches('.'));
+    }
     page
 }
 
@@ -86,7 +106,12 @@ fn describe(page: &mut String, command: &Command, depth: usize, inherited: &[&st
 
 /// Returns an argument as one writes it, like `-n`, `--lines N`.
 fn written(arg: &Arg) -> String {
-    let names: Vec<&str> = arg.get_value_names().unwrap_or_default().iter().map(|name| name.as_str()).collect();
+    let names: Vec<&str> = arg
+        .get_value_names()
+        .unwrap_or_default()
+        .iter()
+        .map(|name| name.as_str())
+        .collect();
     let takes_value = arg.get_action().takes_values();
     let value = if takes_value { names.join(" ") } else { String::new() };
     if arg.is_positional() {
@@ -99,7 +124,11 @@ fn written(arg: &Arg) -> String {
 }
 
 fn meaning(arg: &Arg) -> String {
-    let help = arg.get_long_help().or(arg.get_help()).map(ToString::to_string).unwrap_or_default();
+    let help = arg
+        .get_long_help()
+        .or(arg.get_help())
+        .map(ToString::to_string)
+        .unwrap_or_default();
     let mut meaning = escaped(&help.split_whitespace().collect::<Vec<_>>().join(" ")).replace('|', "\\|");
     if !arg.get_action().takes_values() {
         return meaning;
@@ -157,7 +186,7 @@ mod tests {
 
     #[test]
     fn every_visible_flag_is_listed_below_its_command() {
-        let [(_, ctl), (_, daemon)] = pages();
+        let [(_, ctl), (_, daemon), (_, environment)] = pages();
         let run = ctl.split_once("\n## gpushare-ctl run\n").unwrap().1;
         let run = run.split_once("\n## ").unwrap().0;
         for row in ["| `-m`, `--memory SIZE` |", "| `--gpu GPU` |", "| `CMD` |"] {
@@ -167,6 +196,7 @@ mod tests {
         assert!(!run.contains("--runtime-dir"), "a flag of all commands is listed once");
         assert!(daemon.contains("| `--mode MODE` |") && daemon.contains("`time-sliced`"), "{daemon}");
         assert!(!ctl.contains("start-daemon"), "nothing internal is told");
+        assert_eq!(environment.matches("\n| `GPUSHARE_").count(), 13, "{environment}");
     }
 
     #[test]

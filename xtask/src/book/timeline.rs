@@ -16,6 +16,8 @@ const COLOURS: [&str; 3] = ["#0072b2", "#009e73", "#cc79a7"];
 const MOVING: &str = "#e69f00";
 const DROPPING: &str = "#d55e00";
 const WAITING: &str = "#888888";
+/// Longest time between a drain and the move of the same handoff.
+const AT_ONCE: Nanos = Nanos::from_millis(1);
 /// Greatest number of marks on the axis.
 const MARKS: u64 = 12;
 
@@ -92,25 +94,42 @@ impl Timeline {
         timeline
     }
 
-    /// Returns the period around the longest handoff: a request to release the lock, and the move that follows.
+    /// Returns the period around the longest handoff: a drain, and the move that follows at once.
     pub(super) fn longest_handoff(&self) -> Option<Window> {
-        let slices = |what| self.sessions.iter().flat_map(|row| &row.slices).filter(move |slice| slice.what == what);
-        let moved = slices("moving").max_by_key(|slice| slice.to - slice.from)?;
-        let asked = slices("dropping").filter(|slice| slice.to <= moved.to).max_by_key(|slice| slice.to)?;
-        let length = moved.to - asked.from.min(moved.from);
-        let margin = Nanos(length.0 / 3);
-        let from = asked.from.min(moved.from);
+        let slices = |what| {
+            self.sessions
+                .iter()
+                .flat_map(|row| &row.slices)
+                .filter(move |slice| slice.what == what)
+        };
+        let follows =
+            |drain: &Slice, moved: &Slice| drain.to <= moved.from && moved.from - drain.to <= AT_ONCE;
+        let handoffs = slices("dropping").flat_map(|drain| {
+            slices("moving")
+                .filter(move |moved| follows(drain, moved))
+                .map(|moved| (drain.from, moved.to))
+        });
+        let (from, to) = handoffs.max_by_key(|(from, to)| *to - *from)?;
+        let margin = Nanos((to - from).0 / 3);
         Some(Window {
             from: Nanos(from.0.saturating_sub(margin.0)),
-            to: (moved.to + margin).min(self.end),
+            to: (to + margin).min(self.end),
             unit: ("ms", Nanos::from_millis(1)),
         })
     }
 
     /// Returns the whole period.
     pub(super) fn whole(&self) -> Window {
-        let starts = self.sessions.iter().filter_map(|row| row.slices.first()).map(|slice| slice.from);
-        Window { from: starts.min().unwrap_or_default(), to: self.end, unit: ("s", Nanos::from_secs(1)) }
+        let starts = self
+            .sessions
+            .iter()
+            .filter_map(|row| row.slices.first())
+            .map(|slice| slice.from);
+        Window {
+            from: starts.min().unwrap_or_default(),
+            to: self.end,
+            unit: ("s", Nanos::from_secs(1)),
+        }
     }
 
     /// Draws a period.
@@ -160,7 +179,8 @@ impl Row {
         if let Some(open) = self.slices.last_mut().filter(|slice| slice.to == Nanos(u64::MAX)) {
             open.to = now;
         }
-        self.slices.extend(what.map(|what| Slice { from: now, to: Nanos(u64::MAX), what }));
+        self.slices
+            .extend(what.map(|what| Slice { from: now, to: Nanos(u64::MAX), what }));
     }
 }
 
@@ -253,7 +273,10 @@ mod tests {
         let timeline = story();
         let slices = |row: &Row| -> Vec<_> {
             let millis = |time: Nanos| time.0 / 1_000_000;
-            row.slices.iter().map(|slice| (millis(slice.from), millis(slice.to), slice.what)).collect()
+            row.slices
+                .iter()
+                .map(|slice| (millis(slice.from), millis(slice.to), slice.what))
+                .collect()
         };
         assert_eq!(slices(&timeline.card), [(0, 30, "serialized")]);
         assert_eq!(slices(&timeline.sessions[0]), [(2, 10, "holding"), (10, 12, "dropping")]);
