@@ -24,7 +24,7 @@ fn understood(line: &str) -> Result<bool, clap::Error> {
         |word: &&String| *word == "sudo" || word.split_once('=').is_some_and(|(name, _)| is_name(name));
     let words: Vec<&str> = words.iter().skip_while(is_prefix).map(String::as_str).collect();
     let ends = |word: &&str| matches!(*word, "|" | "&" | "&&" | ";" | ">" | "2>" | ">>" | "<");
-    let end = words.iter().position(|word| ends(&word)).unwrap_or(words.len());
+    let end = words.iter().position(ends).unwrap_or(words.len());
     let Some((command, skipped)) = program(&words[..end]) else { return Ok(false) };
     let name = command.get_name().to_owned();
     let arguments = words[skipped..end].iter().map(|&word| word.to_owned());

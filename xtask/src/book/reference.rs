@@ -3,6 +3,7 @@
 use std::fs;
 use std::path::PathBuf;
 
+use clap::builder::Str;
 use clap::{Arg, Command};
 
 use super::docs;
@@ -106,12 +107,7 @@ fn describe(page: &mut String, command: &Command, depth: usize, inherited: &[&st
 
 /// Returns an argument as one writes it, like `-n`, `--lines N`.
 fn written(arg: &Arg) -> String {
-    let names: Vec<&str> = arg
-        .get_value_names()
-        .unwrap_or_default()
-        .iter()
-        .map(|name| name.as_str())
-        .collect();
+    let names: Vec<&str> = arg.get_value_names().unwrap_or_default().iter().map(Str::as_str).collect();
     let takes_value = arg.get_action().takes_values();
     let value = if takes_value { names.join(" ") } else { String::new() };
     if arg.is_positional() {
