@@ -71,7 +71,9 @@ fn describe(page: &mut String, command: &Command, depth: usize, inherited: &[&st
     }
     let about = command.get_long_about().or(command.get_about());
     for paragraph in about.map(ToString::to_string).unwrap_or_default().split("\n\n") {
-        *page += &format!("\n{}", wrapped(paragraph));
+        // The definitions leave out the stop of a summary.
+        let stop = if paragraph.ends_with(char::is_alphanumeric) { "." } else { "" };
+        *page += &format!("\n{}", wrapped(&format!("{paragraph}{stop}")));
     }
     let usage = command.clone().render_usage().to_string();
     *page += &format!("\n```text\n{}\n```\n", usage.trim_start_matches("Usage: "));
