@@ -12,7 +12,8 @@ pub const REQUIRED: &str = "GPUSHARE_REQUIRED";
 pub const RUNTIME_DIR: &str = "GPUSHARE_RUNTIME_DIR";
 /// Environment variable: folder with the lock files of the cards, in place of `/run/lock`.
 pub const LOCK_DIR: &str = "GPUSHARE_LOCK_DIR";
-/// Environment variable: kind of the program's memory, a [`Backend`](crate::Backend).
+/// Environment variable: kind of the program's memory, `managed` or `native`, like
+/// `gpushare-ctl run --backend`.
 pub const BACKEND: &str = "GPUSHARE_BACKEND";
 /// Environment variable: largest memory of a session per card, like `gpushare-ctl run --memory`, or JSON by
 /// card in bytes.

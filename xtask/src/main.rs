@@ -28,6 +28,7 @@ mod imports;
 mod promises;
 mod symbols;
 
+mod book;
 mod dist;
 mod manual;
 mod replay;
@@ -75,6 +76,9 @@ enum Command {
     Sim(sim::Options),
     /// Write the packages for users into target/dist: an archive, a Python wheel, a Debian package
     Dist(dist::Options),
+    /// The documentation as a book of HTML pages
+    #[command(subcommand)]
+    Book(book::Book),
     /// Write the manual pages of all commands
     Manual(manual::Options),
     /// Count how the driver's functions are treated, and compare the list with NVIDIA's headers
@@ -107,6 +111,7 @@ fn main() -> ExitCode {
         Command::Replay(options) => replay::run(&options, json),
         Command::Sim(options) => sim::run(&options, json),
         Command::Dist(options) => dist::run(&options, json),
+        Command::Book(book) => book::run(book, json),
         Command::Manual(options) => manual::run(&options, json),
         Command::Symbols => symbols::run(json),
         Command::Imports(options) => imports::run(&options, json),

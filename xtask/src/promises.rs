@@ -22,6 +22,9 @@ mod code;
 mod pages;
 mod scoreboard;
 
+#[cfg(test)]
+pub(crate) use code::listed;
+
 /// Options of `cargo xtask promises`.
 #[derive(Args)]
 pub(crate) struct Options {

@@ -12,7 +12,7 @@ use crate::promise::Check;
 mod load;
 mod moving;
 mod slices;
-mod watch;
+pub(crate) mod watch;
 
 mod shares;
 

@@ -113,6 +113,32 @@ fn the_file_in_the_documentation_is_right() {
     assert_eq!(settings.core, usual, "its values are the defaults");
 }
 
+/// Names that the reader of the file knows in a table, from its error about one that it does not know.
+fn known_keys(table: &str) -> Vec<String> {
+    let file = match table {
+        "" => "unknown = 1".to_owned(),
+        table => format!("[{table}]\nunknown = 1"),
+    };
+    let error = settings(&[], &file).unwrap_err().to_string();
+    let (_, names) = error.split_once("expected one of ").unwrap_or_else(|| panic!("{error}"));
+    names.split('`').skip(1).step_by(2).map(str::to_owned).collect()
+}
+
+#[test]
+fn the_file_in_the_documentation_has_every_key() {
+    let page = include_str!("../../../docs/configuration.md");
+    let (_, file) = page.split_once("```toml\n").unwrap();
+    let (file, _) = file.split_once("```").unwrap();
+    let whole: toml::Table = file.parse().unwrap();
+    for table in ["", "self_service", "scheduling", "gpus.0", "audit", "dashboard"] {
+        let names = table.split('.').filter(|name| !name.is_empty());
+        let found = names.fold(&whole, |table, name| table[name].as_table().unwrap());
+        for key in known_keys(table) {
+            assert!(found.contains_key(&key), "docs/configuration.md lacks the key {key} of [{table}]");
+        }
+    }
+}
+
 #[test]
 fn the_file_of_the_packages_sets_nothing_and_its_examples_are_right() {
     let file = include_str!("../../systemd/config.toml");

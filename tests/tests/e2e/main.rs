@@ -14,6 +14,7 @@ mod window;
 mod memory;
 mod at_once;
 mod measuring;
+mod five_minutes;
 mod one_story;
 mod utilization;
 mod orphans;

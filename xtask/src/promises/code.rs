@@ -31,7 +31,7 @@ pub(super) const CHECK: Check = Check {
 };
 
 /// Files of the repository whose names match.
-pub(super) fn listed(pattern: &str) -> anyhow::Result<Vec<String>> {
+pub(crate) fn listed(pattern: &str) -> anyhow::Result<Vec<String>> {
     let mut git = Command::new("git");
     git.current_dir(cargo::workspace())
         .args(["ls-files", "--cached", "--others", "--exclude-standard"]);

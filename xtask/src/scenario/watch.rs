@@ -13,22 +13,22 @@ use gpushare_tests::world::World;
 
 /// A running watch.
 #[derive(Debug)]
-pub(super) struct Watch {
+pub(crate) struct Watch {
     process: Process,
     said: PathBuf,
 }
 
 /// Quanta and drains that the daemon reported.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Turns {
+pub(crate) struct Turns {
     /// Of each grant.
-    pub(super) quanta: Vec<Nanos>,
+    pub(crate) quanta: Vec<Nanos>,
     /// Of each session that was told to let go.
-    pub(super) drains: Vec<Nanos>,
+    pub(crate) drains: Vec<Nanos>,
 }
 
 impl Watch {
-    pub(super) fn start(world: &World) -> anyhow::Result<Self> {
+    pub(crate) fn start(world: &World) -> anyhow::Result<Self> {
         let said = world.folder().join("watch.out");
         let mut command = world.part(Part::Ctl);
         command.args(["watch", "--json"]);
@@ -40,15 +40,18 @@ impl Watch {
         Ok(Self { process, said })
     }
 
-    /// Everything so far.
-    pub(super) fn end(mut self) -> anyhow::Result<Turns> {
+    /// Ends the watch and returns all events so far.
+    pub(crate) fn events(mut self) -> anyhow::Result<Vec<WatchEvent>> {
         self.process.kill()?;
+        let said = fs::read_to_string(&self.said)?;
+        // The last line may be cut.
+        Ok(said.lines().filter_map(|line| serde_json::from_str(line).ok()).collect())
+    }
+
+    /// Ends the watch and returns quanta and drains so far.
+    pub(crate) fn end(self) -> anyhow::Result<Turns> {
         let mut turns = Turns::default();
-        for line in fs::read_to_string(&self.said)?.lines() {
-            // The last line may be cut.
-            let Ok(WatchEvent { what, .. }) = serde_json::from_str(line) else {
-                continue;
-            };
+        for WatchEvent { what, .. } in self.events()? {
             match what {
                 WatchEventKind::Granted { quantum_ns, .. } => turns.quanta.push(quantum_ns),
                 WatchEventKind::Dropped { drain_ns: Some(drain), .. } => turns.drains.push(drain),
@@ -60,7 +63,7 @@ impl Watch {
 }
 
 /// The one in the middle; zero where there is none.
-pub(super) fn median(times: &[Nanos]) -> Nanos {
+pub(crate) fn median(times: &[Nanos]) -> Nanos {
     let mut times = times.to_vec();
     times.sort_unstable();
     times.get(times.len() / 2).copied().unwrap_or_default()
