@@ -19,7 +19,7 @@ use crate::sessions::terms::memory_on;
 pub(super) fn wait_of(engine: &mut Engine, peer: &PeerProcess, id: SessionId) -> Option<OwnWait> {
     engine.read_pages(Some(id));
     let waiting = engine.machine.waiting(clock::monotonic(), id)?;
-    let user = peer.principal.user();
+    let user = peer.owner();
     let is_own = |other: &SessionId| {
         let other = engine.sessions.get(*other);
         other.and_then(Session::user).as_ref() == Some(&user)
