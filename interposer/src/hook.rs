@@ -38,7 +38,7 @@ macro_rules! hooks {
     (@enter [ordered: $stream:expr] $row:ident $real:expr) => {{
         let page = gpushare_client::gate::page();
         gpushare_client::hooks::work::note_stream(page, $stream, $row.default_stream());
-        let work = || gpushare_client::hooks::work::Work::One($stream);
+        let work = || gpushare_client::hooks::work::Work::Ordered($stream);
         hooks!(@behind gpushare_client::hooks::work::pass_with(page, work), $real)
     }};
     (@enter [one: $stream:expr] $row:ident $real:expr) => {

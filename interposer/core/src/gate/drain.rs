@@ -103,7 +103,7 @@ impl GiveBack {
     /// Notes a request for the present grant of `page`. Without a grant there is nothing to give back.
     pub(super) fn ask(&self, page: &Page) {
         let word = load(page);
-        if matches!(word.state(), GateState::Open | GateState::Idle) {
+        if word.state() != GateState::Closed {
             self.0.note(page, word.with(GateState::Open));
         }
     }
@@ -113,10 +113,10 @@ impl GiveBack {
         self.0.is(page, word)
     }
 
-    /// Forgets the request, and returns whether there was one for the grant of an open gate.
+    /// Forgets the request for the grant of an open gate, and returns whether there was one.
     fn take(&self, page: &Page, word: GateWord) -> bool {
-        let asked = lock(&self.0.0).take();
-        asked == Some((std::ptr::from_ref(page).addr(), word))
+        let request = (std::ptr::from_ref(page).addr(), word);
+        lock(&self.0.0).take_if(|asked| *asked == request).is_some()
     }
 }
 
@@ -196,10 +196,11 @@ impl Drainer {
         let target = Nanos(u64::from(page.drain_target.load(Ordering::Relaxed)) * 1_000);
         collectives.admit(word, clock::monotonic(), target);
         // An older daemon does not know the report, and shows no overlapping switches either.
-        let mut reports = page.flags.load(Ordering::Acquire) & FLAG_OVERLAPPING != 0;
+        let overlaps = || page.flags.load(Ordering::Acquire) & FLAG_OVERLAPPING != 0;
+        let mut told = false;
         let drained = self.drained(page, word, || {
-            if reports && self.ends_soon(target) {
-                reports = false;
+            if !told && overlaps() && self.ends_soon(target) {
+                told = true;
                 self.send(page, &TenantRequest::NearlyDrained { word });
             }
         });
@@ -433,7 +434,8 @@ mod tests {
         assert!(!gives_back.is_asked(&page, grant), "it was asked without a grant");
         gives_back.ask(&page);
         assert!(gives_back.is_asked(&page, grant));
-        assert!(!gives_back.is_asked(&page, grant.next(GateState::Open)));
+        let later = grant.next(GateState::Open);
+        assert!(!gives_back.is_asked(&page, later) && !gives_back.take(&page, later));
         assert!(gives_back.take(&page, grant) && !gives_back.take(&page, grant));
     }
 

@@ -79,10 +79,11 @@ impl Interrupts {
     /// Requests that waits end. `is_awaited` returns whether a thread waits; the caller wakes all of them
     /// next.
     pub(crate) fn request(&self, now: Nanos, is_awaited: impl FnOnce() -> bool) {
-        self.count.fetch_add(1, Ordering::SeqCst);
+        // Raised last: a wait that ends by the count forgets the pending request too.
         if !is_awaited() {
             self.pending.store((now + PENDING).0, Ordering::SeqCst);
         }
+        self.count.fetch_add(1, Ordering::SeqCst);
     }
 
     /// Forgets requests that wait for a thread.

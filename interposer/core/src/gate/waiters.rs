@@ -37,7 +37,7 @@ pub(super) struct Sleeper<'a> {
 impl Waiters {
     pub(super) fn add(&self) -> Sleeper<'_> {
         let now = clock::monotonic().0;
-        // Who finds this thread counted finds no time of an earlier wait.
+        // Stored before the thread is counted, so that a reader does not see the time of an earlier wait.
         if !self.any() {
             self.since.store(now, Ordering::SeqCst);
         }

@@ -20,7 +20,7 @@ use crate::process::panics::guest_or;
 use crate::state::State;
 use crate::window::driver::OnDriver;
 use crate::window::graphs::contents;
-use crate::window::launch_window::Launch;
+use crate::window::launch_window::{AtGate, Launch};
 
 /// Largest number of bytes that [`stage`] copies: the driver takes so many of pageable memory along with the
 /// command.
@@ -93,7 +93,23 @@ unsafe fn wait_with(word: GateWord, work: Work) -> Passed {
         }
         state.gate.pass_communication(word)
     };
-    guest_or(pass, || None).map_or_else(wait, Ok)
+    let waits = || {
+        // SAFETY: the caller's promise.
+        let _waiting = guest_or(|| unsafe { wait_at_gate(work) }, || None);
+        wait()
+    };
+    guest_or(pass, || None).map_or_else(waits, Ok)
+}
+
+/// Counts work that passed the launch window as waiting at the gate. Returns `None` for other work.
+///
+/// # Safety
+/// A launch configuration is null or readable, as the driver's function demands.
+unsafe fn wait_at_gate(work: Work) -> Option<AtGate<'static>> {
+    let state = State::existing().filter(|_| is_windowed(page()))?;
+    // SAFETY: the caller's promise.
+    let size = unsafe { work.size(state) };
+    Some(state.window.get()?.wait_at_gate(size))
 }
 
 /// Returns whether launches pass the launch window: another session uses the card, or the session has a
@@ -129,6 +145,8 @@ fn is_own(stream: CUstream, default: DefaultStream) -> bool {
 /// Work that a call puts into a stream.
 #[derive(Clone, Copy, Debug)]
 pub enum Work {
+    /// A call that passes no launch window.
+    Ordered(CUstream),
     /// A copy, a fill, or a launch without further description.
     One(CUstream),
     /// A kernel and the stream of its launch.
@@ -147,7 +165,7 @@ impl Work {
     /// A launch configuration is null or readable, as the driver's function demands.
     unsafe fn communicates(self, state: &State) -> bool {
         let (stream, is_one) = match self {
-            Self::One(stream) => (stream, false),
+            Self::Ordered(stream) | Self::One(stream) => (stream, false),
             Self::Kernel(function, stream) => {
                 (stream, state.gate.collectives.is_collective(&state.driver, function))
             }
@@ -161,6 +179,20 @@ impl Work {
             Self::Graph(graph, stream) => (stream, state.window.graphs.communicates(graph)),
         };
         is_one || state.gate.marked.contains(stream)
+    }
+
+    /// Returns the number of launches that the work counts as in the launch window.
+    ///
+    /// # Safety
+    /// A launch configuration is null or readable, as the driver's function demands.
+    unsafe fn size(self, state: &State) -> u64 {
+        match self {
+            Self::Ordered(_) => 0,
+            Self::One(_) | Self::Kernel(..) => 1,
+            // SAFETY: the caller's promise.
+            Self::Configured(_, config) => u64::from(unsafe { config.as_ref() }.is_some()),
+            Self::Graph(graph, _) => state.window.graphs.size(graph),
+        }
     }
 }
 
@@ -224,13 +256,14 @@ unsafe fn admit(work: Work, default: DefaultStream) -> Option<()> {
     }
     let state = State::existing()?;
     let window = state.window.get()?;
-    let (stream, size, programmatic) = match work {
-        Work::One(stream) | Work::Kernel(_, stream) => (stream, 1, false),
-        Work::Graph(graph, stream) => (stream, state.window.graphs.size(graph), false),
+    let (stream, programmatic) = match work {
+        Work::Ordered(stream) | Work::One(stream) | Work::Kernel(_, stream) | Work::Graph(_, stream) => {
+            (stream, false)
+        }
         // SAFETY: null, or readable as the caller promises.
         Work::Configured(_, config) => unsafe {
             let config = config.as_ref()?;
-            (config.stream, 1, config.is_programmatic())
+            (config.stream, config.is_programmatic())
         },
     };
     let page = page();
@@ -239,6 +272,8 @@ unsafe fn admit(work: Work, default: DefaultStream) -> Option<()> {
         return None;
     }
     let card = OnDriver::new(&state.driver, &state.gate.captures);
+    // SAFETY: the caller's promise.
+    let size = unsafe { work.size(state) };
     let launch = Launch { stream: card.stream(stream, default), size, programmatic };
     let target = Nanos(u64::from(page.drain_target.load(Ordering::Relaxed)) * 1_000);
     window.admit(launch, target, &card);

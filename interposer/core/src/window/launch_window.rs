@@ -61,6 +61,8 @@ pub struct Window {
     /// Number of launches that may still go through a full window because nothing completed.
     spare: AtomicU32,
     fruitless: AtomicU32,
+    /// Number of launches that passed the window and wait at the closed gate, so that the driver lacks them.
+    at_gate: AtomicU64,
     /// Point in time when a held launch last went through a full window, on the window's clock in
     /// nanoseconds; 0 if never.
     let_through_at: AtomicU64,
@@ -121,7 +123,26 @@ pub struct Launch {
     pub programmatic: bool,
 }
 
+/// Guard of launches that passed the window and wait at the closed gate.
+#[derive(Debug)]
+pub struct AtGate<'a> {
+    waiting: &'a AtomicU64,
+    size: u64,
+}
+
+impl Drop for AtGate<'_> {
+    fn drop(&mut self) {
+        self.waiting.fetch_sub(self.size, Ordering::Relaxed);
+    }
+}
+
 impl Window {
+    /// Counts a launch that passed the window as waiting at the closed gate, during the guard's lifetime.
+    pub fn wait_at_gate(&self, size: u64) -> AtGate<'_> {
+        self.at_gate.fetch_add(size, Ordering::Relaxed);
+        AtGate { waiting: &self.at_gate, size }
+    }
+
     /// Returns the number of launches that are not known to be completed.
     pub fn in_flight(&self) -> u64 {
         self.counters.in_flight.load(Ordering::Relaxed)
@@ -236,7 +257,8 @@ impl Window {
     /// Looks for completed launches, and returns whether those in flight are expected to end within `time`.
     ///
     /// `false` if there are none, if their cost is not known, or if they should have ended long ago: then other
-    /// work may be in flight, such as a copy or a kernel of another length.
+    /// work may be in flight, such as a copy or a kernel of another length. A long kernel among short ones is
+    /// noticed only once it is overdue.
     pub fn ends_within(&self, time: Nanos, target: Nanos, card: &impl Card) -> bool {
         let target = or_default(target);
         let with_work = || self.markers.all().filter(|slot| slot.in_flight() > 0);
@@ -247,10 +269,12 @@ impl Window {
         if looked.is_none() || aimd.cost() == Nanos::ZERO {
             return false;
         }
+        // Read first: launches that another thread finds completed meanwhile make the end too late only.
+        let in_flight = self.in_flight().saturating_sub(self.at_gate.load(Ordering::Relaxed));
         let since = with_work().map(Slot::working_since);
         let latest = since.reduce(|one, other| [one[0].max(other[0]), one[1].max(other[1])]);
         latest.is_some_and(|since| {
-            let [earliest, latest] = since.map(|since| since + aimd.drain(self.in_flight()));
+            let [earliest, latest] = since.map(|since| since + aimd.drain(in_flight));
             latest <= card.now() + time && card.now() <= earliest + time
         })
     }

@@ -388,8 +388,8 @@ impl Card {
         }
     }
 
-    /// Records the time for which a drain overlapped with the next turn. Windows bound the work in flight, so
-    /// more than their target comes of a session whose report was wrong: others' turns do not follow it.
+    /// Records the time for which a drain overlapped with the next turn, up to the target of the windows. A longer
+    /// one comes of a long kernel or of a wrong report, and must not lengthen the turns of others.
     pub(crate) fn overlapped(&mut self, overlap: Nanos) {
         self.usual_overlap.add(overlap.min(self.knobs.window_target).0);
     }

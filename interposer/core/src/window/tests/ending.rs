@@ -4,7 +4,7 @@ use gpushare_proto::Nanos;
 
 use super::card::{MICRO, MILLI, Model, Step};
 use crate::window::aimd::DRAIN_TARGET;
-use crate::window::launch_window::Window;
+use crate::window::launch_window::{Launch, Window};
 
 const LEAD: Nanos = Nanos(MILLI);
 /// Time between two looks of the drainer.
@@ -37,6 +37,21 @@ fn equal_kernels_are_announced_a_millisecond_before_their_end() {
     }
 }
 
+/// A thread that launches ahead passes the window once more, and then waits at the closed gate.
+#[test]
+fn a_launch_that_waits_at_the_gate_delays_no_notice() {
+    for cost in [100 * MICRO, 1_600 * MICRO, 3 * MILLI] {
+        let (model, window, step) = (Model::default(), Window::default(), Step::new(cost));
+        model.run(&window, (0..500).map(|_| step));
+        let launch = Launch { stream: step.stream, size: 1, programmatic: false };
+        window.admit(launch, DRAIN_TARGET, &model);
+        let _waiting = window.wait_at_gate(1);
+        let (drain, left) = close(&model, &window);
+        let off = Nanos(left.0.abs_diff(drain.min(LEAD).0));
+        assert!(off <= Nanos(200 * MICRO), "{left} of {drain}, of kernels of {}", Nanos(cost));
+    }
+}
+
 /// As a training is stopped that waits for the end of each step.
 #[test]
 fn a_mixture_is_foreseen_better_than_by_its_usual_length() {
@@ -58,7 +73,7 @@ fn a_mixture_is_foreseen_better_than_by_its_usual_length() {
 
 /// Work whose end was expected long ago says nothing about its end.
 #[test]
-fn the_end_of_a_kernel_that_is_far_longer_than_usual_is_not_announced_early() {
+fn the_end_of_a_kernel_that_is_overdue_is_not_announced_early() {
     let (model, window) = (Model::default(), Window::default());
     model.run(&window, (0..1_000).map(|_| Step::new(10 * MICRO)));
     model.pass_time(model.left().0);
