@@ -45,7 +45,7 @@ pub const FLAG_LIMITED: u32 = 4;
 /// notes which of its streams get work meanwhile.
 pub const FLAG_CAPTURING: u32 = 8;
 /// Flag in [`Page::flags`]: switches on the cards of this process overlap, so they cost little. A process gives
-/// the lock back after a shorter pause.
+/// the lock back after a shorter pause, and reports that its work in flight is about to end.
 pub const FLAG_OVERLAPPING: u32 = 16;
 
 /// State of a process's gate, which decides whether a thread that submits work passes or sleeps.

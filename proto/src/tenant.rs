@@ -184,7 +184,8 @@ pub enum TenantRequest {
     /// Asks for the cards and for the sessions of the caller's user. Answered by [`TenantReply::OwnSessions`].
     OwnSessions,
     /// Reports that the work in flight of a process whose gate was closed is expected to end within
-    /// [`NEARLY_DRAINED`]. Where no memory moves, the next session begins then.
+    /// [`NEARLY_DRAINED`]. Where no memory moves, the next session begins then. Sent only while the page has
+    /// [`FLAG_OVERLAPPING`](crate::page::FLAG_OVERLAPPING).
     NearlyDrained {
         /// Gate word with which the daemon closed the gate.
         word: GateWord,

@@ -46,7 +46,7 @@ fn the_change_of_one_card_is_echoed() {
     assert_eq!(printed, "quantum of gpu0: 3s (computed) → 100ms\n");
 }
 
-/// JSON object that a command prints which changes something.
+/// JSON object that a changing command prints.
 fn object(arguments: &[&str]) -> serde_json::Value {
     crate::ctl::json(daemon(two_that_take_turns()).dir(), arguments)
 }

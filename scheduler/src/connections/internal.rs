@@ -38,7 +38,7 @@ impl InternalConnection {
         let events = acceptor.inbox().sender(peer.principal.clone(), connection);
         let (outbox, outgoing, closed) = Outbox::new();
         let (socket, role) = (Socket::Admin, Role::Tool);
-        // Made first: whoever stops waiting here drops it, and so closes the connection.
+        // From here on it is closed also if the caller stops waiting.
         let mut opened = Self { connection, events, outgoing, closed };
         opened
             .events
@@ -67,6 +67,8 @@ impl InternalConnection {
 
 impl Drop for InternalConnection {
     fn drop(&mut self) {
+        // An opening that still waits in the inbox finds the outbox closed.
+        self.outgoing.close();
         self.events.add(ConnectionEvent::Closed { connection: self.connection });
     }
 }

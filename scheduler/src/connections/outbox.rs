@@ -92,6 +92,11 @@ impl Outbox {
         self.queue.capacity() < QUEUE / 2
     }
 
+    /// Returns whether the peer takes no message any more.
+    pub(crate) fn is_closed(&self) -> bool {
+        self.queue.is_closed()
+    }
+
     fn push(&mut self, outgoing: Outgoing) -> Result<(), Unsent> {
         match self.held.is_empty() {
             true => self.enqueue(outgoing),

@@ -50,7 +50,7 @@ pub(super) struct Rights {
     pub(super) peer: PeerProcess,
     /// Point in time since boot at which the rights end.
     pub(super) ends: Nanos,
-    /// Whether they were ended before. Streams that are open under these rights look at it.
+    /// Whether the rights were ended before their time. Open streams look at it.
     revoked: Arc<AtomicBool>,
 }
 

@@ -7,8 +7,8 @@
 //!                                           the daemon's task
 //! ```
 //!
-//! The page has a thread with an event loop of its own. Without a key it shows no names and changes nothing. At
-//! an address that was not configured it shows nothing at all then.
+//! The page has a thread with an event loop of its own. Without a key it shows no names and changes nothing.
+//! Without a key and a configured address it shows nothing at all.
 //! docs/threat-model.md says what it withstands.
 
 mod control;

@@ -185,7 +185,11 @@ impl Model {
         self.close_until(event.at_ns);
         match &event.what {
             WatchEventKind::SessionBegan { session, name } => {
-                self.session(*session).name = Some(name.clone());
+                // Increments, which may have come first, know a later name too.
+                self.update(*session, |row| _ = row.name.get_or_insert_with(|| name.clone()));
+            }
+            WatchEventKind::Allocated { session, gpu, bytes } => {
+                self.update(*session, |row| row.allocated(*gpu, *bytes));
             }
             WatchEventKind::SessionEnded { session } => self.end(*session),
             WatchEventKind::Turned { session, to } => {
@@ -217,10 +221,18 @@ impl Model {
     pub(super) fn follow(&mut self, increments: &Increments) {
         for change in &increments.changes {
             match change {
-                Increment::Card(facts) => self.card(facts.gpu).facts = Some(facts.clone()),
-                Increment::CardFigures(figures) => self.card(figures.gpu).figures = Some(figures.clone()),
-                Increment::Session(facts) => self.session(facts.session).take_facts(facts),
-                Increment::SessionFigures(figures) => self.session(figures.session).take_figures(figures),
+                Increment::Card(facts) => {
+                    self.changes.cards.insert(facts.gpu);
+                    self.cards.entry(facts.gpu).or_default().facts = Some(facts.clone());
+                }
+                Increment::CardFigures(figures) => {
+                    self.changes.cards.insert(figures.gpu);
+                    self.cards.entry(figures.gpu).or_default().figures = Some(figures.clone());
+                }
+                Increment::Session(facts) => self.update(facts.session, |row| row.take_facts(facts)),
+                Increment::SessionFigures(figures) => {
+                    self.update(figures.session, |row| row.take_figures(figures));
+                }
                 Increment::SessionEnded { session } => self.end(*session),
                 Increment::Daemon(_) | Increment::Sensors(_) | Increment::Granted { .. } => {}
             }
@@ -264,16 +276,16 @@ impl Model {
         self.changes = Changes::default();
     }
 
-    /// Returns a card, which changes.
-    fn card(&mut self, gpu: GpuId) -> &mut Card {
-        self.changes.cards.insert(gpu);
-        self.cards.entry(gpu).or_default()
-    }
-
-    /// Returns the row of a session, which changes. A new one is added.
-    fn session(&mut self, id: SessionId) -> &mut SessionRow {
-        self.changes.sessions.insert(id);
-        &mut self.sessions.entry(id).or_insert_with(|| Session::new(id)).row
+    /// Updates the row of a session, and adds a row for a new one. Only a different row counts as a change, since
+    /// figures that the page does not show change each second.
+    fn update(&mut self, id: SessionId, act: impl FnOnce(&mut SessionRow)) {
+        let is_new = !self.sessions.contains_key(&id);
+        let row = &mut self.sessions.entry(id).or_insert_with(|| Session::new(id)).row;
+        let before = row.clone();
+        act(row);
+        if is_new || *row != before {
+            self.changes.sessions.insert(id);
+        }
     }
 
     fn end(&mut self, id: SessionId) {
@@ -349,6 +361,13 @@ impl Session {
 }
 
 impl SessionRow {
+    fn allocated(&mut self, gpu: GpuId, bytes: Bytes) {
+        match self.memory.iter_mut().find(|on| on.0 == gpu) {
+            Some(on) => on.1 = bytes,
+            None => self.memory.push(OnCard(gpu, bytes, None)),
+        }
+    }
+
     fn take_facts(&mut self, facts: &SessionFacts) {
         self.name = Some(facts.name.clone());
         self.weight = facts.weight;

@@ -302,6 +302,10 @@ impl Server {
         })?;
         let wrong = |sentence| Refusal::new(StatusCode::BAD_REQUEST, sentence);
         let asked = control::read(&body.to_bytes()).map_err(wrong)?;
+        // The key may have ended while the body came.
+        if rights.are_over(clock::boot()) {
+            return Err(wrong_key());
+        }
         let answered = async {
             let mut connection = InternalConnection::open(&self.source.acceptor, rights.peer).await;
             connection.ask(asked).await;

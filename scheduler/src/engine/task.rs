@@ -56,6 +56,8 @@ impl Engine {
 
     fn handle_connection(&mut self, event: ConnectionEvent) {
         match event {
+            // The end of a connection is served before its opening if that still waited.
+            ConnectionEvent::Opened { outbox, .. } if outbox.is_closed() => {}
             ConnectionEvent::Opened { connection, socket, peer, role, outbox } => {
                 self.peers.admit(connection, peer.clone(), outbox);
                 self.opened(connection, socket, &peer, role);

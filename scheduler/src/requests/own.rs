@@ -48,9 +48,13 @@ pub(super) fn resize(
     check_quota(quota)?;
     check_quota_cards(&engine.cards, quota)?;
     let quota = permitted(engine, peer, id, quota)?;
-    let old = engine
-        .sessions
-        .change(id, |session| std::mem::replace(&mut session.terms.memory, quota.clone()).to_string());
+    let is_owner = engine.settings.owner == Owner::User;
+    let old = engine.sessions.change(id, |session| {
+        if is_owner {
+            session.ceiling = None;
+        }
+        std::mem::replace(&mut session.terms.memory, quota.clone()).to_string()
+    });
     let old = old.ok_or_else(none)?;
     engine.persistence.session_changed(id);
     engine.send_terms(id);
@@ -102,17 +106,22 @@ fn permitted(engine: &Engine, peer: &PeerProcess, id: SessionId, quota: &Quota) 
             service.max_memory
         ));
     }
-    let every = quota.every.or(Some(Amount::Bytes(left)));
-    let quota = Quota { every, ..quota.clone() };
     if let Some(ceiling) = &session.ceiling {
-        let most = |gpu| memory_on(ceiling, &engine.cards, gpu).unwrap_or(Bytes::MAX);
-        let asked = |gpu| memory_on(&quota, &engine.cards, gpu).unwrap_or(Bytes::MAX);
-        if engine.cards.iter().any(|(gpu, _)| asked(gpu) > most(gpu)) {
+        let on = |quota, gpu| memory_on(quota, &engine.cards, gpu);
+        let exceeds =
+            |gpu| on(ceiling, gpu).is_some_and(|most| on(quota, gpu).is_some_and(|asked| asked > most));
+        if engine.cards.iter().any(|(gpu, _)| exceeds(gpu)) {
             return denied(format!(
                 "an administrator set the limit of session {} to {ceiling}; ask for no more than that",
                 plain(&session.name)
             ));
         }
     }
-    Ok(quota)
+    // What the user leaves open is what both limits leave.
+    let ceiling = session.ceiling.as_ref().and_then(|ceiling| ceiling.every);
+    let open = ceiling
+        .into_iter()
+        .chain([Amount::Bytes(left)])
+        .min_by_key(|amount| amount.of(largest));
+    Ok(Quota { every: quota.every.or(open), ..quota.clone() })
 }

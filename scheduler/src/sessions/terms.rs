@@ -49,7 +49,7 @@ pub(crate) fn quota_events(id: SessionId, session: &Session, cards: &Cards, gpu:
 }
 
 /// Returns a session's memory limit on a card in bytes; none for no limit. The user's choice never exceeds what
-/// an administrator set, on cards either that appeared since.
+/// an administrator set, also on cards that appeared later.
 pub(crate) fn memory_limit(session: &Session, cards: &Cards, gpu: GpuId) -> Option<Bytes> {
     let on = |quota: &Quota| memory_on(quota, cards, gpu);
     on(&session.terms.memory)

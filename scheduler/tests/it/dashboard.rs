@@ -308,7 +308,9 @@ fn a_wrong_key_a_used_link_and_a_viewers_key_change_nothing() {
     assert_eq!(events.next(), Some(json!({"role": "admin"})));
     assert_eq!(ask(address, &Asked("POST /api/end", &[&bearer(&admin)], "")).0, 200);
     refused(&admin, 401, "missing, wrong or over");
+    let ended = Instant::now();
     while events.next().is_some() {}
+    assert!(ended.elapsed() < LONG, "the stream goes on without its key");
     assert_eq!(format!("{:?}", daemon.status().sessions[0].state.standing), "Good");
     folders.logged("a browser showed a key of the page that is wrong or over");
 }

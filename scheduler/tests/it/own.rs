@@ -113,6 +113,22 @@ fn a_user_stays_below_the_limit_that_an_administrator_set_over_a_restart_too() {
 }
 
 #[test]
+fn the_owner_of_a_daemon_raises_a_limit_that_was_set_before() {
+    let folders = Folders::new();
+    let daemon = folders.start(&[]);
+    let (_, token) = daemon.register("mine", Some(Bytes::mib(64)));
+    let mut program = daemon.join(Some(&token));
+    let gpu = program.attach();
+    let change = Change::Memory(Quota::every(Amount::Bytes(Bytes::mib(32))));
+    ask(&daemon, SessionRequest::Change { which: "mine".into(), change });
+    assert!(matches!(program.reserve(gpu, Bytes::mib(48)), TenantReply::Refused { .. }));
+    let mut tool = daemon.tool();
+    tool.say(&TenantRequest::Resize(Quota::of_memory("64MiB").unwrap()));
+    assert!(matches!(tool.hear(), TenantReply::Resized { .. }));
+    assert!(matches!(program.reserve(gpu, Bytes::mib(48)), TenantReply::Reserved { .. }));
+}
+
+#[test]
 fn an_administrators_session_and_limit_are_not_the_users_to_change() {
     let folders = Folders::new();
     let config = folders.path("config.toml");

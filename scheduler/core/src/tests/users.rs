@@ -8,7 +8,7 @@ use gpushare_proto::{Bytes, ClientId, GpuId, Nanos, SessionId};
 use proptest::prelude::*;
 
 use super::drawn;
-use super::world::{GPU, OTHER_GPU, World, gib, ms, plain};
+use super::world::{GPU, Habits, OTHER_GPU, World, gib, ms, plain};
 use crate::{Config, Event, UserId};
 
 const ANA: UserId = UserId(1);
@@ -245,7 +245,7 @@ proptest! {
         for (number, (weight, sessions)) in users.iter().enumerate() {
             for &(own_weight, class) in sessions {
                 let (session, client) = world.program(if fits { gib(0) } else { gib(6) });
-                *world.habits(client) = super::world::Habits { drain: Nanos::ZERO, moves: Nanos::ZERO, busy: true, ..Default::default() };
+                *world.habits(client) = Habits { drain: Nanos::ZERO, moves: Nanos::ZERO, busy: true, ..Habits::default() };
                 own(&mut world, session, UserId(number as u64), *weight);
                 share(&mut world, session, own_weight, class);
                 world.arrives(client);

@@ -100,9 +100,14 @@ async function listen() {
   if (answer.status === 401) {
     const hadKey = sessionStorage.getItem(KEY) !== null;
     sessionStorage.removeItem(KEY);
-    notice((await answer.text()).trim());
+    // What an earlier key showed goes with it.
+    clear();
+    hello("guest");
+    // The answer to a link says more than this one.
+    if (hadKey || byId("notice").hidden) notice((await answer.text()).trim());
     if (hadKey) return;
     // A new link comes with another address, which loads the page again.
+    text(byId("role"), "");
     connection("lost", "not connected");
     await new Promise(() => {});
   }
@@ -139,8 +144,6 @@ async function run() {
   }
 }
 
-addEventListener("hashchange", () => location.reload());
-
 setInterval(() => {
   if (aborter && performance.now() - state.heardAt > SILENCE_MS) aborter.abort(new Error("no news"));
 }, 1000);
@@ -153,13 +156,7 @@ function receive(event) {
   const message = JSON.parse(data.join(""));
   if (message.role) return hello(message.role);
   if (message.kind === "full") {
-    state.cards.clear();
-    state.sessions.clear();
-    state.lanes.clear();
-    byId("cards").replaceChildren();
-    byId("sessions").replaceChildren();
-    cardNodes.clear();
-    rowNodes.clear();
+    clear();
     Object.assign(state, { tickMs: message.tick_ms, window: message.window });
     text(byId("version"), message.version);
     for (const [id, runs] of message.runs) state.lanes.set(id, { runs });
@@ -182,6 +179,16 @@ function receive(event) {
   }
   prune();
   render();
+}
+
+function clear() {
+  state.cards.clear();
+  state.sessions.clear();
+  state.lanes.clear();
+  byId("cards").replaceChildren();
+  byId("sessions").replaceChildren();
+  cardNodes.clear();
+  rowNodes.clear();
 }
 
 function lane(id) {

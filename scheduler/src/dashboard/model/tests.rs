@@ -1,4 +1,6 @@
 use gpushare_proto::admin::Activity;
+use gpushare_proto::follow::CardUse;
+use gpushare_proto::session::Quota;
 use serde_json::{Value, json};
 
 use super::*;
@@ -43,6 +45,71 @@ fn a_message_has_only_what_changed() {
     assert_eq!(read(&model.more(true)), json!({"kind": "more", "tick": 8, "runs": [[1, [6, [0, 0, 100]]]]}));
     let full = read(&model.full(true));
     assert_eq!(full["runs"], json!([[1, [[4, [100, 0, 0]], [6, [0, 0, 100]]]]]));
+}
+
+fn increments(changes: Vec<Increment>) -> Increments {
+    Increments { changes, ..Increments::default() }
+}
+
+fn facts(name: &str) -> Increment {
+    Increment::Session(SessionFacts {
+        session: FIRST,
+        name: name.to_owned(),
+        user: None,
+        memory: Quota::default(),
+        weight: 100,
+        priority: Priority::Normal,
+        phase: SessionPhase::Good,
+        pids: vec![7],
+    })
+}
+
+fn figures(bytes: Bytes, gpu_time_ns: Nanos) -> Increment {
+    Increment::SessionFigures(SessionFigures {
+        session: FIRST,
+        lock: LockState::Stuck,
+        memory: vec![CardUse { gpu: GpuId(0), allocated_bytes: bytes, limit_bytes: None }],
+        gpu_time_ns,
+        refusals: 2,
+    })
+}
+
+#[test]
+fn figures_that_the_page_does_not_show_change_no_row() {
+    let mut model = model();
+    model.follow(&increments(vec![facts("train"), figures(Bytes(5), Nanos(1))]));
+    let row = &read(&model.more(true))["sessions"][0];
+    assert_eq!(
+        (&row["memory"], &row["stuck"], &row["processes"]),
+        (&json!([[0, 5, null]]), &json!(true), &json!(1))
+    );
+    model.sent();
+    model.follow(&increments(vec![figures(Bytes(5), Nanos(2))]));
+    assert_eq!(read(&model.more(true)).get("sessions"), None);
+    model.follow(&increments(vec![figures(Bytes(6), Nanos(3))]));
+    assert_eq!(read(&model.more(true))["sessions"][0]["memory"], json!([[0, 6, null]]));
+}
+
+#[test]
+fn a_later_name_is_not_replaced_by_the_first_and_an_ended_session_does_not_come_back() {
+    let mut model = Model::new(Nanos::ZERO);
+    let ended = Increment::SessionEnded { session: FIRST };
+    model.follow(&increments(vec![facts("new")]));
+    model.apply(&at(0, WatchEventKind::SessionBegan { session: FIRST, name: "old".to_owned() }));
+    assert_eq!(read(&model.full(true))["sessions"][0]["name"], "new");
+    model.apply(&at(0, WatchEventKind::SessionEnded { session: FIRST }));
+    model.follow(&increments(vec![facts("new"), ended]));
+    assert_eq!(read(&model.full(true))["sessions"], json!([]));
+}
+
+#[test]
+fn a_session_counts_for_its_card_as_soon_as_it_has_memory() {
+    let mut model = model();
+    model.apply(&at(4, WatchEventKind::Allocated { session: FIRST, gpu: GpuId(0), bytes: Bytes(5) }));
+    model.cards.insert(GpuId(0), Card::default());
+    let waited_ns = Nanos::from_millis(3);
+    model.apply(&at(4, WatchEventKind::Granted { session: FIRST, quantum_ns: waited_ns, waited_ns }));
+    assert_eq!(model.cards[&GpuId(0)].waits.percentiles().map(|waits| waits.count), Some(1));
 }
 
 #[test]

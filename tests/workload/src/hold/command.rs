@@ -17,18 +17,18 @@ const MAIN: &str = "main";
 /// One line of stdin.
 pub(super) struct Line {
     pub(super) header: Header,
-    /// Its word, or the reason why it has none.
+    /// Command of the line, or the reason why the line is wrong.
     pub(super) word: Result<Word, String>,
 }
 
-/// Beginning of every answer.
+/// Fields with which every answer begins.
 pub(super) struct Header {
     id: u64,
     pub(super) thread: String,
     command: String,
 }
 
-/// Word of a line.
+/// Meaning of a line.
 pub(super) enum Word {
     /// An empty line or a `# comment`.
     Nothing,
