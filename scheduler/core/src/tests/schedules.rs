@@ -388,6 +388,43 @@ fn a_turn_that_is_not_backfilled_any_more_makes_room_at_once() {
     }
 }
 
+/// Found by a schedule of the test below.
+#[test]
+fn a_drop_that_is_undone_after_it_gave_way_is_in_the_way_again() {
+    let config = Config { context_reserve: Bytes::ZERO, lease_chunk: Bytes::ZERO, ..Config::default() };
+    let config = Config { stuck_policy: StuckPolicy::RunOthers, ..config };
+    let mut world = World::after_restart(config, [RETURNING, RETURNING + 1]);
+    world.second_card();
+    for step in [
+        Step::OpenSession { limit: None, oversubscribe: false },
+        Step::OpenSession { limit: None, oversubscribe: false },
+        Step::Return(2, false, 0),
+        Step::ExpectedUses(1, GpuId(0), 6),
+        Step::OpenSession { limit: None, oversubscribe: false },
+        Step::Allocate(0, GpuId(0), 5),
+        Step::Join(0),
+        Step::Change(6, 41, false),
+        Step::Busy(1),
+        Step::Attach(1, GpuId(1)),
+        Step::Join(2),
+        Step::Attach(3, GpuId(0)),
+        Step::Busy(3),
+        Step::Change(4, 41, true),
+        Step::Busy(7),
+        Step::Run(5012),
+        Step::Join(0),
+        Step::Attach(2, GpuId(0)),
+        Step::Attach(5, GpuId(1)),
+        Step::ExpectedGone(0),
+        Step::Return(1, false, 6),
+        Step::Own(2, 0, 1),
+        Step::Run(247),
+    ] {
+        // The world checks after each event that nothing was overlooked.
+        play(&mut world, step);
+    }
+}
+
 proptest! {
     #![proptest_config(drawn::cases(drawn::SCHEDULES))]
 

@@ -345,7 +345,7 @@ impl Core {
         again
     }
 
-    /// Advances a session's drop, and returns whether others may pass it from now on.
+    /// Advances a session's drop, and returns whether others may pass it from now on, or may not any more.
     fn advance_drop(&mut self, id: SessionId) -> bool {
         let Some(session) = self.view.sessions.get_mut(id) else {
             return false;
@@ -354,13 +354,16 @@ impl Core {
         let Lock::Dropping(_, drop) = &mut session.lock else {
             return false;
         };
-        let mut passable = false;
-        for step in drop.advance(self.view.now, sleeper, ends_soon, &self.view.config) {
-            passable |= matches!(step, Step::Report(_) | Step::GiveWay);
+        let gave_way = drop.gives_way();
+        let steps = drop.advance(self.view.now, sleeper, ends_soon, &self.view.config);
+        // A drop that is undone takes its room back.
+        let mut passed = drop.gives_way() != gave_way;
+        for step in steps {
+            passed |= matches!(step, Step::Report(_));
             self.push_drop(id, step);
         }
         self.recount(id);
-        passable
+        passed
     }
 
     fn push_drop(&mut self, id: SessionId, step: Step) {
