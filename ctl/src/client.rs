@@ -33,7 +33,8 @@ pub(crate) enum ClientError {
     )]
     Absent(PathBuf),
     #[error(
-        "this user may not connect to {0}; run as its owner (sudo), or name your own daemon with --runtime-dir"
+        "this user may not connect to {0}; run as its owner (sudo), or name your own daemon with --runtime-dir; \
+         `gpushare-ctl top` shows your own sessions"
     )]
     Denied(PathBuf),
     #[error(

@@ -12,8 +12,8 @@ use super::values::{self, Auto, Capacity, ManagedLimit, NoneOr, Quantum, Reserve
 
 /// Change a setting of the running daemon
 ///
-/// The change lasts until the daemon ends or reads its configuration file again (`reload`). To make it permanent, put
-/// it into that file. `auto` clears a fixed value.
+/// A setting of a card lasts until the daemon ends or reads its configuration file again (`reload`); the file makes it
+/// permanent. Settings of sessions and users are stored. `auto` clears a fixed value of a card.
 #[derive(Debug, Args)]
 #[command(
     arg_required_else_help = false,
