@@ -25,7 +25,7 @@ pub(super) const CHECK: Check = Check {
 
 /// Flags for a card for one session at a time, which lets go before its quantum is over.
 const TURNS: [&str; 8] =
-    ["--mode", "serialized", "--capacity", "0=40MiB", "--quantum", "30s", "--dashboard", "127.0.0.1:0"];
+    ["--mode", "serialized", "--capacity", "0=64MiB", "--quantum", "30s", "--dashboard", "127.0.0.1:0"];
 
 /// Figures of the benchmark.
 #[derive(Clone, Debug, Serialize, Deserialize)]
