@@ -10,6 +10,7 @@
 //! [`Habits`]. After every event the invariants are checked.
 
 mod memory;
+mod process;
 mod views;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -20,9 +21,11 @@ use gpushare_proto::page::MemoryRefusal;
 use gpushare_proto::{Bytes, ClientId, GateState, GateWord, GpuId, Nanos, RequestId, SessionId};
 
 use crate::harness::Harness;
-use crate::session::drop::LEAD;
 use crate::view::snapshot::{GpuSnapshot, SessionSnapshot};
 use crate::{Config, Core, Effect, Event, Notice};
+
+pub(super) use process::Habits;
+use process::{Memory, Process};
 
 pub(super) const GPU: GpuId = GpuId(0);
 pub(super) const OTHER_GPU: GpuId = GpuId(1);
@@ -48,59 +51,6 @@ pub(super) fn plain() -> Config {
 /// Plain settings with extra leases of 64 MiB.
 pub(super) fn chunky() -> Config {
     Config { lease_chunk: Bytes::mib(64), ..plain() }
-}
-
-/// Behaviour of a process.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Habits {
-    /// Time from the closing of its gate to the end of its work in flight.
-    pub(super) drain: Nanos,
-    /// Time before that end at which it reports that it is nearly drained.
-    pub(super) lead: Nanos,
-    /// Time from a grant until its memory is in.
-    pub(super) moves: Nanos,
-    /// Whether a thread always wants to submit work.
-    pub(super) busy: bool,
-    /// Whether the process answers at all.
-    pub(super) answers: bool,
-}
-
-impl Default for Habits {
-    fn default() -> Self {
-        Self { drain: ms(2), lead: LEAD, moves: ms(20), busy: false, answers: true }
-    }
-}
-
-/// Memory of a process on a card.
-#[derive(Clone, Copy, Debug, Default)]
-struct Memory {
-    free: Bytes,
-    used: Bytes,
-    /// Used bytes that never move.
-    fixed: Bytes,
-    /// Fixed bytes that the machine was told of.
-    told: Bytes,
-}
-
-#[derive(Clone, Debug)]
-struct Process {
-    flags: u32,
-    memory: BTreeMap<GpuId, Memory>,
-    /// Whether the open request is for bytes that never move.
-    asks_fixed: bool,
-    habits: Habits,
-    /// Whether the process may have work on a card: from an open gate until it reports the end of its work.
-    in_flight: bool,
-}
-
-impl Process {
-    fn on(&self, gpu: GpuId) -> Memory {
-        self.memory.get(&gpu).copied().unwrap_or_default()
-    }
-
-    fn used(&self) -> Bytes {
-        self.memory.values().map(|memory| memory.used).sum()
-    }
 }
 
 #[derive(Clone)]

@@ -1,0 +1,61 @@
+//! Simulated process of the tests: its habits, its memory and its work in flight.
+
+use std::collections::BTreeMap;
+
+use gpushare_proto::{Bytes, GpuId, Nanos};
+
+use super::ms;
+use crate::session::drop::LEAD;
+
+/// Behaviour of a process.
+#[derive(Clone, Copy, Debug)]
+pub(in crate::tests) struct Habits {
+    /// Time from the closing of its gate to the end of its work in flight.
+    pub(in crate::tests) drain: Nanos,
+    /// Time before that end at which it reports that it is nearly drained.
+    pub(in crate::tests) lead: Nanos,
+    /// Time from a grant until its memory is in.
+    pub(in crate::tests) moves: Nanos,
+    /// Whether a thread always wants to submit work.
+    pub(in crate::tests) busy: bool,
+    /// Whether the process answers at all.
+    pub(in crate::tests) answers: bool,
+}
+
+impl Default for Habits {
+    fn default() -> Self {
+        Self { drain: ms(2), lead: LEAD, moves: ms(20), busy: false, answers: true }
+    }
+}
+
+/// Memory of a process on a card.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Memory {
+    pub(super) free: Bytes,
+    pub(super) used: Bytes,
+    /// Used bytes that never move.
+    pub(super) fixed: Bytes,
+    /// Fixed bytes that the machine was told of.
+    pub(super) told: Bytes,
+}
+
+#[derive(Clone, Debug)]
+pub(super) struct Process {
+    pub(super) flags: u32,
+    pub(super) memory: BTreeMap<GpuId, Memory>,
+    /// Whether the open request is for bytes that never move.
+    pub(super) asks_fixed: bool,
+    pub(super) habits: Habits,
+    /// Whether the process may have work on a card: from an open gate until it reports the end of its work.
+    pub(super) in_flight: bool,
+}
+
+impl Process {
+    pub(super) fn on(&self, gpu: GpuId) -> Memory {
+        self.memory.get(&gpu).copied().unwrap_or_default()
+    }
+
+    pub(super) fn used(&self) -> Bytes {
+        self.memory.values().map(|memory| memory.used).sum()
+    }
+}
