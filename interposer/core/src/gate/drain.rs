@@ -77,6 +77,12 @@ impl NotedWord {
     fn note(&self, page: &Page, word: GateWord) {
         *lock(&self.0) = Some((std::ptr::from_ref(page).addr(), word));
     }
+
+    /// Forgets the word, and returns whether it was noted.
+    fn take(&self, page: &Page, word: GateWord) -> bool {
+        let this = (std::ptr::from_ref(page).addr(), word);
+        lock(&self.0).take_if(|noted| *noted == this).is_some()
+    }
 }
 
 /// Gate word (closed) of the last drop that was answered.
@@ -115,8 +121,7 @@ impl GiveBack {
 
     /// Forgets the request for the grant of an open gate, and returns whether there was one.
     fn take(&self, page: &Page, word: GateWord) -> bool {
-        let request = (std::ptr::from_ref(page).addr(), word);
-        lock(&self.0.0).take_if(|asked| *asked == request).is_some()
+        self.0.take(page, word)
     }
 }
 

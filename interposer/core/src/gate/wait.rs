@@ -53,7 +53,7 @@ impl Gatekeeper {
     /// # Errors
     /// [`INTERRUPTED`] if the program interrupts the wait.
     pub(crate) fn wait(&self) -> Result<Pass<'static>, CUresult> {
-        // Read first: a request after it finds this thread among the waiting ones, or ends its wait anyway.
+        // Read before this thread counts as waiting, so that a request in between is not lost.
         let interrupts = INTERRUPTS.count();
         let sleeper = self.waiters.add();
         loop {
