@@ -1,10 +1,11 @@
 """A notebook's kernel, driven by `jupyter_client` as Jupyter drives it: cells in, replies and shown texts out."""
 
 import os
+import queue
 import time
 
-# Longest wait for an answer, in seconds.
-PATIENCE = 120
+# Longest time from a cell to its answer, in seconds. A kernel that still shows something gets no more.
+PATIENCE = 60
 
 
 class NotebookFailed(Exception):
@@ -53,10 +54,11 @@ class Notebook:
 
     def answer(self, cell):
         """The reply to the oldest cell without one, which must be this one, and what the cell printed."""
-        reply = self.client.get_shell_msg(timeout=PATIENCE)
+        end = time.monotonic() + PATIENCE
+        reply = self.next_message("shell", end)
         # The client may have asked more than once whether the kernel is there.
         while reply["msg_type"] != "execute_reply":
-            reply = self.client.get_shell_msg(timeout=PATIENCE)
+            reply = self.next_message("shell", end)
         self.answered = reply["header"]["date"]
         if reply["parent_header"]["msg_id"] != cell:
             raise NotebookFailed(f"notebook {self.number} answered another cell first")
@@ -66,8 +68,9 @@ class Notebook:
 
     def listen(self, done):
         """Reads what the kernel shows until `done`."""
+        end = time.monotonic() + PATIENCE
         while True:
-            message = self.client.get_iopub_msg(timeout=PATIENCE)
+            message = self.next_message("iopub", end)
             kind, content = message["msg_type"], message["content"]
             parent = message["parent_header"].get("msg_id")
             if kind == "stream":
@@ -76,6 +79,15 @@ class Notebook:
                 self.shown.setdefault(parent, []).append(content["data"]["text/plain"])
             if done(kind, content, parent):
                 return content
+
+    def next_message(self, channel, end):
+        """The kernel's next message on a channel, which must come before `end`."""
+        get = {"shell": self.client.get_shell_msg, "iopub": self.client.get_iopub_msg}[channel]
+        try:
+            return get(timeout=max(0.0, end - time.monotonic()))
+        except queue.Empty:
+            shown = [texts[-1] for texts in self.shown.values()]
+            raise NotebookFailed(f"notebook {self.number} did not answer within {PATIENCE} s; it shows {shown}") from None
 
     def run(self, code):
         """Runs a cell to its good end, and returns what it printed."""

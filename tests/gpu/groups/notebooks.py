@@ -104,6 +104,9 @@ def prepare(stand, daemon, folder):
         "JUPYTER_RUNTIME_DIR": str(folder / "run"),
         "IPYTHONDIR": str(folder / "ipython"),
     }
+    # gpushare-ctl asks the kernel's Python for the extension from another folder.
+    if packages := os.environ.get("PYTHONPATH"):
+        places["PYTHONPATH"] = os.pathsep.join(map(os.path.abspath, packages.split(os.pathsep)))
     # jupyter_client looks for kernels by its own environment, and so does gpushare-ctl.
     os.environ.update(places)
     said = json.loads(daemon.tell("jupyter", "install", "--json"))
