@@ -40,13 +40,29 @@ pub fn read(pipe: &impl AsFd, bytes: &mut [u8]) -> io::Result<usize> {
         match rustix::io::read(pipe, &mut *bytes) {
             Ok(count) => return Ok(count),
             Err(Errno::INTR) => {}
-            Err(Errno::AGAIN) => match poll(&mut [PollFd::new(pipe, PollFlags::IN)], None) {
-                Ok(_) | Err(Errno::INTR) => {}
-                Err(errno) => return Err(errno.into()),
-            },
+            Err(Errno::AGAIN) => wait(pipe)?,
             Err(errno) => return Err(errno.into()),
         }
     }
+}
+
+/// Waits until a pipe has bytes, or its end.
+///
+/// # Errors
+/// Error of the kernel; the descriptor is no pipe, for example.
+pub fn wait(pipe: &impl AsFd) -> io::Result<()> {
+    loop {
+        match poll(&mut [PollFd::new(pipe, PollFlags::IN)], None) {
+            Ok(_) => return Ok(()),
+            Err(Errno::INTR) => {}
+            Err(errno) => return Err(errno.into()),
+        }
+    }
+}
+
+/// Returns whether all bytes of a pipe have been read.
+pub fn is_empty(pipe: &impl AsFd) -> bool {
+    rustix::io::ioctl_fionread(pipe).is_ok_and(|unread| unread == 0)
 }
 
 /// Writes bytes into a pipe without waiting. What does not fit, and what nobody will read, is lost: a full
@@ -80,6 +96,17 @@ mod tests {
         drop(writer);
         assert_eq!(read(&ours, &mut bytes).unwrap(), 0);
         assert!(duplicate(-1).is_err());
+    }
+
+    #[test]
+    fn a_pipe_is_empty_once_all_its_bytes_are_read() {
+        let (reader, mut writer) = io::pipe().unwrap();
+        assert!(is_empty(&reader));
+        writer.write_all(b"ab").unwrap();
+        wait(&reader).unwrap();
+        assert!(!is_empty(&reader));
+        assert_eq!(read(&reader, &mut [0; 4]).unwrap(), 2);
+        assert!(is_empty(&reader));
     }
 
     #[test]

@@ -90,6 +90,13 @@ int main(void) {
             printf("alarms\n");
         } else if (!strncmp(line, "forward", 7)) {
             printf("forward %d\n", set());
+        } else if (!strncmp(line, "twice", 5)) {
+            /* As a library does that tries again in another way. */
+            code = set();
+            printf("twice %d\n", code ? set() : code);
+        } else if (!strncmp(line, "over", 4)) {
+            int (*over)(void) = (int (*)(void))dlsym(RTLD_DEFAULT, "gpushare_interrupt_over");
+            printf("over %d\n", over ? over() : -1);
         } else if (!strncmp(line, "backward", 8)) {
             pthread_t thread;
             pthread_create(&thread, NULL, launch, &code);

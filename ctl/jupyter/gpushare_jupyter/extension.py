@@ -38,6 +38,8 @@ class Extension:
             self._notice.begin()
 
     def _after(self, _result):
+        if self._interrupts:
+            self._interrupts.rest()
         if self._notice:
             self._notice.end()
 

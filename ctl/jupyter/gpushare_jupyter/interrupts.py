@@ -3,7 +3,8 @@
 Python's own handler of SIGINT writes the signal's number into a descriptor (`signal.set_wakeup_fd`). It is a
 pipe here, which a thread of libgpushare.so reads: all calls that wait for the card then fail, in any thread.
 That thread needs no lock of the interpreter, so Ctrl-C works also in a call that holds it. Python raises
-KeyboardInterrupt as soon as the main thread is back.
+KeyboardInterrupt as soon as the main thread is back. Until then no new wait begins: PyTorch may try a failed
+call in another way. From then on one may, as in an `except` block.
 """
 
 import os
@@ -19,6 +20,8 @@ class Interrupts:
         os.set_blocking(self._writer, False)
         # Descriptor that was set before, which gets all signals after us; -1 for none.
         self._next = -1
+        # Handler of SIGINT that ours calls, while ours is set.
+        self._handler = None
         os.register_at_fork(after_in_child=self._in_child)
 
     def arm(self):
@@ -33,11 +36,26 @@ class Interrupts:
             self._next = before
         # Also forgets a Ctrl-C that met no wait: it was for the last cell.
         self._library.interrupt_on(self._reader, signal.SIGINT, self._next)
+        handler = signal.getsignal(signal.SIGINT)
+        if self._library.interrupt_over and callable(handler) and handler != self._heard:
+            self._handler = handler
+            signal.signal(signal.SIGINT, self._heard)
+
+    def rest(self):
+        """Gives the handler of SIGINT back, at the end of a cell."""
+        if self._handler and signal.getsignal(signal.SIGINT) == self._heard:
+            signal.signal(signal.SIGINT, self._handler)
+        self._handler = None
+
+    def _heard(self, number, frame):
+        self._library.interrupt_over()
+        return self._handler(number, frame)
 
     def disarm(self):
         """Gives Python's descriptor back, and ends the library's thread."""
         if self._writer is None:
             return
+        self.rest()
         if signal.set_wakeup_fd(-1) == self._writer and self._next >= 0:
             signal.set_wakeup_fd(self._next, warn_on_full_buffer=False)
         os.close(self._writer)

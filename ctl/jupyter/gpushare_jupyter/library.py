@@ -9,6 +9,7 @@ class Library:
     def __init__(self):
         self._all = ctypes.CDLL(None)
         self.interrupt_on = self._function("gpushare_interrupt_on", ctypes.c_int, [ctypes.c_int] * 3)
+        self.interrupt_over = self._function("gpushare_interrupt_over", ctypes.c_int, [])
         self.waiting = self._function("gpushare_waiting", ctypes.c_uint64, [])
         self.release = self._function("gpushare_release", ctypes.c_int, [])
 

@@ -19,6 +19,10 @@ class FakeLibrary:
         self.calls.append((pipe, number, after))
         return 0
 
+    def interrupt_over(self):
+        self.calls.append("over")
+        return 0
+
 
 class Words(unittest.TestCase):
     def test_sizes_and_spans_are_short(self):
@@ -67,6 +71,18 @@ class Descriptor(unittest.TestCase):
         signal.set_wakeup_fd(self.writer)
         interrupts.arm()
         self.assertEqual(self.library.calls[-1][2], self.writer)
+        interrupts.disarm()
+
+    def test_the_library_hears_when_python_does_and_only_during_a_cell(self):
+        before = signal.getsignal(signal.SIGINT)
+        interrupts = Interrupts(self.library)
+        for _ in range(2):
+            interrupts.arm()
+            with self.assertRaises(KeyboardInterrupt):
+                signal.raise_signal(signal.SIGINT)
+            self.assertEqual(self.library.calls[-1], "over")
+            interrupts.rest()
+            self.assertEqual(signal.getsignal(signal.SIGINT), before)
         interrupts.disarm()
 
     def test_a_forked_child_does_not_write_into_the_pipe_of_its_parent(self):

@@ -36,14 +36,15 @@ fn wait(daemon: &Daemon, a: &mut Dialogue, way: &str) -> anyhow::Result<()> {
 }
 
 #[test]
-fn ctrl_c_ends_a_wait_of_any_thread_and_the_next_call_computes_right() -> anyhow::Result<()> {
+fn ctrl_c_ends_the_waits_of_all_threads_and_the_next_call_computes_right() -> anyhow::Result<()> {
     let (_world, daemon, mut a, mut b) = start()?;
     assert_eq!(a.ask("watch")?, "watching 0");
-    for way in ["forward", "backward"] {
+    for way in ["forward", "backward", "twice"] {
         wait(&daemon, &mut a, &format!("{way} 7"))?;
         a.process.signal(Signal::INT)?;
         assert_eq!(a.answer()?, format!("{way} {INTERRUPTED}"));
         assert_eq!(a.ask("next")?, "next 2");
+        assert_eq!(a.ask("over")?, "over 0");
         let holder = daemon.session("b")?;
         assert!(matches!(holder.lock, LockView::Holding { .. }), "b held the card: {:?}", holder.lock);
     }

@@ -11,13 +11,17 @@
 //! nothing: it may be a timer's, and it ends only the sleep of the thread that handled it. The thread that
 //! waits is often another one, as in a backward pass of PyTorch.
 //!
-//! A request ends the waits of all threads. If none waits, the program may be about to launch: then the next
-//! wait that begins within a second ends.
+//! A request ends the waits of all threads, and those that begin until the program has heard of the signal, at
+//! most for a second. A library may launch again in another way after its first call failed, as PyTorch's matrix
+//! product does. Or no thread waits yet, and the program is about to launch. A program that reports that its
+//! handler runs (`gpushare_interrupt_over`) can launch from there on.
 
 use std::io;
 use std::os::fd::{OwnedFd, RawFd};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
+use std::thread;
+use std::time::{Duration, Instant};
 
 use gpushare_proto::Nanos;
 use gpushare_sys::pipe;
@@ -34,8 +38,11 @@ use crate::process::{lock, spawn};
 /// for the loss of the context.
 pub const INTERRUPTED: CUresult = CUDA_ERROR_NOT_PERMITTED;
 
-/// Time for which a request that found no waiting thread lasts.
-const PENDING: Nanos = Nanos::from_secs(1);
+/// Longest time for which a request ends waits that begin.
+const LASTS: Nanos = Nanos::from_secs(1);
+/// Longest wait for the thread that reads the pipe, and the pause between two looks.
+const READ_LIMIT: Duration = Duration::from_millis(100);
+const READ_PAUSE: Duration = Duration::from_micros(50);
 
 /// Interrupts of this process.
 pub(crate) static INTERRUPTS: Interrupts = Interrupts::new();
@@ -45,9 +52,8 @@ pub(crate) static INTERRUPTS: Interrupts = Interrupts::new();
 pub(crate) struct Interrupts {
     /// Number of requests so far.
     count: AtomicU64,
-    /// Point in time on the monotonic clock until which the next wait ends at once, in nanoseconds; 0 for
-    /// none.
-    pending: AtomicU64,
+    /// Point in time on the monotonic clock until which waits end at once, in nanoseconds; 0 for none.
+    until: AtomicU64,
     /// Pipe that is read at present. A lock that cannot be taken at once is a failure, so the child of a fork
     /// cannot hang on it.
     watched: Mutex<Option<Arc<Watched>>>,
@@ -62,13 +68,15 @@ struct Watched {
     next: Mutex<Option<OwnedFd>>,
     /// Whether the pipe has ended, and with it the thread that reads.
     ended: AtomicBool,
+    /// Held while bytes are read and what they ask for is done.
+    reading: Mutex<()>,
     /// Process whose thread reads. The child of a fork has no such thread.
     pid: u32,
 }
 
 impl Interrupts {
     const fn new() -> Self {
-        Self { count: AtomicU64::new(0), pending: AtomicU64::new(0), watched: Mutex::new(None) }
+        Self { count: AtomicU64::new(0), until: AtomicU64::new(0), watched: Mutex::new(None) }
     }
 
     /// Returns the number of requests so far, which a thread reads before it waits.
@@ -76,40 +84,38 @@ impl Interrupts {
         self.count.load(Ordering::SeqCst)
     }
 
-    /// Requests that waits end. `is_awaited` returns whether a thread waits; the caller wakes all of them
-    /// next.
-    pub(crate) fn request(&self, now: Nanos, is_awaited: impl FnOnce() -> bool) {
-        // Raised last: a wait that ends by the count forgets the pending request too.
-        if !is_awaited() {
-            self.pending.store((now + PENDING).0, Ordering::SeqCst);
-        }
+    /// Requests that waits end; the caller wakes the waiting threads next.
+    pub(crate) fn request(&self, now: Nanos) {
+        self.until.store((now + LASTS).0, Ordering::SeqCst);
         self.count.fetch_add(1, Ordering::SeqCst);
     }
 
-    /// Forgets requests that wait for a thread.
+    /// Lets waits begin again. Those that a request ended still end.
     pub(crate) fn forget(&self) {
-        self.pending.store(0, Ordering::SeqCst);
+        self.until.store(0, Ordering::SeqCst);
     }
 
-    /// Returns whether a wait that began when there were `before` requests must end. Takes a pending request.
+    /// Does so once everything in the pipe is read, since the program has heard of the signals in it.
+    pub(crate) fn end(&self) {
+        let watched = self.watched.try_lock().ok().and_then(|watched| watched.clone());
+        if let Some(watched) = watched.filter(|watched| watched.is_read()) {
+            watched.wait_until_read();
+        }
+        self.forget();
+    }
+
+    /// Returns whether a wait that began when there were `before` requests must end.
     pub(super) fn ends(&self, before: u64, now: impl FnOnce() -> Nanos) -> bool {
         if self.count() != before {
-            // The request may have come before this thread counted as waiting. It ends one wait.
-            self.forget();
             return true;
         }
-        let pending = self.pending.load(Ordering::SeqCst);
-        pending != 0
-            && self
-                .pending
-                .compare_exchange(pending, 0, Ordering::SeqCst, Ordering::SeqCst)
-                .is_ok()
-            && now().0 < pending
+        let until = self.until.load(Ordering::SeqCst);
+        until != 0 && now().0 < until
     }
 
     /// Calls `interrupt` from now on whenever `signal` is read from `pipe`, and writes all bytes on to
     /// `next`, unless that is negative. A further call for the same pipe only changes `next`. Each call
-    /// forgets a pending request.
+    /// lets waits begin again.
     ///
     /// The thread that reads ends with the pipe, when its last writer closes it.
     ///
@@ -138,6 +144,7 @@ impl Interrupts {
             signal,
             next: Mutex::new(next),
             ended: AtomicBool::new(false),
+            reading: Mutex::new(()),
             pid: std::process::id(),
         });
         let reader = new.clone();
@@ -149,13 +156,30 @@ impl Interrupts {
 
 impl Watched {
     fn is_of(&self, pipe: &OwnedFd, signal: u8) -> bool {
-        let is_read = self.pid == std::process::id() && !self.ended.load(Ordering::Acquire);
-        is_read && self.signal == signal && pipe::is_same(&self.pipe, pipe)
+        self.is_read() && self.signal == signal && pipe::is_same(&self.pipe, pipe)
+    }
+
+    /// Whether a thread of this process reads.
+    fn is_read(&self) -> bool {
+        self.pid == std::process::id() && !self.ended.load(Ordering::Acquire)
+    }
+
+    /// Waits until everything in the pipe has been read and done, at most for [`READ_LIMIT`].
+    fn wait_until_read(&self) {
+        let since = Instant::now();
+        while since.elapsed() < READ_LIMIT {
+            if self.reading.try_lock().is_ok_and(|_reading| pipe::is_empty(&self.pipe)) {
+                return;
+            }
+            thread::sleep(READ_PAUSE);
+        }
     }
 
     fn read(&self, interrupt: impl Fn()) {
         let mut bytes = [0; 64];
-        while let Ok(count @ 1..) = pipe::read(&self.pipe, &mut bytes) {
+        while pipe::wait(&self.pipe).is_ok() {
+            let _reading = lock(&self.reading);
+            let Ok(count @ 1..) = pipe::read(&self.pipe, &mut bytes) else { break };
             let heard = &bytes[..count];
             if heard.contains(&self.signal) {
                 interrupt();
@@ -175,34 +199,46 @@ mod tests {
     const NOW: Nanos = Nanos::from_secs(10);
 
     #[test]
-    fn a_request_ends_every_wait_that_began_before_it_and_no_later_one() {
+    fn a_request_ends_all_waits_for_a_second() {
         let interrupts = Interrupts::new();
         let before = interrupts.count();
         assert!(!interrupts.ends(before, || NOW));
-        interrupts.request(NOW, || true);
-        assert!(interrupts.ends(before, || NOW) && interrupts.ends(before, || NOW));
-        assert!(!interrupts.ends(interrupts.count(), || NOW));
+        interrupts.request(NOW);
+        let after = interrupts.count();
+        assert!(interrupts.ends(before, || NOW) && interrupts.ends(before, || NOW + LASTS));
+        assert!(interrupts.ends(after, || NOW) && interrupts.ends(after, || NOW), "a library tries again");
+        assert!(!interrupts.ends(after, || NOW + LASTS), "it is old");
     }
 
     #[test]
-    fn a_request_that_finds_no_waiting_thread_ends_one_wait_within_a_second() {
+    fn waits_may_begin_again_once_the_program_has_heard() {
         let interrupts = Interrupts::new();
-        interrupts.request(NOW, || false);
         let before = interrupts.count();
-        assert!(interrupts.ends(before, || NOW));
-        assert!(!interrupts.ends(before, || NOW), "it is taken");
-        interrupts.request(NOW, || false);
-        let before = interrupts.count();
-        assert!(!interrupts.ends(before, || NOW + PENDING), "it is old");
+        interrupts.request(NOW);
+        interrupts.end();
+        assert!(interrupts.ends(before, || NOW), "it began before");
+        assert!(!interrupts.ends(interrupts.count(), || NOW));
     }
 
+    /// The program's handler may run before the thread has read the signal's byte.
     #[test]
-    fn a_request_between_a_threads_look_and_its_wait_ends_that_wait_only() {
-        let interrupts = Interrupts::new();
-        let before = interrupts.count();
-        interrupts.request(NOW, || false);
-        assert!(interrupts.ends(before, || NOW));
-        assert!(!interrupts.ends(interrupts.count(), || NOW));
+    fn a_signal_in_the_pipe_is_read_before_its_request_is_over() -> io::Result<()> {
+        use std::io::Write as _;
+        use std::os::fd::AsRawFd as _;
+
+        static OWN: Interrupts = Interrupts::new();
+        let (reader, mut writer) = io::pipe()?;
+        OWN.watch(reader.as_raw_fd(), 2, -1, || {
+            thread::sleep(Duration::from_millis(5));
+            OWN.request(NOW);
+        })?;
+        for number in 1..=20 {
+            writer.write_all(&[2])?;
+            OWN.end();
+            assert_eq!(OWN.count(), number);
+            assert!(!OWN.ends(number, || NOW));
+        }
+        Ok(())
     }
 
     #[test]

@@ -7,13 +7,17 @@ use gpushare_sys::clock;
 use crate::driver::types::{CUDA_ERROR_INVALID_VALUE, CUDA_ERROR_OPERATING_SYSTEM, CUDA_SUCCESS, CUresult};
 use crate::gate::interrupt::INTERRUPTS;
 use crate::gate::wake_sleepers;
-use crate::state::State;
 
-/// Ends the waits of all threads; without any, the next wait within a second.
+/// Ends the waits of all threads, and those that begin within a second or until [`interrupt_over`].
 pub fn interrupt() -> CUresult {
-    INTERRUPTS
-        .request(clock::monotonic(), || State::existing().is_some_and(|state| state.gate.waiters.any()));
+    INTERRUPTS.request(clock::monotonic());
     wake_sleepers();
+    CUDA_SUCCESS
+}
+
+/// Lets waits begin again, once the signals that the program has heard of have been read from its pipe.
+pub fn interrupt_over() -> CUresult {
+    INTERRUPTS.end();
     CUDA_SUCCESS
 }
 
