@@ -14,7 +14,7 @@
 //!   Wait ──────────────────────────────────▶        a thread sleeps at the closed gate
 //!         ◀──────────────────────────────── Gate    every change of the gate, also written to the page
 //!   Entered / Released ────────────────────▶        memory is on the card / drained, lock given back
-//!   NearlyDrained ─────────────────────────▶        work in flight ends within a millisecond
+//!   NearlyDrained ─────────────────────────▶        work in flight ends within two milliseconds
 //! ```
 //!
 //! Enums are append-only: a new message is added at the end, and no variant's fields change.
@@ -40,7 +40,7 @@ pub const PROTOCOL: u16 = 1;
 
 /// Time before the expected end of its work in flight at which a process whose gate was closed reports
 /// [`TenantRequest::NearlyDrained`].
-pub const NEARLY_DRAINED: Nanos = Nanos::from_millis(1);
+pub const NEARLY_DRAINED: Nanos = Nanos::from_millis(2);
 
 /// Maximum number of unknown driver functions that a process reports.
 pub const MAX_UNKNOWN: usize = 16;

@@ -42,8 +42,9 @@ const POLL_MIN: Duration = Duration::from_micros(20);
 const POLL_MAX: Duration = Duration::from_millis(1);
 /// Pause between two looks at frees in stream order.
 const FREES_PAUSE: Duration = Duration::from_millis(100);
-/// Longest pause between two looks at a move of memory, for which a thread waits at the gate.
-const MOVE_POLL_MAX: Duration = Duration::from_micros(100);
+/// Longest pause between two looks at work for whose end a thread waits: a move of memory, or where switches
+/// overlap, the work in flight, at whose end the next session begins.
+const AWAITED_POLL_MAX: Duration = Duration::from_micros(100);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Task {
@@ -200,11 +201,10 @@ impl Drainer {
         let (collectives, entries) = (&self.gate.collectives, GATE.entries());
         let target = Nanos(u64::from(page.drain_target.load(Ordering::Relaxed)) * 1_000);
         collectives.admit(word, clock::monotonic(), target);
-        // An older daemon does not know the report, and shows no overlapping switches either.
-        let overlaps = || page.flags.load(Ordering::Acquire) & FLAG_OVERLAPPING != 0;
         let mut told = false;
         let drained = self.drained(page, word, || {
-            if !told && overlaps() && self.ends_soon(target) {
+            // An older daemon does not know the report, and shows no overlapping switches either.
+            if !told && overlaps(page) && self.ends_soon(target) {
                 told = true;
                 self.send(page, &TenantRequest::NearlyDrained { word });
             }
@@ -223,7 +223,7 @@ impl Drainer {
         let mut moving = MoveIn::new(self.driver, self.contexts, self.memory);
         // The driver forbids moves during a capture. A process that met its daemon again may be in one.
         let moved = self.is_capturing()
-            || poll(page, word, MOVE_POLL_MAX, || moving.advance(self.driver, self.contexts, self.memory));
+            || poll(page, word, AWAITED_POLL_MAX, || moving.advance(self.driver, self.contexts, self.memory));
         let open = word.with(GateState::Open);
         if moved && exchange(page, word, open) {
             bell::ring(page);
@@ -287,7 +287,8 @@ impl Drainer {
         let (driver, contexts) = (self.driver, self.contexts);
         let mut marks = None;
         let captures = &self.gate.captures;
-        poll(page, word, POLL_MAX, || {
+        let longest = if overlaps(page) { AWAITED_POLL_MAX } else { POLL_MAX };
+        poll(page, word, longest, || {
             // Until somebody looks, an invalidated capture counts as a running one, which marks nothing.
             if self.is_capturing() {
                 return false;
@@ -356,6 +357,11 @@ fn stays(page: &Page, word: GateWord, span: Duration) -> bool {
         }
         let _ = bell::sleep(page, heard, Some(left));
     }
+}
+
+/// Whether the next session may begin beside the drain.
+fn overlaps(page: &Page) -> bool {
+    page.flags.load(Ordering::Acquire) & FLAG_OVERLAPPING != 0
 }
 
 /// Calls `done` with growing pauses until it returns `true`; returns `false` if the gate word changes first.

@@ -17,7 +17,7 @@
 //! faster than they end.
 //!
 //! If nothing completed during a wait, the awaited work may need a launch far ahead. Then the next launches
-//! go through too: as many as between two markers at first, twice as many each time, up to [`START`]. A
+//! go through too: as many as between three markers at first, twice as many each time, up to [`START`]. A
 //! completion ends that. Work that completes right after such a launch had waited for it, and does not count
 //! for the cost.
 
@@ -271,11 +271,14 @@ impl Window {
         }
         // Read first: launches that another thread finds completed meanwhile make the end too late only.
         let in_flight = self.in_flight().saturating_sub(self.at_gate.load(Ordering::Relaxed));
+        let begun = with_work().map(Slot::begun).sum::<u64>().min(in_flight);
         let since = with_work().map(Slot::working_since);
         let latest = since.reduce(|one, other| [one[0].max(other[0]), one[1].max(other[1])]);
         latest.is_some_and(|since| {
-            let [earliest, latest] = since.map(|since| since + aimd.drain(in_flight));
-            latest <= card.now() + time && card.now() <= earliest + time
+            let now = card.now();
+            let [earliest, latest] = since.map(|since| since + aimd.drain(begun));
+            // The rest has not begun, however long the first pending marker has been pending.
+            latest.max(now) + aimd.drain(in_flight - begun) <= now + time && now <= earliest + time
         })
     }
 
@@ -293,7 +296,7 @@ impl Window {
         self.let_through_at.store(card.now().0.max(1), Ordering::Relaxed);
         if overdue {
             let times = self.fruitless.fetch_add(1, Ordering::Relaxed).min(START.ilog2());
-            let more = self.aimd().stride().saturating_mul(1 << times).min(START) - 1;
+            let more = self.aimd().stride().saturating_mul(2 << times).min(START) - 1;
             self.spare.store(more, Ordering::Relaxed);
         }
     }

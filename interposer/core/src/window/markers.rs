@@ -33,9 +33,9 @@ use crate::driver::types::{CUcontext, CUevent};
 const SLOTS: usize = 256;
 /// Number of places in the table where a stream's slot may be.
 const PROBES: usize = 16;
-/// Largest number of pending markers of one stream. A full window has eight; graphs and a halved window need
+/// Largest number of pending markers of one stream. A full window has sixteen; graphs and a halved window need
 /// more.
-const RING: usize = 16;
+const RING: usize = 32;
 /// Number of contexts for which spare events are kept.
 const POOLS: usize = 16;
 /// Largest number of spare events of one context.
@@ -402,6 +402,12 @@ impl Slot {
         } else {
             covers.saturating_sub(self.done.load(Ordering::Relaxed))
         }
+    }
+
+    /// Returns the number of the stream's launches in flight that the card may have begun: those that the oldest
+    /// launch marker covers, or all without a marker.
+    pub fn begun(&self) -> u64 {
+        if self.is_marked() { self.oldest() } else { self.in_flight() }
     }
 
     /// Returns the point in time at which the card began the stream's oldest work in flight; `None` if that has no

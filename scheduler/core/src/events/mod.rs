@@ -328,7 +328,7 @@ pub enum Event {
         /// Distance in nanoseconds of a user of weight 100 in the normal class; negative behind the floor.
         lead_ns: i64,
     },
-    /// The work in flight of a process that was told to drain is expected to end within a millisecond.
+    /// The work in flight of a process that was told to drain is expected to end within two milliseconds.
     NearlyDrained {
         /// Identifier of the process that the event is about.
         client: ClientId,

@@ -18,7 +18,7 @@
 //! then launches more may reach the gate before the end of its drain is reported.
 //!
 //! Where no memory moves, the drop gives way before the drain has ended: the next session begins when the
-//! processes report that their work ends within [`LEAD`], so that the card does not run dry. Processes without
+//! processes report that their work is about to end, so that the card does not run dry. Processes without
 //! such a report give way when the drain has taken as long as expected. If drains usually take less than
 //! [`LEAD`], the gates stay open for the rest of it.
 //!
@@ -34,7 +34,7 @@ use crate::config::{Config, StuckPolicy};
 /// Duration before the expected end of a drain at which the next session may begin where no memory moves. A
 /// shorter one lets the card run dry, since a thread has to wake up and launch. In a longer one the driver
 /// changes between the two contexts more often, and each change costs time.
-pub(crate) const LEAD: Nanos = gpushare_proto::tenant::NEARLY_DRAINED;
+pub(crate) const LEAD: Nanos = Nanos::from_millis(1);
 
 /// Action that a drop asks the decision machine for.
 #[derive(Clone, Debug, PartialEq, Eq)]

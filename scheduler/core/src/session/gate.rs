@@ -51,7 +51,7 @@ pub(crate) struct Gate {
     word: GateWord,
     passage: Passage,
     waiting: bool,
-    /// Whether the process expects the end of its drain within a millisecond.
+    /// Whether the process expects the end of its drain within two milliseconds.
     nearly_drained: bool,
 }
 

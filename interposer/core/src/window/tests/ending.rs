@@ -1,12 +1,13 @@
 //! Tests of the notice that work in flight is about to end, after the gate was closed.
 
 use gpushare_proto::Nanos;
+use gpushare_proto::tenant::NEARLY_DRAINED;
 
 use super::card::{MICRO, MILLI, Model, Step};
 use crate::window::aimd::DRAIN_TARGET;
 use crate::window::launch_window::{Launch, Window};
 
-const LEAD: Nanos = Nanos(MILLI);
+const LEAD: Nanos = NEARLY_DRAINED;
 /// Time between two looks of the drainer.
 const LOOK: u64 = 20 * MICRO;
 
@@ -26,7 +27,7 @@ fn close(model: &Model, window: &Window) -> (Nanos, Nanos) {
 }
 
 #[test]
-fn equal_kernels_are_announced_a_millisecond_before_their_end() {
+fn equal_kernels_are_announced_two_milliseconds_before_their_end() {
     for cost in [5 * MICRO, 100 * MICRO, 1_600 * MICRO, 50 * MILLI] {
         for launches in [500, 501, 507] {
             let (drain, left) = stopped_after(launches, |_| Step::new(cost));
@@ -90,4 +91,44 @@ fn nothing_is_announced_of_work_that_is_not_known() {
     assert!(!window.ends_within(LEAD, DRAIN_TARGET, &model), "nothing was launched");
     model.launch(&window, Step::new(5 * MICRO));
     assert!(!window.ends_within(LEAD, DRAIN_TARGET, &model), "the cost is not known");
+}
+
+/// One step of a training: forward and backward passes of large products between short kernels, and an optimizer.
+fn training_step() -> Vec<Step> {
+    let micros = |costs: &[u64]| costs.iter().map(|cost| Step::new(cost * MICRO)).collect::<Vec<_>>();
+    let layer = |short: &[u64], products: usize| -> Vec<Step> {
+        let parts = [1_160, 390, 1_550, 1_550]
+            .map(|product| [micros(short), vec![Step::new(product * MICRO); products]]);
+        parts.into_iter().flatten().flatten().collect()
+    };
+    let forward = layer(&[12, 25, 50], 1).repeat(2);
+    let backward = layer(&[12, 25, 50, 18], 2).repeat(2);
+    let optimizer = [micros(&[60, 110, 15, 90]).repeat(5), micros(&[5]).repeat(60)].concat();
+    [forward, backward, optimizer].concat()
+}
+
+/// A late notice leaves the card idle. During one that is early by some milliseconds, two programs share the card.
+#[test]
+fn the_end_of_a_training_that_is_stopped_anywhere_is_noticed_in_time() {
+    let (model, window, step) = (Model::default(), Window::default(), training_step());
+    let mut launches = step.iter().cycle().enumerate();
+    let mut stops: Vec<u64> = (0..500)
+        .map(|turn: u64| {
+            let until = model.now_nanos() + 12 * MILLI + turn.wrapping_mul(7_919) % 16_000 * MICRO;
+            while model.now_nanos() < until {
+                let Some((number, kernel)) = launches.next() else { break };
+                model.launch(&window, *kernel);
+                if number % step.len() == step.len() - 1 {
+                    // The program waits for its step.
+                    model.pass_time(model.left().0.min(until.saturating_sub(model.now_nanos())));
+                }
+            }
+            let (_, left) = close(&model, &window);
+            model.pass_time(left.0 + 20 * MILLI);
+            left.0
+        })
+        .collect();
+    stops.sort_unstable();
+    let [early, late] = [stops[9 * stops.len() / 10], stops[stops.len() / 20]];
+    assert!(late > 0 && early <= 3_500 * MICRO, "{late} to {early} ns left");
 }
