@@ -8,7 +8,7 @@ use gpushare_proto::tenant::GpuChoice;
 use crate::changed::{self, Whose};
 use crate::cli::{Change, ChangeSession, ChangeWeight, NoneOr, SetArgs, SetCommand};
 use crate::client::{Admin, Client};
-use crate::exit::CtlError;
+use crate::exit::{self, CommandError, CtlError};
 use crate::places::Places;
 use crate::status;
 use crate::table::list;
@@ -20,6 +20,20 @@ enum Target<'a> {
     Session(&'a str, Term),
     /// Weight of a user.
     User(&'a str, u32),
+}
+
+/// Error for a new weight without a session or a user.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "a weight is that of a session or of a user; write `set weight {0} --session NAME-OR-ID` or \
+     `set weight {0} --user USER`"
+)]
+struct NoOwner(u32);
+
+impl CommandError for NoOwner {
+    fn code(&self) -> u8 {
+        exit::USAGE
+    }
 }
 
 /// Changes a setting and prints the old and the new value, like `quantum of gpu0: 3s (computed) → 100ms`.
@@ -46,10 +60,11 @@ pub(crate) fn set(args: &SetArgs, places: &Places) -> Result<(), CtlError> {
         Set::Compute(ChangeSession { value, session }) => {
             ("compute", Session(session, Term::Compute(or_none(value, |limit| limit.0))))
         }
-        Set::Weight(ChangeWeight { value, user: Some(user), .. }) => ("weight", User(user, *value)),
-        Set::Weight(ChangeWeight { value, session, .. }) => {
-            ("weight", Session(session.as_deref().unwrap_or_default(), Term::Weight(*value)))
+        Set::Weight(ChangeWeight { value, user: Some(user), .. }) => ("weight", User(user, value.0)),
+        Set::Weight(ChangeWeight { value, session: Some(session), .. }) => {
+            ("weight", Session(session, Term::Weight(value.0)))
         }
+        Set::Weight(ChangeWeight { value, .. }) => return Err(NoOwner(value.0).into()),
         Set::Priority(ChangeSession { value, session }) => {
             ("priority", Session(session, Term::Priority(*value)))
         }

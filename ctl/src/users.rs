@@ -18,9 +18,13 @@ pub(crate) fn number(which: &str) -> Result<String, CtlError> {
 
 /// Returns the name of a user that is given by number; otherwise, or if the number has none, what is given.
 pub(crate) fn name(which: &str) -> String {
+    known_name(which).unwrap_or_else(|| which.to_owned())
+}
+
+/// Returns the name of a user that is given by number; none if it has no name.
+pub(crate) fn known_name(which: &str) -> Option<String> {
     let is_number = which.chars().all(|digit| digit.is_ascii_digit());
-    let name = || id(&["-un", "--", which]);
-    is_number.then(name).flatten().unwrap_or_else(|| which.to_owned())
+    is_number.then(|| id(&["-un", "--", which])).flatten()
 }
 
 /// Returns the answer of the program `id`, which knows how to ask a directory service for users.

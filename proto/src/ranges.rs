@@ -43,6 +43,11 @@ impl<T: Copy + PartialOrd + Display> Range<T> {
     pub const fn least(&self) -> T {
         self.least
     }
+
+    /// Greatest value of the setting.
+    pub const fn most(&self) -> T {
+        self.most
+    }
 }
 
 /// Defines the ranges, and the function that lists them.

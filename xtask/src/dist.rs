@@ -4,7 +4,8 @@
 //!   shipped builds ─┐             ┌─▶ gpushare-V-ARCH-linux.tar.gz   with install.sh
 //!   manual pages    ├─▶ contents ─┼─▶ gpushare-V-py3-none-….whl
 //!   completions     │             └─▶ gpushare_V_ARCH.deb
-//!   units, licence ─┘                 SHA256SUMS
+//!   units, licence  │                 SHA256SUMS
+//!   ctl/jupyter ────┴───────────────▶ gpushare_jupyter-V-py3-none-any.whl, also within the others
 //! ```
 //!
 //! The same programs give the same bytes. The time in the packages is that of
@@ -12,6 +13,7 @@
 
 mod contents;
 mod deb;
+pub(crate) mod jupyter;
 #[cfg(test)]
 mod installer;
 mod tarball;
@@ -57,6 +59,8 @@ pub(crate) struct Packages {
     tarball: Package,
     wheel: Package,
     deb: Package,
+    /// Wheel of the IPython extension.
+    jupyter: Package,
 }
 
 /// Packages that are made together, each as a file of a folder.
@@ -90,10 +94,12 @@ pub(crate) fn build(architecture: &str) -> anyhow::Result<Packages> {
         let bytes = Bytes(fs::metadata(folder.join(&name))?.len());
         Ok::<_, anyhow::Error>(Package { name, bytes })
     };
+    fs::write(folder.join(jupyter::name()), jupyter::bytes()?)?;
     let packages = Packages {
         tarball: package(tarball::write(&batch)?)?,
         wheel: package(wheel::write(&batch)?)?,
         deb: package(deb::write(&batch)?)?,
+        jupyter: package(jupyter::name())?,
         folder: folder.clone(),
     };
     fs::write(folder.join("SHA256SUMS"), checksums(&folder)?)?;
@@ -121,7 +127,7 @@ fn checksums(folder: &Path) -> anyhow::Result<String> {
     let names = entries
         .into_iter()
         .map(|entry| entry.file_name().to_string_lossy().into_owned());
-    let of_this_version = [format!("gpushare-{VERSION}-"), format!("gpushare_{VERSION}_")];
+    let of_this_version = [format!("gpushare-{VERSION}-"), format!("gpushare_{VERSION}_"), jupyter::name()];
     let mut names: Vec<String> = names
         .filter(|name| of_this_version.iter().any(|start| name.starts_with(start)))
         .collect();
@@ -144,8 +150,8 @@ fn checksum(digest: &[u8]) -> String {
 
 impl Packages {
     /// Paths of all packages.
-    pub(crate) fn files(&self) -> [PathBuf; 3] {
-        [&self.tarball, &self.wheel, &self.deb].map(|package| self.folder.join(&package.name))
+    pub(crate) fn files(&self) -> [PathBuf; 4] {
+        [&self.tarball, &self.wheel, &self.deb, &self.jupyter].map(|package| self.folder.join(&package.name))
     }
 
     /// Path of the wheel.
@@ -161,7 +167,7 @@ impl Packages {
 
 impl fmt::Display for Packages {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for package in [&self.tarball, &self.wheel, &self.deb] {
+        for package in [&self.tarball, &self.wheel, &self.deb, &self.jupyter] {
             writeln!(f, "{:>10}  {}", package.bytes, package.name)?;
         }
         write!(f, "in {}", self.folder.display())

@@ -26,6 +26,32 @@ impl Venv {
     /// # Errors
     /// Python is missing and cannot be installed, or the packages cannot be had.
     pub(crate) fn with(name: &str, packages: &[&str]) -> anyhow::Result<Self> {
+        Self::made(name, packages, |pip, _| {
+            pip.args(packages);
+            Ok(())
+        })
+    }
+
+    /// `target/NAME` with exactly these packages, `PACKAGE==VERSION --hash=sha256:…` each. A file with another
+    /// checksum is an error.
+    ///
+    /// # Errors
+    /// As for [`Self::with`].
+    pub(crate) fn pinned(name: &str, packages: &[&str]) -> anyhow::Result<Self> {
+        Self::made(name, packages, |pip, folder| {
+            let list = folder.join("requirements.txt");
+            fs::write(&list, packages.join("\n"))?;
+            pip.args(["--require-hashes", "--only-binary=:all:", "--requirement"]).arg(list);
+            Ok(())
+        })
+    }
+
+    /// Makes the environment if it has not exactly these packages. `choose` adds them to pip's arguments.
+    fn made(
+        name: &str,
+        packages: &[&str],
+        choose: impl FnOnce(&mut Command, &Path) -> anyhow::Result<()>,
+    ) -> anyhow::Result<Self> {
         tools::need("python3", "python3-venv")?;
         let venv = Self(cargo::workspace().join("target").join(name));
         let installed = venv.0.join("installed");
@@ -38,7 +64,8 @@ impl Venv {
         python.args(["-m", "venv", "--clear"]).arg(&venv.0);
         output_of(python).context("python3 cannot make an environment; install python3-venv")?;
         let mut pip = tools::pip(&venv.program("python"));
-        pip.args(["--no-deps", "--retries", RETRIES]).args(packages);
+        pip.args(["--no-deps", "--retries", RETRIES]);
+        choose(&mut pip, &venv.0)?;
         output_of(pip).with_context(|| {
             format!(
                 "cannot install {} from PyPI; is the network there? For another index set PIP_INDEX_URL",

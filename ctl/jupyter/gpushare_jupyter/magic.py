@@ -66,7 +66,12 @@ class Magic:
         return f"memory limit: {changed['new']} (was {changed['old']})"
 
     def _release(self):
-        if self._library.release is None:
+        if not self._library.is_loaded:
             raise UsageError("this kernel does not share its GPUs, so there is nothing to release")
+        if self._library.release is None:
+            raise UsageError(
+                f"the gpushare library of this kernel ({self._library.version}) is older than gpushare-jupyter and"
+                " cannot release the card at once; update gpushare and restart the kernel"
+            )
         self._library.release()
         return "the card goes to others as soon as this notebook's work on it is done"

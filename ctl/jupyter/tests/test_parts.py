@@ -2,11 +2,18 @@
 
 import os
 import signal
+import subprocess
+import sys
+import tempfile
+import types
 import unittest
+
+from IPython.core.error import UsageError
 
 from gpushare_jupyter import facts, notice
 from gpushare_jupyter.interrupts import Interrupts
-from gpushare_jupyter.magic import lock
+from gpushare_jupyter.library import Library
+from gpushare_jupyter.magic import Magic, lock
 
 
 class FakeLibrary:
@@ -43,6 +50,39 @@ class Words(unittest.TestCase):
         waiting = {"waiting": {"ahead": 2, "reason": "held by somebody"}}
         self.assertEqual(lock({"lock": waiting}), "waits, 2 before it")
         self.assertEqual(lock({"lock": "idle"}), "does not need the card")
+
+
+class Release(unittest.TestCase):
+    def refused(self, version):
+        library = types.SimpleNamespace(is_loaded=version is not None, version=version, release=None)
+        with self.assertRaises(UsageError) as raised:
+            Magic(library)("release")
+        return str(raised.exception)
+
+    def test_a_library_that_cannot_release_is_told_from_none(self):
+        self.assertEqual(
+            self.refused("0.0.9"),
+            "the gpushare library of this kernel (0.0.9) is older than gpushare-jupyter and cannot release the card at"
+            " once; update gpushare and restart the kernel",
+        )
+        self.assertEqual(
+            self.refused(None), "this kernel does not share its GPUs, so there is nothing to release"
+        )
+
+    def test_a_process_without_the_library_has_no_version(self):
+        library = Library()
+        self.assertEqual((library.version, library.is_loaded), (None, False))
+
+    def test_an_older_library_is_known_by_its_version(self):
+        with tempfile.TemporaryDirectory() as folder:
+            source, built = os.path.join(folder, "old.c"), os.path.join(folder, "libgpushare.so")
+            with open(source, "w") as file:
+                file.write('const char gpushare_version[] = "0.0.9";\n')
+            subprocess.run([os.environ.get("CC", "cc"), "-shared", "-o", built, source], check=True)
+            code = "from gpushare_jupyter.library import Library; l = Library(); print(l.version, l.is_loaded, l.release)"
+            environment = dict(os.environ, LD_PRELOAD=built, PYTHONPATH=os.pathsep.join(sys.path))
+            done = subprocess.run([sys.executable, "-c", code], env=environment, stdout=subprocess.PIPE, check=True)
+        self.assertEqual(done.stdout.decode().split(), ["0.0.9", "True", "None"])
 
 
 class Descriptor(unittest.TestCase):

@@ -3,6 +3,7 @@
 //! Every line of the help that starts with `gpushare-ctl` is an example; a test parses it.
 
 mod jupyter;
+pub(crate) mod moment;
 mod run;
 mod sessions;
 mod set;
@@ -17,12 +18,13 @@ use clap::{Args, CommandFactory as _, Parser, Subcommand};
 use gpushare_proto::Nanos;
 
 pub(crate) use self::jupyter::{InstallArgs, JupyterCommand};
+pub(crate) use self::moment::Moment;
 pub(crate) use self::run::{EnvArgs, RunArgs, Shell};
 pub(crate) use self::sessions::{CreateArgs, SessionCommand, TokenArgs, Which};
 pub(crate) use self::set::{Change, ChangeSession, ChangeWeight, SetArgs, SetCommand};
 pub(crate) use self::terms::{ComputeLimit, EnvironmentError, MemoryLimit, TermsArgs};
 pub(crate) use self::usage::parse;
-pub(crate) use self::values::{Auto, NoneOr, Quantum, Since};
+pub(crate) use self::values::{Auto, NoneOr, Quantum, Since, Weight};
 
 /// Shares NVIDIA GPUs between processes: each sees the memory of the whole card, and processes take turns
 /// only when their memory together does not fit.
@@ -180,21 +182,32 @@ pub(crate) struct OwnArgs {
 ///
 /// GPU time is wall time in which a session could submit work. Held is the part of it in which the session had the card
 /// to itself while sessions took turns. Peak is the maximum of its memory on one card. The daemon keeps usage by the
-/// hour for thirty days, so the count begins at a full hour.
+/// hour for thirty days, so the count begins and ends at full hours. A time is an age, like 24h, a date, like
+/// 2026-11-22, or a date with a time of day, as in RFC 3339. Without an offset it is local, and a date alone is its
+/// first midnight.
 #[derive(Debug, Args)]
 #[command(after_long_help = "\
 Examples:
   gpushare-ctl usage
   gpushare-ctl usage --since 7d --session train
-  gpushare-ctl usage --since 30d --json")]
+  gpushare-ctl usage --since 48h --until 24h --user ana
+  gpushare-ctl usage --since 30d --json
+
+For one day: gpushare-ctl usage --since 2026-11-22 --until 2026-11-23")]
 pub(crate) struct UsageArgs {
-    /// Length of the period that ends now, like 90m, 24h or 7d; it begins at a full hour
-    #[arg(long, value_name = "TIME", default_value = "24h", value_parser = values::past)]
-    pub(crate) since: Nanos,
+    /// Start of the period, like 90m or 7d before now, or like 2026-11-22 or 2026-11-22T08:00
+    #[arg(long, value_name = "TIME", default_value = "24h")]
+    pub(crate) since: Moment,
+    /// End of the period, in the same forms; the default is now
+    #[arg(long, value_name = "TIME")]
+    pub(crate) until: Option<Moment>,
+    /// Only sessions of this user: name, number, or control group of a container
+    #[arg(long, value_name = "USER")]
+    pub(crate) user: Option<String>,
     /// Only sessions of this name or number (3 or s3)
     #[arg(long, value_name = "NAME-OR-ID")]
     pub(crate) session: Option<String>,
-    /// Print a JSON array in place of a table (bytes and nanoseconds as numbers)
+    /// Print a JSON array in place of a table (bytes, nanoseconds and seconds since 1970 as numbers)
     #[arg(long)]
     pub(crate) json: bool,
 }

@@ -8,7 +8,7 @@ use gpushare_proto::session::Priority;
 use gpushare_proto::tenant::GpuChoice;
 
 use super::terms::{ComputeLimit, MemoryLimit};
-use super::values::{self, Auto, Capacity, ManagedLimit, NoneOr, Quantum, Reserve, Share, Target};
+use super::values::{self, Auto, Capacity, ManagedLimit, NoneOr, Quantum, Reserve, Share, Target, Weight};
 
 /// Change a setting of the running daemon
 ///
@@ -81,13 +81,14 @@ where
     pub(crate) session: String,
 }
 
-/// New weight of one session or of one user.
+/// New weight of one session or of one user. The command checks that one of them is named.
 #[derive(Debug, Args)]
 pub(crate) struct ChangeWeight {
     /// New value
-    pub(crate) value: u32,
+    #[arg(allow_negative_numbers = true)]
+    pub(crate) value: Weight,
     /// Number (3 or s3) or name of the session: its share of the time of its user
-    #[arg(long, value_name = "NAME-OR-ID", required_unless_present = "user")]
+    #[arg(long, value_name = "NAME-OR-ID")]
     pub(crate) session: Option<String>,
     /// Name or number of the user, or the control group of a container: the share of all its sessions together
     #[arg(long, value_name = "USER", conflicts_with = "session")]

@@ -8,6 +8,7 @@ use gpushare_proto::names::{COMPUTE_LIMIT, MEMORY_LIMIT};
 use gpushare_proto::session::{Amount, DEFAULT_WEIGHT, Priority, Quota, QuotaError, Terms};
 use gpushare_proto::{Bytes, Nanos};
 
+use super::values::Weight;
 use crate::exit::{self, CommandError};
 
 /// Flags of a session's terms.
@@ -21,8 +22,8 @@ pub(crate) struct TermsArgs {
     #[arg(long, value_name = "SHARE")]
     pub(crate) compute: Option<ComputeLimit>,
     /// Share of the time when sessions take turns, relative to 100
-    #[arg(long, value_name = "N")]
-    pub(crate) weight: Option<u32>,
+    #[arg(long, value_name = "N", allow_negative_numbers = true)]
+    pub(crate) weight: Option<Weight>,
     /// Priority: low, normal or high
     #[arg(long, value_name = "CLASS")]
     pub(crate) priority: Option<Priority>,
@@ -54,7 +55,7 @@ impl TermsArgs {
         Ok(Terms {
             memory: or_variable(&self.memory, MEMORY_LIMIT, &variable)?.0,
             compute: or_variable(&self.compute, COMPUTE_LIMIT, &variable)?.0,
-            weight: self.weight.unwrap_or(DEFAULT_WEIGHT),
+            weight: self.weight.map_or(DEFAULT_WEIGHT, |weight| weight.0),
             priority: self.priority.unwrap_or_default(),
             ttl: self.ttl,
             labels: self.labels.iter().cloned().collect(),
@@ -71,7 +72,7 @@ impl TermsArgs {
         [
             flag("memory", self.memory.as_ref().map(|limit| limit.0.to_string())),
             flag("compute", self.compute.as_ref().map(|limit| limit.0.to_string())),
-            flag("weight", self.weight.map(|weight| weight.to_string())),
+            flag("weight", self.weight.map(|weight| weight.0.to_string())),
             flag("priority", self.priority.map(|priority| priority.to_string())),
             flag("ttl", self.ttl.map(|ttl| ttl.to_string())),
         ]

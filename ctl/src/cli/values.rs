@@ -48,17 +48,6 @@ pub(crate) enum ValueError {
     Unit(#[from] UnitError),
     #[error(transparent)]
     Range(#[from] OutOfRange),
-    #[error("usage is kept for thirty days; write 30d or less")]
-    LongAgo,
-}
-
-/// Parses the duration of the period that `usage` counts.
-pub(super) fn past(text: &str) -> Result<Nanos, ValueError> {
-    let time: Nanos = text.parse()?;
-    match time <= Nanos::from_secs(30 * 86_400) {
-        true => Ok(time),
-        false => Err(ValueError::LongAgo),
-    }
 }
 
 macro_rules! bounded {
@@ -100,6 +89,24 @@ bounded! {
 bounded! {
     /// Target duration of work in flight, in the allowed range.
     Target(Nanos), DRAIN_TARGET
+}
+
+/// Weight of a session or a user, in the allowed range.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Weight(pub(crate) u32);
+
+/// Error for a text that is no weight in the allowed range.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("`{0}` is no weight; write a whole number from {least} to {most}", least = ranges::WEIGHT.least(), most = ranges::WEIGHT.most())]
+pub(crate) struct WeightError(String);
+
+impl FromStr for Weight {
+    type Err = WeightError;
+
+    fn from_str(text: &str) -> Result<Self, WeightError> {
+        let weight = text.parse().ok().and_then(|weight| ranges::WEIGHT.check(weight).ok());
+        weight.map(Self).ok_or_else(|| WeightError(text.to_owned()))
+    }
 }
 
 #[derive(Debug, thiserror::Error)]

@@ -1,12 +1,18 @@
 //! IPython extension `gpushare_jupyter`, which a kernel of IPython loads if its Python has the package.
 
 use std::io::Read as _;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use crate::table::harmless;
+
 /// Argument by which a kernel of IPython loads the extension.
 pub(super) const FLAG: &str = "--ext=gpushare_jupyter";
+const NAME: &str = "gpushare-jupyter";
+/// File of the package that all packages of gpushare carry.
+const WHEEL: &str = concat!("gpushare_jupyter-", env!("CARGO_PKG_VERSION"), "-py3-none-any.whl");
 /// Prints whether the package is there, without loading it.
 const QUESTION: &str =
     "import importlib.util as u; print('there' if u.find_spec('gpushare_jupyter') else 'missing')";
@@ -37,6 +43,19 @@ pub(super) fn of(argv: &[String]) -> Extension {
         Some("there") => Extension::Installed,
         _ => Extension::Missing(python.clone()),
     }
+}
+
+/// Returns what pip has to install: the wheel that came with this program, else the name of the package.
+pub(super) fn package() -> String {
+    let program = std::env::current_exe().ok();
+    let wheel = program.as_deref().and_then(with_program);
+    wheel.map_or_else(|| NAME.to_owned(), |wheel| harmless(&wheel.display().to_string()))
+}
+
+/// Returns the wheel that was installed together with a program; none if there is none.
+fn with_program(program: &Path) -> Option<PathBuf> {
+    let prefix = program.parent()?.parent()?;
+    Some(prefix.join("share/gpushare").join(WHEEL)).filter(|wheel| wheel.is_file())
 }
 
 fn answer(python: &str) -> Option<String> {
@@ -72,4 +91,22 @@ fn ends(child: &mut Child) -> bool {
     let _ = child.kill();
     let _ = child.wait();
     false
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::*;
+
+    #[test]
+    fn the_wheel_that_came_with_the_program_is_installed() {
+        let prefix = tempfile::tempdir().unwrap();
+        let program = prefix.path().join("bin/gpushare-ctl");
+        assert_eq!(with_program(&program), None);
+        let share = prefix.path().join("share/gpushare");
+        fs::create_dir_all(&share).unwrap();
+        fs::write(share.join(WHEEL), "").unwrap();
+        assert_eq!(with_program(&program), Some(share.join(WHEEL)));
+    }
 }

@@ -66,9 +66,10 @@ pub(super) fn install(
         ))?;
         if let Extension::Missing(python) = extension {
             output::print(&format!(
-                "its Python lacks gpushare-jupyter: `{} -m pip install gpushare-jupyter`, then this command with \
-                 --replace, adds %gpushare and Ctrl-C while a cell waits\n",
-                harmless(&python)
+                "its Python lacks gpushare-jupyter: `{} -m pip install {}`, then this command with --replace, adds \
+                 %gpushare and Ctrl-C while a cell waits\n",
+                harmless(&python),
+                extension::package()
             ))?;
         }
     }

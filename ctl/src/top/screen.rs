@@ -6,14 +6,13 @@
 //! ```
 
 use gpushare_proto::admin::{AdminRequest, Change, Knob, SessionRequest, Setting};
-use gpushare_proto::ranges;
 use gpushare_proto::session::Priority;
 use gpushare_proto::{GpuId, SessionId};
 
 use super::keys::{Action, Focus};
 use super::model::Model;
 use super::rows::{Row, RowKey, Selection};
-use crate::cli::{Auto, Quantum};
+use crate::cli::{Auto, Quantum, Weight};
 use crate::table::{harmless, short};
 
 /// State of the screen beside the daemon's state.
@@ -277,10 +276,7 @@ impl Wanted {
         match self {
             Self::Filter => Err(String::new()),
             Self::Weight { session, name, now } => {
-                let number: u32 = text
-                    .parse()
-                    .map_err(|_| format!("`{text}` is no weight; write a number, like 200"))?;
-                let weight = ranges::WEIGHT.check(number).map_err(|error| error.to_string())?;
+                let Weight(weight) = text.parse().map_err(|error| format!("{error}"))?;
                 Ok(Order {
                     what: format!("weight of {name} ({session})"),
                     from: now.to_string(),
@@ -394,10 +390,10 @@ mod tests {
         let mut rig = Rig::new(Access::Full);
         rig.act(&[Action::First, Action::SetWeight]);
         rig.types("lots");
-        assert_eq!(rig.message(), "`lots` is no weight; write a number, like 200");
+        assert_eq!(rig.message(), "`lots` is no weight; write a whole number from 1 to 10000");
         rig.act(&[Action::EraseAll]);
         rig.types("0");
-        assert_eq!(rig.message(), "weight is 1 to 10000, not 0");
+        assert_eq!(rig.message(), "`0` is no weight; write a whole number from 1 to 10000");
         rig.act(&[Action::Erase]);
         rig.types("7");
         assert!(matches!(rig.screen.mode, Mode::Question(_)));

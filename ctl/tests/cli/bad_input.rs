@@ -53,6 +53,28 @@ fn a_size_that_is_no_size() {
 }
 
 #[test]
+fn a_weight_out_of_range_or_of_nobody() {
+    for text in ["abc", "0", "10001", "99999999999", "-5", "1.5"] {
+        let hint = "is no weight; write a whole number from 1 to 10000; see `gpushare-ctl";
+        assert_eq!(
+            wrong(&["set", "weight", text, "--user", "ana"], 2),
+            format!("invalid value '{text}' for '<VALUE>': `{text}` {hint} set --help`")
+        );
+        assert_eq!(
+            wrong(&["run", "--weight", text, "--", "true"], 125),
+            format!("invalid value '{text}' for '--weight <N>': `{text}` {hint} run --help`")
+        );
+    }
+    assert_eq!(
+        wrong(&["set", "weight", "300"], 2),
+        "a weight is that of a session or of a user; write `set weight 300 --session NAME-OR-ID` or `set weight 300 \
+         --user USER`"
+    );
+    let session = wrong(&["set", "priority", "low"], 2);
+    assert!(session.contains("--session <NAME-OR-ID>"), "{session}");
+}
+
+#[test]
 fn a_missing_program() {
     assert_eq!(
         wrong(&["run", "--", "no-such-program"], 127),

@@ -22,6 +22,7 @@ pub(crate) fn daemon(status: Status) -> Fake {
         AdminRequest::Set(_) => AdminReply::Changed { old: "3s (computed)".into(), new: "100ms".into() },
         AdminRequest::UserWeight { .. } => AdminReply::Changed { old: "100".into(), new: "300".into() },
         AdminRequest::Usage { .. } => AdminReply::Usage(Vec::new()),
+        AdminRequest::UsageBetween { .. } => AdminReply::UserUsage(Vec::new()),
         AdminRequest::Reload => AdminReply::Reloaded(vec![ConfigChange {
             key: "metrics".into(),
             old: "none".into(),

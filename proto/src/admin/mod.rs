@@ -14,7 +14,7 @@ use crate::units::Nanos;
 pub use crate::settings::{ConfigChange, Knob, MIN_MEMORY, Mode, Setting};
 pub use crate::views::{
     CapacityView, ClientView, DaemonView, GpuView, LockView, SessionGpuView, SessionState, SessionView,
-    Status, UsageView, UserView,
+    Status, UsageView, UserUsageView, UserView,
 };
 pub use watch::{Activity, WatchEvent, WatchEventKind};
 
@@ -73,6 +73,14 @@ pub enum AdminRequest {
     Dashboard {
         /// Whether the page shows names but can change nothing.
         read_only: bool,
+    },
+    /// Asks for the usage of all sessions in a period, with their users. Answered by
+    /// [`AdminReply::UserUsage`].
+    UsageBetween {
+        /// Start of the period in seconds since 1970. The count begins at the full hour before.
+        from_unix_s: u64,
+        /// End of the period in seconds since 1970. The count ends at the full hour after.
+        until_unix_s: u64,
     },
 }
 
@@ -210,4 +218,7 @@ pub enum AdminReply {
         /// Duration for which the link is valid.
         valid_ns: Nanos,
     },
+    /// Answers [`AdminRequest::UsageBetween`], ordered by session number; the sessions that used most if not
+    /// all fit.
+    UserUsage(Vec<UserUsageView>),
 }

@@ -8,7 +8,7 @@ mod values;
 
 use gpushare_proto::admin::{
     AdminReply, AdminRequest, CapacityView, Change, ConfigChange, Knob, LockView, Mode, SessionRequest,
-    Setting, UsageView, UserView, WatchEvent, WatchEventKind,
+    Setting, UsageView, UserUsageView, UserView, WatchEvent, WatchEventKind,
 };
 use gpushare_proto::dry_run::{CardForecast, DryRunSession, Forecast};
 use gpushare_proto::explain::{AheadView, OrphanView, WaitReason};
@@ -263,6 +263,10 @@ pub(crate) fn admin_requests() -> Vec<Named<AdminRequest>> {
         ("Users", AdminRequest::Users),
         ("Follow", AdminRequest::Follow),
         ("Dashboard", AdminRequest::Dashboard { read_only: true }),
+        (
+            "UsageBetween",
+            AdminRequest::UsageBetween { from_unix_s: 1_795_305_600, until_unix_s: 1_795_392_000 },
+        ),
     ]
 }
 
@@ -311,20 +315,7 @@ pub(crate) fn admin_replies() -> Vec<Named<AdminReply>> {
         ("Explained.recovering", explained(Some(wait(WaitReason::Recovering { processes: 2 }, None)))),
         ("Explained.standing", explained(Some(wait(WaitReason::Standing, None)))),
         ("Explained.limit", explained(Some(wait(WaitReason::Limit { limit: Percent(2500) }, None)))),
-        (
-            "Usage",
-            AdminReply::Usage(vec![UsageView {
-                session: SessionId(3),
-                name: "train".into(),
-                alive: true,
-                from_unix_s: 1_795_305_600,
-                gpu_time_ns: Nanos::from_secs(5_400),
-                waited_ns: Nanos::from_secs(61),
-                held_ns: Nanos::from_secs(700),
-                moved_bytes: Bytes::gib(12),
-                peak_bytes: Bytes::gib(7),
-            }]),
-        ),
+        ("Usage", AdminReply::Usage(vec![usage()])),
         (
             "Reloaded",
             AdminReply::Reloaded(vec![ConfigChange {
@@ -365,5 +356,23 @@ pub(crate) fn admin_replies() -> Vec<Named<AdminReply>> {
                 valid_ns: Nanos::from_secs(120),
             },
         ),
+        (
+            "UserUsage",
+            AdminReply::UserUsage(vec![UserUsageView { user: Some("1001".to_owned()), usage: usage() }]),
+        ),
     ]
+}
+
+fn usage() -> UsageView {
+    UsageView {
+        session: SessionId(3),
+        name: "train".into(),
+        alive: true,
+        from_unix_s: 1_795_305_600,
+        gpu_time_ns: Nanos::from_secs(5_400),
+        waited_ns: Nanos::from_secs(61),
+        held_ns: Nanos::from_secs(700),
+        moved_bytes: Bytes::gib(12),
+        peak_bytes: Bytes::gib(7),
+    }
 }

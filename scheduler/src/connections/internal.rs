@@ -16,7 +16,7 @@ use gpushare_proto::codec::{self, HEADER};
 use gpushare_proto::tenant::Role;
 use tokio::sync::{mpsc, oneshot};
 
-use super::inbox::Sender;
+use super::inbox::{Inbox, Sender};
 use super::listener::Acceptor;
 use super::outbox::{Outbox, Outgoing};
 use super::{ConnectionEvent, ConnectionId, Socket};
@@ -34,8 +34,11 @@ pub(crate) struct InternalConnection {
 impl InternalConnection {
     /// Opens a connection that acts for `peer`, who was allowed to administrate.
     pub(crate) async fn open(acceptor: &Arc<Acceptor>, peer: PeerProcess) -> Self {
-        let connection = acceptor.new_id();
-        let events = acceptor.inbox().sender(peer.principal.clone(), connection);
+        Self::open_as(acceptor.new_id(), acceptor.inbox(), peer).await
+    }
+
+    async fn open_as(connection: ConnectionId, inbox: &Arc<Inbox>, peer: PeerProcess) -> Self {
+        let events = inbox.sender(peer.principal.clone(), connection);
         let (outbox, outgoing, closed) = Outbox::new();
         let (socket, role) = (Socket::Admin, Role::Tool);
         // From here on it is closed also if the caller stops waiting.
@@ -70,5 +73,77 @@ impl Drop for InternalConnection {
         // An opening that still waits in the inbox finds the outbox closed.
         self.outgoing.close();
         self.events.add(ConnectionEvent::Closed { connection: self.connection });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::task::JoinHandle;
+
+    use super::*;
+
+    const ID: ConnectionId = ConnectionId(7);
+
+    /// Opens a connection and asks for the state, in a task that can be given up.
+    fn start(inbox: &Arc<Inbox>) -> JoinHandle<Option<AdminReply>> {
+        let (ours, _theirs) = std::os::unix::net::UnixStream::pair().unwrap();
+        let (peer, inbox) = (PeerProcess::of(&ours).unwrap(), inbox.clone());
+        tokio::spawn(async move {
+            let mut connection = InternalConnection::open_as(ID, &inbox, peer).await;
+            connection.ask(AdminRequest::Status).await;
+            connection.hear().await
+        })
+    }
+
+    async fn next(inbox: &Inbox) -> ConnectionEvent {
+        inbox.next().await.0
+    }
+
+    async fn opened(inbox: &Inbox) -> Outbox {
+        match next(inbox).await {
+            ConnectionEvent::Opened { connection: ID, outbox, .. } => outbox,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    async fn give_up(task: JoinHandle<Option<AdminReply>>) {
+        task.abort();
+        assert!(task.await.unwrap_err().is_cancelled());
+    }
+
+    async fn is_closed(inbox: &Inbox) -> bool {
+        matches!(next(inbox).await, ConnectionEvent::Closed { connection: ID })
+    }
+
+    #[tokio::test]
+    async fn a_task_that_is_given_up_closes_its_connection() {
+        let inbox = Inbox::new();
+        let task = start(&inbox);
+        let mut outbox = opened(&inbox).await;
+        outbox.send(&AdminReply::Ready { protocol: 1 }).unwrap();
+        let asked = next(&inbox).await;
+        assert!(matches!(asked, ConnectionEvent::Admin { connection: ID, .. }), "{asked:?}");
+        assert!(!outbox.is_closed());
+        give_up(task).await;
+        assert!(outbox.is_closed() && is_closed(&inbox).await);
+    }
+
+    #[tokio::test]
+    async fn a_task_that_is_given_up_before_the_answer_to_its_hello_closes_its_connection() {
+        let inbox = Inbox::new();
+        let task = start(&inbox);
+        let outbox = opened(&inbox).await;
+        give_up(task).await;
+        assert!(outbox.is_closed() && is_closed(&inbox).await);
+    }
+
+    #[tokio::test]
+    async fn an_opening_that_nobody_has_taken_is_found_closed() {
+        let inbox = Inbox::new();
+        let task = start(&inbox);
+        tokio::task::yield_now().await;
+        give_up(task).await;
+        assert!(is_closed(&inbox).await, "the end comes first");
+        assert!(opened(&inbox).await.is_closed());
     }
 }

@@ -47,9 +47,7 @@ impl Engine {
                 }
             }
             Input::Configured { settings, asker } => reload::configured(self, settings, asker.as_ref()),
-            Input::Used { connection, since, answer } => {
-                usage::answer_usage(self, connection, since, answer);
-            }
+            Input::Used { question, answer } => usage::answer_usage(self, &question, answer),
         }
         self.finish();
     }

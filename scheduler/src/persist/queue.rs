@@ -8,9 +8,11 @@ use gpushare_proto::codec::Message;
 use gpushare_proto::tenant::{Failure, TenantReply};
 use gpushare_proto::{ClientId, Nanos, SessionId};
 
+use super::usage::UsageQuestion;
 use crate::connections::ConnectionId;
 use crate::peers::Peers;
 use crate::registry::{Changes, Figures, Hour, News, Spent, Usage};
+use crate::sessions::Session;
 
 /// Shortest interval between two writes of the registry file without an act of an administrator. Each write
 /// takes an fsync. However, the next daemon does not wait for a client that is not written.
@@ -39,8 +41,8 @@ pub(crate) struct Persistence {
     /// Whether an administrator's act has not been handed to the writer thread yet.
     urgent: bool,
     next_count: Option<Nanos>,
-    /// Questions about usage, sent after the next write: connection, and start of the period in question.
-    questions: Vec<(ConnectionId, Nanos)>,
+    /// Questions about usage, sent after the next write.
+    questions: Vec<UsageQuestion>,
 }
 
 /// Answer to an administrator's act, held until the act is in the registry file.
@@ -135,21 +137,22 @@ impl Persistence {
         std::mem::replace(&mut self.waiting, later)
     }
 
-    pub(super) fn ask_usage(&mut self, connection: ConnectionId, since: Nanos) {
-        self.questions.push((connection, since));
+    pub(super) fn ask_usage(&mut self, question: UsageQuestion) {
+        self.questions.push(question);
     }
 
-    pub(super) fn take_questions(&mut self) -> Vec<(ConnectionId, Nanos)> {
+    pub(super) fn take_questions(&mut self) -> Vec<UsageQuestion> {
         std::mem::take(&mut self.questions)
     }
 
-    pub(super) fn add_usage(&mut self, hour: Hour, session: SessionId, name: &str, figures: Figures) {
+    pub(super) fn add_usage(&mut self, hour: Hour, id: SessionId, session: &Session, figures: Figures) {
         if figures == Figures::default() {
             return;
         }
         self.other = true;
-        let sum = self.usage.entry((hour, session)).or_default();
-        *sum = Spent { name: name.to_owned(), figures: sum.figures.plus(figures) };
+        let sum = self.usage.entry((hour, id)).or_default();
+        let figures = sum.figures.plus(figures);
+        *sum = Spent { figures, ..session.spent_nothing() };
     }
 
     /// Starts to count usage periodically, unless counting has started already.

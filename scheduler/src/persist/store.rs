@@ -21,7 +21,7 @@ use crate::clients::leave;
 use crate::engine::Engine;
 use crate::input::Input;
 use crate::operation::{Operation, failure};
-use crate::registry::{Changes, Hour, SessionEntry, Word, Writer};
+use crate::registry::{Changes, SessionEntry, Word, Writer};
 
 /// Error code of an act that is effective and not on the disk.
 const NOT_KEPT: &str = "not_kept";
@@ -45,15 +45,14 @@ fn write(engine: &mut Engine, writer: &Writer, last: bool) {
         let changes = Changes { ended: last, ..changes(engine, urgent || last) };
         writer.publish(engine.persistence.news(changes));
     }
-    for (connection, since) in engine.persistence.take_questions() {
+    for question in engine.persistence.take_questions() {
         let (answer, answered) = oneshot::channel();
-        let since = Hour::back(since);
-        writer.ask(since, answer);
+        writer.ask(question.hours, answer);
         let inputs = engine.inputs.clone();
         tokio::spawn(async move {
             let answer = answered.await.unwrap_or_else(|_| Err("the daemon ends".to_owned()));
             // The receiver is gone only when the daemon ends.
-            let _ = inputs.send(Input::Used { connection, since, answer }).await;
+            let _ = inputs.send(Input::Used { question, answer }).await;
         });
     }
 }

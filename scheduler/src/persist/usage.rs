@@ -5,7 +5,7 @@
 use std::collections::BTreeMap;
 
 use gpushare_core::snapshot::SessionSnapshot;
-use gpushare_proto::admin::{AdminReply, SessionGpuView, UsageView};
+use gpushare_proto::admin::{AdminReply, SessionGpuView, UserUsageView};
 use gpushare_proto::session::Priority;
 use gpushare_proto::tenant::FailureCode;
 use gpushare_proto::{Bytes, GpuId, Nanos, SessionId};
@@ -14,11 +14,20 @@ use gpushare_sys::clock;
 use crate::connections::ConnectionId;
 use crate::engine::Engine;
 use crate::operation::failure;
-use crate::registry::{CardLead, Figures, Hour, Spent, UserLead, view};
+use crate::registry::{CardLead, Figures, Hour, Hours, UserLead, view};
 use crate::sessions::Session;
 
 /// Number of sessions that are counted between two inputs.
 const SLICE: usize = 32;
+
+/// Request of a tool for usage.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct UsageQuestion {
+    pub(crate) connection: ConnectionId,
+    pub(crate) hours: Hours,
+    /// Whether the answer names the users of sessions. Older tools do not know such an answer.
+    pub(crate) with_users: bool,
+}
 
 /// Counts the next slice of the sessions, from `engine.counting` on.
 pub(crate) fn count_slice(engine: &mut Engine) {
@@ -52,7 +61,7 @@ fn count(engine: &mut Engine, now: Nanos, hour: Hour, id: SessionId) {
     if moved || news != Figures::default() {
         engine.persistence.session_changed(id);
     }
-    engine.persistence.add_usage(hour, id, &session.name, news);
+    engine.persistence.add_usage(hour, id, session, news);
     // The memory of each process may have changed.
     engine
         .clients
@@ -75,7 +84,7 @@ pub(crate) fn count_last(engine: &mut Engine, id: SessionId, session: &Session) 
     let hour = Hour::now();
     if let Some((figures, allocated)) = figures(engine, clock::monotonic(), id) {
         let (news, _) = session.news(figures, allocated, hour);
-        engine.persistence.add_usage(hour, id, &session.name, news);
+        engine.persistence.add_usage(hour, id, session, news);
     }
 }
 
@@ -98,27 +107,36 @@ fn figures(engine: &Engine, now: Nanos, id: SessionId) -> Option<(Figures, Bytes
 }
 
 /// Requests the sessions' usage up to now from the writer thread of the registry.
-pub(crate) fn ask_usage(engine: &mut Engine, connection: ConnectionId, since: Nanos) {
+pub(crate) fn ask_usage(engine: &mut Engine, question: UsageQuestion) {
     count_all(engine, clock::monotonic());
-    engine.persistence.ask_usage(connection, since);
+    engine.persistence.ask_usage(question);
 }
 
-/// Sends the usage in the registry to a peer. Living sessions without usage are listed too.
+/// Sends the usage in the registry to a peer. Living sessions without usage are listed too, if the period
+/// contains the present hour.
 pub(crate) fn answer_usage(
     engine: &mut Engine,
-    connection: ConnectionId,
-    since: Hour,
-    answer: Result<Vec<UsageView>, String>,
+    question: &UsageQuestion,
+    answer: Result<Vec<UserUsageView>, String>,
 ) {
+    let UsageQuestion { connection, hours, with_users } = *question;
     let reply = match answer {
         Ok(usages) => {
-            let mut all: BTreeMap<SessionId, UsageView> =
-                usages.into_iter().map(|usage| (usage.session, usage)).collect();
+            let mut all: BTreeMap<SessionId, UserUsageView> =
+                usages.into_iter().map(|found| (found.usage.session, found)).collect();
+            let is_present = hours.contains(Hour::now());
             for (id, session) in engine.sessions.iter() {
-                let none = || Spent { name: session.name.clone(), figures: Figures::default() };
-                all.entry(id).or_insert_with(|| view(id, since, none())).alive = true;
+                if is_present {
+                    all.entry(id).or_insert_with(|| view(id, hours.first, session.spent_nothing()));
+                }
+                if let Some(found) = all.get_mut(&id) {
+                    found.usage.alive = true;
+                }
             }
-            AdminReply::Usage(all.into_values().collect())
+            match with_users {
+                true => AdminReply::UserUsage(all.into_values().collect()),
+                false => AdminReply::Usage(all.into_values().map(|found| found.usage).collect()),
+            }
         }
         Err(cause) => AdminReply::Error(failure(
             FailureCode::Unavailable,

@@ -29,7 +29,7 @@ use crate::identity::{ImplicitKey, ProcessId, User};
 use crate::secret::TokenHash;
 
 pub(crate) use store::{Store, view};
-pub(crate) use usage::{Figures, Hour, Spent, Usage};
+pub(crate) use usage::{Figures, Hour, Hours, Spent, Usage};
 pub(crate) use writer::{News, Word, Writer};
 
 /// Largest valid number of a session or client. Counting a million a second to it takes 100,000 years.

@@ -4,24 +4,26 @@
 //!   meta      format, boot, ended, next session, next client, users as JSON
 //!   sessions  number ──▶ entry as JSON          clients  number ──▶ entry as JSON
 //!   usage     hour, session ──▶ name, GPU time, waited, held, moved, peak
+//!   owners    session ──▶ user, for sessions with usage; older daemons know no such table
 //! ```
 //!
 //! Every commit is fsynced. A commit without fsync (`Durability::None`) is lost with the daemon, and the next
 //! daemon would not wait for a client without an entry. `Durability::Eventual` is fsynced on Linux too. So
 //! the engine collects changes that are not urgent.
 
-use gpushare_proto::admin::UsageView;
+use gpushare_proto::admin::{UsageView, UserUsageView};
 use gpushare_proto::{Bytes, Nanos, SessionId};
 use redb::{
-    Database, ReadableTable as _, ReadableTableMetadata as _, Table, TableDefinition, WriteTransaction,
+    Database, ReadTransaction, ReadableTable as _, ReadableTableMetadata as _, Table, TableDefinition,
+    TableError, WriteTransaction,
 };
 use serde::Serialize;
 use serde::de::DeserializeOwned;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use tracing::{debug, info, warn};
 
 use super::file::{Identity, Opened, StoreError, StoreFile, catch_panics};
-use super::usage::{self, Figures, Hour, Spent, Usage};
+use super::usage::{self, Figures, Hour, Hours, Spent, Usage};
 use super::{Book, ClientEntry, SessionEntry};
 use crate::state::At;
 
@@ -36,6 +38,7 @@ const META: TableDefinition<'_, &str, &str> = TableDefinition::new("meta");
 const SESSIONS: TableDefinition<'_, u64, &[u8]> = TableDefinition::new("sessions");
 const CLIENTS: TableDefinition<'_, u64, &[u8]> = TableDefinition::new("clients");
 const USAGE: TableDefinition<'_, (u64, u64), Row<'static>> = TableDefinition::new("usage");
+const OWNERS: TableDefinition<'_, u64, &str> = TableDefinition::new("owners");
 
 type Row<'a> = (&'a str, u64, u64, u64, u64, u64);
 
@@ -150,14 +153,18 @@ impl Store {
             catch_panics(|| {
                 let write = database.begin_write()?;
                 write_book(&write, &Book::default(), stored)?;
-                let mut usage = write.open_table(USAGE)?;
+                let (mut usage, mut owners) = (write.open_table(USAGE)?, write.open_table(OWNERS)?);
                 if let Some(old) = old {
-                    for row in old.begin_read()?.open_table(USAGE)?.iter()? {
+                    let old = old.begin_read()?;
+                    for row in old.open_table(USAGE)?.iter()? {
                         let (key, row) = row?;
                         usage.insert(key.value(), row.value())?;
                     }
+                    for (session, user) in read_owners(&old)? {
+                        owners.insert(session, &*user)?;
+                    }
                 }
-                drop(usage);
+                drop((usage, owners));
                 Ok(write.commit()?)
             })
         })?;
@@ -184,7 +191,10 @@ impl Store {
         let written = catch_panics(|| {
             let write = open.database.begin_write()?;
             write_book(&write, &open.stored, book)?;
-            add_usage(&mut write.open_table(USAGE)?, &self.pending, prune)?;
+            let mut usage = write.open_table(USAGE)?;
+            add_usage(&mut usage, &self.pending, prune)?;
+            add_owners(&mut write.open_table(OWNERS)?, &usage, &self.pending, prune)?;
+            drop(usage);
             Ok(write.commit()?)
         });
         match written {
@@ -208,9 +218,10 @@ impl Store {
         }
     }
 
-    /// Returns each session's usage since the beginning of an hour, by number. Marks all sessions as ended.
-    pub(super) fn usage(&self, since: Hour) -> Result<Vec<UsageView>, String> {
+    /// Returns each session's usage in some hours, by number. Marks all sessions as ended.
+    pub(super) fn usage(&self, hours: Hours) -> Result<Vec<UserUsageView>, String> {
         let mut sums: BTreeMap<SessionId, (Hour, Spent)> = BTreeMap::new();
+        let mut owners = BTreeMap::new();
         let mut count = |hour: Hour, session, name: &str, figures: Figures| {
             let (_, sum) = sums.entry(session).or_insert((hour, Spent::default()));
             sum.figures = sum.figures.plus(figures);
@@ -219,17 +230,24 @@ impl Store {
         if let Some(open) = &self.open {
             catch_panics(|| {
                 let read = open.database.begin_read()?;
-                for row in read.open_table(USAGE)?.range((since.0, 0)..)? {
+                owners = read_owners(&read)?;
+                for row in read.open_table(USAGE)?.range((hours.first.0, 0)..)? {
                     let (key, row) = row?;
                     let ((hour, session), row) = (key.value(), row.value());
+                    if !hours.contains(Hour(hour)) {
+                        break;
+                    }
                     count(Hour(hour), SessionId(session), row.0, figures(row));
                 }
                 Ok(())
             })
             .map_err(|error| error.to_string())?;
         }
-        for (&(hour, session), spent) in self.pending.range((since, SessionId(0))..) {
-            count(hour, session, &spent.name, spent.figures);
+        for (&(hour, session), spent) in self.pending.range((hours.first, SessionId(0))..) {
+            if hours.contains(hour) {
+                count(hour, session, &spent.name, spent.figures);
+            }
+            owners.extend(spent.user.clone().map(|user| (session.0, user)));
         }
         let too_many = sums.len().saturating_sub(MOST_ANSWERED);
         // As in the file, the sessions that used most stay.
@@ -239,7 +257,10 @@ impl Store {
         for (_, session) in &least[..too_many] {
             sums.remove(session);
         }
-        let views = sums.into_iter().map(|(session, (hour, spent))| view(session, hour, spent));
+        let views = sums.into_iter().map(|(session, (hour, spent))| {
+            let user = owners.remove(&session.0);
+            view(session, hour, Spent { user, ..spent })
+        });
         Ok(views.collect())
     }
 
@@ -255,9 +276,9 @@ impl Store {
     }
 }
 
-pub(crate) fn view(session: SessionId, hour: Hour, spent: Spent) -> UsageView {
+pub(crate) fn view(session: SessionId, hour: Hour, spent: Spent) -> UserUsageView {
     let Figures { gpu_time, waited, held, moved, peak, .. } = spent.figures;
-    UsageView {
+    let usage = UsageView {
         session,
         name: spent.name,
         alive: false,
@@ -267,7 +288,8 @@ pub(crate) fn view(session: SessionId, hour: Hour, spent: Spent) -> UsageView {
         held_ns: held,
         moved_bytes: moved,
         peak_bytes: peak,
-    }
+    };
+    UserUsageView { user: spent.user, usage }
 }
 
 fn figures((_, gpu_time, waited, held, moved, peak): Row<'_>) -> Figures {
@@ -331,6 +353,7 @@ fn read(database: &Database) -> Result<Book, StoreError> {
         let (key, row) = row?;
         let _ = (key.value(), row.value());
     }
+    read_owners(&read)?;
     Ok(Book {
         boot: word("boot")?,
         // A registry of an older release has no such row.
@@ -347,6 +370,20 @@ fn read(database: &Database) -> Result<Book, StoreError> {
         },
         clients: rows(&clients, |entry: &ClientEntry| entry.client.0)?,
     })
+}
+
+/// Returns the users of sessions with usage, by session number. A registry of an older release has none.
+fn read_owners(read: &ReadTransaction) -> Result<BTreeMap<u64, String>, StoreError> {
+    let table = match read.open_table(OWNERS) {
+        Err(TableError::TableDoesNotExist(_)) => return Ok(BTreeMap::new()),
+        table => table?,
+    };
+    let mut owners = BTreeMap::new();
+    for row in table.iter()? {
+        let (session, user) = row?;
+        owners.insert(session.value(), user.value().to_owned());
+    }
+    Ok(owners)
 }
 
 fn rows<T: DeserializeOwned>(
@@ -422,6 +459,29 @@ fn add_usage(
     }
     if table.len()? > MOST_USAGE {
         forget_least_usage(table)?;
+    }
+    Ok(())
+}
+
+/// Adds the users of sessions with usage to come. With `prune`, removes those of sessions without usage.
+fn add_owners(
+    owners: &mut Table<'_, u64, &'static str>,
+    usage: &Table<'_, (u64, u64), Row<'static>>,
+    pending: &Usage,
+    prune: bool,
+) -> Result<(), StoreError> {
+    for (&(_, session), spent) in pending {
+        let Some(user) = spent.user.as_deref() else { continue };
+        if owners.get(session.0)?.is_none_or(|known| known.value() != user) {
+            owners.insert(session.0, user)?;
+        }
+    }
+    if prune {
+        let mut used = BTreeSet::new();
+        for row in usage.iter()? {
+            used.insert(row?.0.value().1);
+        }
+        owners.retain(|session, _| used.contains(&session))?;
     }
     Ok(())
 }

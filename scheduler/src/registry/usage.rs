@@ -77,10 +77,41 @@ impl Hour {
     }
 }
 
+/// Consecutive hours of the wall clock for which usage is asked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Hours {
+    pub(crate) first: Hour,
+    /// Hour after the last one.
+    end: Hour,
+}
+
+impl Hours {
+    /// Returns the hours that contain the seconds since 1970 from `from` up to, but without, `until`.
+    pub(crate) fn of(from: u64, until: u64) -> Self {
+        Self { first: Hour(from / SECONDS), end: Hour(until.div_ceil(SECONDS)) }
+    }
+
+    /// Returns the hours since the one that contains the point in time `ago` before now.
+    pub(crate) fn since(ago: Nanos) -> Self {
+        Self::from(Hour::back(ago))
+    }
+
+    /// Returns all hours from one on.
+    pub(super) fn from(first: Hour) -> Self {
+        Self { first, end: Hour(u64::MAX) }
+    }
+
+    pub(crate) fn contains(self, hour: Hour) -> bool {
+        self.first <= hour && hour < self.end
+    }
+}
+
 /// Usage of one session in one hour.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Spent {
     pub(crate) name: String,
+    /// User of the session, as an administrator names it; none if it has none.
+    pub(crate) user: Option<String>,
     pub(crate) figures: Figures,
 }
 
@@ -95,7 +126,7 @@ pub(super) fn add(usage: &mut Usage, more: Usage) {
     for (key, spent) in more {
         let sum = usage.entry(key).or_default();
         sum.figures = sum.figures.plus(spent.figures);
-        sum.name = spent.name;
+        (sum.name, sum.user) = (spent.name, spent.user);
     }
     if usage.len() > MOST_WAITING {
         let mut rows: Vec<_> = usage.iter().map(|(key, spent)| (spent.figures.weight(), *key)).collect();
@@ -114,8 +145,8 @@ mod tests {
     fn usage_that_waits_for_the_disk_is_bounded_and_the_most_is_kept() {
         let mut waiting = Usage::new();
         let spent = |gpu_time| Spent {
-            name: String::new(),
             figures: Figures { gpu_time: Nanos(gpu_time), ..Figures::default() },
+            ..Spent::default()
         };
         for session in 0..3 * MOST_WAITING as u64 {
             let much = if session == 7 { 1_000_000 } else { session % 10 };

@@ -5,13 +5,13 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-use gpushare_proto::admin::UsageView;
+use gpushare_proto::admin::UserUsageView;
 use tokio::sync::{oneshot, watch};
 use tokio::task::spawn_blocking;
 use tracing::{info, warn};
 
 use super::store::Store;
-use super::usage::{self, Hour, Usage};
+use super::usage::{self, Hours, Usage};
 use super::{Book, Changes};
 
 /// Pause after a first failed write, and the longest pause after repeated failures.
@@ -45,8 +45,8 @@ struct Slot {
 
 #[derive(Debug)]
 struct Question {
-    since: Hour,
-    answer: oneshot::Sender<Result<Vec<UsageView>, String>>,
+    hours: Hours,
+    answer: oneshot::Sender<Result<Vec<UserUsageView>, String>>,
 }
 
 #[derive(Debug, Default)]
@@ -109,9 +109,9 @@ impl Writer {
         self.mailbox.news.notify_one();
     }
 
-    /// Requests the usage since the beginning of an hour. The answer includes all usage handed over before.
-    pub(crate) fn ask(&self, since: Hour, answer: oneshot::Sender<Result<Vec<UsageView>, String>>) {
-        self.mailbox.slot().questions.push(Question { since, answer });
+    /// Requests the usage in some hours. The answer includes all usage handed over before.
+    pub(crate) fn ask(&self, hours: Hours, answer: oneshot::Sender<Result<Vec<UserUsageView>, String>>) {
+        self.mailbox.slot().questions.push(Question { hours, answer });
         self.mailbox.news.notify_one();
     }
 
@@ -170,7 +170,7 @@ fn keep(mut store: Store, mut book: Book, mailbox: &Mailbox, say: &watch::Sender
         }
         for question in slot.questions {
             // The receiver may be gone.
-            let _ = question.answer.send(store.usage(question.since));
+            let _ = question.answer.send(store.usage(question.hours));
         }
         if slot.ending {
             return store.has_usage();

@@ -18,6 +18,7 @@ use gpushare_sys::clock;
 use super::follow::Pass;
 use crate::engine::Engine;
 use crate::identity::{PeerProcess, User};
+use crate::sessions::terms::memory_in_force;
 
 /// Number of sessions in one slice. Each takes a few microseconds.
 const SLICE: usize = 16;
@@ -119,7 +120,7 @@ fn session(engine: &Engine, id: SessionId) -> Option<(SessionFacts, SessionFigur
         session: id,
         name: known.name.clone(),
         user: user.as_ref().map(User::given),
-        memory: known.terms.memory.clone(),
+        memory: memory_in_force(known, &engine.cards),
         weight: known.terms.weight,
         priority: known.terms.priority,
         phase: known.phase(clock::boot()),

@@ -12,6 +12,7 @@ use super::log::stopped_clients;
 use crate::engine::Engine;
 use crate::identity::PeerProcess;
 use crate::sessions::Session;
+use crate::sessions::terms::memory_in_force;
 
 pub(crate) fn status(engine: &mut Engine) -> Status {
     engine.read_pages(None);
@@ -45,7 +46,10 @@ fn view(engine: &Engine, snapshot: SessionSnapshot) -> SessionView {
     let id = snapshot.session;
     let known = sessions.get(id);
     let implicit = known.is_some_and(Session::is_implicit);
-    let state = known.map(|session| session.state(clock::boot())).unwrap_or_default();
+    let mut state = known.map(|session| session.state(clock::boot())).unwrap_or_default();
+    if let Some(session) = known {
+        state.terms.memory = memory_in_force(session, &engine.cards);
+    }
     let waits_for = snapshot.waits_for.clone();
     let process = |client: ClientId| {
         let client = engine.clients.get(client);
@@ -88,6 +92,8 @@ pub(crate) fn memory_report(
         Some(ProcessMemory { pid: peer.pid_as_seen_by(asker), outer_pid: peer.pid, used })
     };
     let accounts = machine.memory_figures(session)?.into_iter();
+    let known = sessions.get(session)?;
+    let quota = memory_in_force(known, cards);
     let cards = accounts.filter_map(|on_card| {
         Some(CardMemory {
             info: cards.get(on_card.gpu)?.info.clone(),
@@ -97,11 +103,10 @@ pub(crate) fn memory_report(
             processes: on_card.processes.into_iter().filter_map(process).collect(),
         })
     });
-    let known = sessions.get(session)?;
     Some(SessionMemory {
         session,
         name: known.name.clone(),
-        limit: match known.terms.memory.every {
+        limit: match quota.every {
             Some(Amount::Bytes(bytes)) => Some(bytes),
             _ => None,
         },

@@ -168,7 +168,7 @@ impl Watchers {
         let mut events = Vec::new();
         for (gpu, mode, reason) in scene.core.modes() {
             if cards.get(&gpu).is_none_or(|(before, _)| *before != mode) {
-                let now = (mode, reason.to_owned());
+                let now = (mode, reason);
                 scene.card_differences(gpu, cards.get(&gpu), &now, &mut events);
                 cards.insert(gpu, now);
             }
@@ -272,7 +272,7 @@ impl Scene<'_> {
 
 impl State {
     fn of(scene: &Scene<'_>) -> Self {
-        let cards = scene.core.modes().map(|(gpu, mode, reason)| (gpu, (mode, reason.to_owned())));
+        let cards = scene.core.modes().map(|(gpu, mode, reason)| (gpu, (mode, reason)));
         let ids = scene.sessions.iter().map(|(id, _)| id);
         let sessions = ids.filter_map(|id| Some((id, SessionState::of(scene, id)?)));
         Self { cards: cards.collect(), sessions: sessions.collect() }

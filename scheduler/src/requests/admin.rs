@@ -16,7 +16,8 @@ use crate::identity::User;
 use crate::knob;
 use crate::operation::{bad_request, failure, plain};
 use crate::peers::PeerRole;
-use crate::persist::usage::ask_usage;
+use crate::persist::usage::{UsageQuestion, ask_usage};
+use crate::registry::Hours;
 use crate::report::audit::{acted, intent};
 use crate::report::status::status;
 
@@ -63,7 +64,14 @@ pub(crate) fn handle(engine: &mut Engine, connection: ConnectionId, request: &Ad
             return engine.start_watch(connection, !is_own_page);
         }
         AdminRequest::Follow => return engine.followers.add(connection),
-        AdminRequest::Usage { since } => return ask_usage(engine, connection, since),
+        AdminRequest::Usage { since } => {
+            let question = UsageQuestion { connection, hours: Hours::since(since), with_users: false };
+            return ask_usage(engine, question);
+        }
+        AdminRequest::UsageBetween { from_unix_s, until_unix_s } => {
+            let hours = Hours::of(from_unix_s, until_unix_s);
+            return ask_usage(engine, UsageQuestion { connection, hours, with_users: true });
+        }
         AdminRequest::Hello(_) => {
             let failure = bad_request("the connection has had its hello; send a hello once, first");
             return refuse(engine, connection, failure, AdminReply::Error);

@@ -6,7 +6,7 @@ use gpushare_proto::session::{Binding, Quota, SessionPhase, Terms};
 use gpushare_proto::{Bytes, GpuUuid, Nanos};
 
 use crate::identity::User;
-use crate::registry::{CardLead, Figures, Hour, Origin};
+use crate::registry::{CardLead, Figures, Hour, Origin, Spent};
 use crate::secret::TokenHash;
 
 /// Point in time at which a session expires, by two clocks. It is the same instant at each write of the
@@ -109,6 +109,19 @@ impl Session {
             Origin::Implicit(key) => Some(key.user()),
             Origin::Created { .. } => None,
         }
+    }
+
+    /// Returns the row of an hour in which the session used nothing, with its name and its user.
+    ///
+    /// A session that an administrator bound to a user or control group belongs to that one.
+    pub(crate) fn spent_nothing(&self) -> Spent {
+        let bound = || match &self.origin {
+            Origin::Created { binding: Binding::Uid(uid), .. } => Some(uid.to_string()),
+            Origin::Created { binding: Binding::Cgroup(group), .. } => Some(group.clone()),
+            _ => None,
+        };
+        let user = self.user().map(|user| user.given()).or_else(bound);
+        Spent { name: self.name.clone(), user, figures: Figures::default() }
     }
 
     /// Returns whether a user made the session. Root in a container is another user than the machine's.

@@ -1,7 +1,7 @@
 //! Converts the terms of a session (share, memory and compute limits) to events of the decision machine.
 
 use gpushare_core::{Event, UserId};
-use gpushare_proto::session::{Amount, Quota};
+use gpushare_proto::session::{Amount, CardQuota, Quota};
 use gpushare_proto::tenant::GpuChoice;
 use gpushare_proto::{Bytes, GpuId, GpuUuid, Percent, SessionId};
 
@@ -25,7 +25,7 @@ pub(crate) fn terms_events(
     user: Option<(UserId, u32)>,
     cards: &Cards,
 ) -> Vec<Event> {
-    let limit = match session.terms.memory.every {
+    let limit = match memory_in_force(session, cards).every {
         Some(Amount::Bytes(bytes)) => Some(bytes),
         // A share depends on the card, so it is sent as a quota of each card.
         Some(Amount::Share(_)) | None => None,
@@ -56,6 +56,35 @@ pub(crate) fn memory_limit(session: &Session, cards: &Cards, gpu: GpuId) -> Opti
         .into_iter()
         .chain(session.ceiling.as_ref().and_then(on))
         .min()
+}
+
+/// Returns a session's memory limits for displays: what both the session's terms and the limit of an administrator
+/// allow. The two are compared on each card, since one may be a share and the other a size.
+pub(crate) fn memory_in_force(session: &Session, cards: &Cards) -> Quota {
+    let own = &session.terms.memory;
+    let Some(ceiling) = session.ceiling.as_ref().filter(|ceiling| *ceiling != own) else {
+        return own.clone();
+    };
+    let every = match (own.every, ceiling.every) {
+        (Some(Amount::Bytes(own)), Some(Amount::Bytes(most))) => Some(Amount::Bytes(own.min(most))),
+        (Some(Amount::Share(own)), Some(Amount::Share(most))) => Some(Amount::Share(own.min(most))),
+        (own, most) => own.or(most),
+    };
+    let mut quota = Quota { every, cards: Vec::new() };
+    for (gpu, _) in cards.iter() {
+        if let Some(limit) = memory_limit(session, cards, gpu)
+            && memory_on(&quota, cards, gpu) != Some(limit)
+        {
+            let card = GpuChoice::Index(gpu.0);
+            quota.cards.push(CardQuota { card, amount: Amount::Bytes(limit) });
+        }
+    }
+    // Limits on cards that are not there yet stay as they are.
+    let is_there =
+        |choice: &GpuChoice| cards.iter().any(|(gpu, card)| names_card(choice, gpu, card.info.uuid));
+    let absent = own.cards.iter().filter(|own| !is_there(&own.card));
+    quota.cards.extend(absent.cloned());
+    quota
 }
 
 /// Returns the number of bytes that a memory quota allows on a card; none for no limit.

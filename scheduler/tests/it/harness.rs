@@ -410,7 +410,11 @@ pub(crate) struct Client {
 
 impl Client {
     pub(crate) fn attach(&mut self) -> GpuId {
-        self.peer.say(&TenantRequest::Attach(card()));
+        self.attach_to(card())
+    }
+
+    pub(crate) fn attach_to(&mut self, card: GpuInfo) -> GpuId {
+        self.peer.say(&TenantRequest::Attach(card));
         self.hear_until(|reply| match reply {
             TenantReply::Attached { gpu, .. } => Some(gpu),
             TenantReply::Error(failure) => panic!("not attached: {failure:?}"),

@@ -2,10 +2,13 @@
 
 use std::fs;
 
-use gpushare_proto::Bytes;
-use gpushare_proto::admin::{AdminReply, Change, SessionRequest};
+use gpushare_proto::admin::{AdminReply, AdminRequest, Change, SessionRequest};
+use gpushare_proto::follow::Increment;
 use gpushare_proto::session::{Amount, Quota, Terms};
-use gpushare_proto::tenant::{FailureCode, GpuChoice, NewSession, OwnWait, TenantReply, TenantRequest};
+use gpushare_proto::tenant::{
+    FailureCode, GpuChoice, GpuInfo, NewSession, OwnWait, TenantReply, TenantRequest,
+};
+use gpushare_proto::{Bytes, GpuUuid};
 
 use crate::deaths::holds;
 use crate::harness::{Client, Daemon, Folders, eventually};
@@ -110,6 +113,50 @@ fn a_user_stays_below_the_limit_that_an_administrator_set_over_a_restart_too() {
     let daemon = folders.start_system(&arguments);
     daemon.join(Some(&token)).attach();
     assert_eq!(resize(&daemon, "512MiB"), denied);
+}
+
+#[test]
+fn displays_show_an_administrators_limit_where_it_is_the_smaller_one() {
+    let folders = Folders::new();
+    let config = folders.path("config.toml");
+    fs::write(&config, "[self_service]\nmax_memory = '4GiB'").unwrap();
+    let daemon = folders.start_system(&["--config", config.to_str().unwrap()]);
+    let (session, token) = daemon.register("mine", None);
+    let mut program = daemon.join(Some(&token));
+    program.attach();
+    let change = Change::Memory(Quota::every(Amount::Bytes(Bytes::mib(600))));
+    ask(&daemon, SessionRequest::Change { which: "mine".into(), change });
+    let mut tool = daemon.tool();
+    tool.say(&TenantRequest::Resize(Quota::of_memory("50%").unwrap()));
+    let answer = tool.hear();
+    assert!(matches!(&answer, TenantReply::Resized { new, .. } if new == "50%"), "{answer:?}");
+
+    // Half of a larger card is more than the administrator gives.
+    let uuid = GpuUuid::gpu([0xcb; 16]);
+    let gpu = program.attach_to(GpuInfo { uuid, name: "large card".into(), total: Bytes::gib(4) });
+    let view = daemon
+        .status()
+        .sessions
+        .into_iter()
+        .find(|view| view.session == session)
+        .unwrap();
+    let on_large = view.gpus.iter().find(|on| on.gpu == gpu).unwrap();
+    assert_eq!(on_large.limit_bytes, Some(Bytes::mib(600)));
+    assert_eq!(view.state.terms.memory, Quota::of_memory("50%,1=600MiB").unwrap());
+    let mut administrator = daemon.administrator();
+    administrator.say(&AdminRequest::Follow);
+    let facts = loop {
+        let AdminReply::Increments(news) = administrator.hear() else { panic!("no increments") };
+        let of_session = |change| match change {
+            Increment::Session(facts) if facts.session == session => Some(facts),
+            _ => None,
+        };
+        if let Some(facts) = news.changes.into_iter().find_map(of_session) {
+            break facts;
+        }
+    };
+    assert_eq!(facts.memory, view.state.terms.memory);
+    assert!(matches!(program.reserve(gpu, Bytes::mib(601)), TenantReply::Refused { .. }));
 }
 
 #[test]

@@ -4,9 +4,9 @@ use std::fs;
 
 use std::collections::BTreeMap;
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use gpushare_proto::admin::{AdminReply, AdminRequest, LockView, SessionRequest, UsageView};
+use gpushare_proto::admin::{AdminReply, AdminRequest, LockView, SessionRequest, UsageView, UserUsageView};
 use gpushare_proto::session::{Binding, SessionPhase, Terms};
 use gpushare_proto::tenant::{
     FailureCode, GpuChoice, NewSession, Returning, ReturningGpu, TenantReply, TenantRequest,
@@ -280,6 +280,31 @@ pub(crate) fn usage(daemon: &Daemon) -> Vec<UsageView> {
         AdminReply::Usage(usages) => usages,
         other => panic!("no usage: {other:?}"),
     }
+}
+
+#[test]
+fn usage_of_a_period_names_the_user_of_a_session_also_after_its_end() {
+    let folders = Folders::new();
+    let daemon = folders.start(&[]);
+    let program = Process::asking(&folders, None, Bytes::mib(3), 1);
+    let between = |from_unix_s, until_unix_s| {
+        let mut administrator = daemon.administrator();
+        administrator.say(&AdminRequest::UsageBetween { from_unix_s, until_unix_s });
+        match administrator.hear() {
+            AdminReply::UserUsage(usages) => usages,
+            other => panic!("no usage: {other:?}"),
+        }
+    };
+    let now = || SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_secs();
+    let lately = |is_it: fn(&UserUsageView) -> bool| between(now() - 60, now() + 1).into_iter().find(is_it);
+    let alive = eventually("memory to be used", || lately(|found| !found.usage.peak_bytes.is_zero()));
+    let user = Some(rustix::process::getuid().as_raw().to_string());
+    assert_eq!((&alive.user, alive.usage.alive), (&user, true));
+    drop(program);
+    let ended = eventually("the session to end", || lately(|found| !found.usage.alive));
+    assert_eq!((&ended.user, ended.usage.peak_bytes), (&user, alive.usage.peak_bytes));
+    daemon.register("idle", None);
+    assert_eq!(between(now() - 48 * 3600, now() - 24 * 3600), [], "nothing was used on the day before");
 }
 
 #[test]

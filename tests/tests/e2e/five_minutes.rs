@@ -36,7 +36,7 @@ fn the_five_minute_start_does_what_its_page_says() -> anyhow::Result<()> {
     let daemon = Daemon(&world);
     let bin = world.folder().join("bin");
     fs::create_dir(&bin)?;
-    symlink(world.path(Part::Ctl), bin.join("gpushare"))?;
+    symlink(world.path(Part::Ctl), bin.join("gpushare-ctl"))?;
     let python = bin.join("python3");
     let train = format!(
         "#!/bin/sh\nexec {} train --memory 64MiB --steps 1000000 --compute 5ms\n",
@@ -66,8 +66,8 @@ fn the_five_minute_start_does_what_its_page_says() -> anyhow::Result<()> {
         }
         // The simulated card has no device files, and no terminal is here.
         let line = match line {
-            "gpushare doctor" => "gpushare doctor || true",
-            "gpushare top" => "gpushare top --once",
+            "gpushare-ctl doctor" => "gpushare-ctl doctor || true",
+            "gpushare-ctl top" => "gpushare-ctl top --once",
             line => line,
         };
         shell.args(["-euc", line]);

@@ -15,6 +15,7 @@ mod memory;
 mod at_once;
 mod measuring;
 mod five_minutes;
+mod simulated_page;
 mod one_story;
 mod utilization;
 mod orphans;

@@ -80,6 +80,34 @@ fn every_command_in_a_sentence_has_known_words_and_flags() {
     assert!(commands > 50, "only {commands} commands were found");
 }
 
+/// Whether a command line of a shell calls `gpushare-ctl` by its short name.
+fn is_short(line: &str) -> bool {
+    let line = line.trim_start().trim_start_matches("$ ").trim_start_matches("sudo ");
+    let mut words = line.split_whitespace();
+    let is_short = words.next().is_some_and(|word| word.rsplit('/').next() == Some("gpushare"));
+    is_short && words.next().is_some()
+}
+
+#[test]
+fn pages_call_the_command_by_one_name() {
+    let mut short = Vec::new();
+    for page in pages::all() {
+        let lines = page.commands().map(|(_, line)| line.to_owned());
+        let found = lines.chain(page.spans()).filter(|line| is_short(line));
+        short.extend(found.map(|line| format!("{}: {line}", page.path.display())));
+    }
+    assert!(short.is_empty(), "write gpushare-ctl:\n{}", short.join("\n"));
+    assert!(is_short("$ sudo env/bin/gpushare top") && is_short("gpushare run") && !is_short("gpushare"));
+    for page in ["README.md", "docs/start.md", "docs/install.md"] {
+        let said = Page::read(page.as_ref())
+            .prose()
+            .split_whitespace()
+            .collect::<Vec<_>>()
+            .join(" ");
+        assert!(said.contains("`gpushare` is a short name for "), "{page} does not name the short name");
+    }
+}
+
 #[test]
 fn a_wrong_command_is_found() {
     let page =

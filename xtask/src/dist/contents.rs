@@ -9,6 +9,7 @@ use clap_complete::Shell;
 use gpushare_tests::artifacts::Part;
 use gpushare_tests::cargo::{self, Progress};
 
+use super::jupyter;
 use super::tree::{Node, Tree};
 use crate::manual;
 use crate::shipped::cross::{self, Tools};
@@ -96,9 +97,10 @@ pub(super) fn tree(binaries: &Binaries) -> anyhow::Result<Tree> {
     Ok(tree)
 }
 
-/// Manual pages and completions.
+/// Manual pages, completions, and the wheel of the IPython extension.
 pub(super) fn for_people() -> anyhow::Result<Tree> {
     let mut tree = Tree::default();
+    tree.add(jupyter::path(), Node::data(jupyter::bytes()?));
     for (name, page) in manual::pages()? {
         let section = name.rsplit('.').next().unwrap_or("1");
         tree.add(format!("share/man/man{section}/{name}"), Node::data(page));

@@ -163,6 +163,8 @@ fn it_installs_what_it_says() {
         assert_eq!(mode, if is_program { 0o755 } else { 0o644 }, "{file}");
     }
     let mut shipped = files(&place.path(&place.archive));
+    let extension = shipped.iter().filter(|file| file.contains("gpushare_jupyter")).count();
+    assert_eq!(extension, 1, "{shipped:?}");
     for at_the_top in ["LICENSE", "README.md", "SHA256SUMS"] {
         assert!(shipped.remove(at_the_top));
     }
@@ -220,6 +222,12 @@ fn removal_leaves_the_files_of_others_and_the_state() {
     output_of(place.script(&[])).unwrap();
     fs::write(place.at(CONFIG), "quantum = 1\n").unwrap();
     output_of(place.installed(&["--uninstall", "--purge"])).unwrap();
+    assert_eq!(place.files(), set([others]));
+
+    // A configuration that nobody changed goes without --purge.
+    output_of(place.script(&[])).unwrap();
+    assert!(place.files().contains(CONFIG));
+    output_of(place.installed(&["--uninstall"])).unwrap();
     assert_eq!(place.files(), set([others]));
     place.refuses(place.script(&["--uninstall"]), "nothing is installed at this prefix");
 }

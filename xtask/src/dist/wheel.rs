@@ -33,8 +33,13 @@ fn platform(architecture: &str) -> String {
 pub(super) fn write(batch: &Batch<'_>) -> anyhow::Result<String> {
     let tag = format!("py3-none-{}", platform(batch.architecture));
     let name = format!("gpushare-{VERSION}-{tag}.whl");
-    archive(&tree(batch.binaries, batch.architecture)?, File::create(batch.folder.join(&name))?)?;
+    let file = File::create(batch.folder.join(&name))?;
+    archive(&tree(batch.binaries, batch.architecture)?, &dist_info(), file)?;
     Ok(name)
+}
+
+fn dist_info() -> String {
+    format!("gpushare-{VERSION}.dist-info")
 }
 
 fn tree(binaries: &Binaries, architecture: &str) -> anyhow::Result<Tree> {
@@ -67,9 +72,10 @@ fn metadata() -> String {
          Classifier: Operating System :: POSIX :: Linux\n\
          Description-Content-Type: text/markdown\n\
          \n\
-         `gpushare run -- python train.py` starts a program that shares its GPUs with the other programs that\n\
-         are started in this way. A daemon of your own starts with the first program and ends after ten idle\n\
-         minutes; root is not needed. `gpushare status` shows who holds the card, `gpushare --help` the rest.\n"
+         `gpushare-ctl run -- python train.py` starts a program that shares its GPUs with the other programs\n\
+         that are started in this way. A daemon of your own starts with the first program and ends after ten idle\n\
+         minutes; root is not needed. `gpushare-ctl status` shows who holds the card. `gpushare` is a\n\
+         short name for `gpushare-ctl`.\n"
     )
 }
 
@@ -82,8 +88,12 @@ fn tags(architecture: &str) -> String {
     text
 }
 
-/// Writes a wheel that depends on nothing but the tree.
-fn archive(tree: &Tree, to: impl std::io::Write + std::io::Seek) -> anyhow::Result<()> {
+/// Writes a wheel that depends on nothing but the tree. The list of its files goes to the folder `dist_info`.
+pub(super) fn archive(
+    tree: &Tree,
+    dist_info: &str,
+    to: impl std::io::Write + std::io::Seek,
+) -> anyhow::Result<()> {
     let mut archive = ZipWriter::new(to);
     let mut record = String::new();
     let options = SimpleFileOptions::default()
@@ -98,7 +108,7 @@ fn archive(tree: &Tree, to: impl std::io::Write + std::io::Seek) -> anyhow::Resu
         let sum = URL_SAFE_NO_PAD.encode(Sha256::digest(bytes));
         let _ = writeln!(record, "{path},sha256={sum},{}", bytes.len());
     }
-    let path = format!("gpushare-{VERSION}.dist-info/RECORD");
+    let path = format!("{dist_info}/RECORD");
     let _ = writeln!(record, "{path},,");
     archive.start_file(path, options.unix_permissions(0o644))?;
     archive.write_all(record.as_bytes())?;
@@ -114,7 +124,7 @@ mod tests {
 
     fn wheel(tree: &Tree) -> Vec<u8> {
         let mut bytes = Cursor::new(Vec::new());
-        archive(tree, &mut bytes).unwrap();
+        archive(tree, &dist_info(), &mut bytes).unwrap();
         bytes.into_inner()
     }
 

@@ -1,8 +1,8 @@
 """Four notebooks on one simulated card, as a person runs them: installs the kernel, runs cells, interrupts them.
 
-    notebooks.py GPUSHARE-CTL NOTEBOOK.SO docs/notebooks.md
+    notebooks.py GPUSHARE-CTL NOTEBOOK.SO docs/notebooks.md CELLS.json
 
-Ends with a line about the time to each notebook's first result.
+Ends with a line about the time to each notebook's first result. The file gets the cells of a notebook that waits.
 """
 
 import contextlib
@@ -15,7 +15,7 @@ from datetime import datetime, timezone
 
 from notebook import Notebook, holds, interrupted, until, waits
 
-CTL, LIBRARY, PAGE = sys.argv[1:4]
+CTL, LIBRARY, PAGE, CELLS = sys.argv[1:5]
 KERNEL = "python3-gpushare"
 MIB = 1 << 20
 # Memory of each of the four notebooks; the card has 256 MiB.
@@ -120,6 +120,30 @@ def take_turns(notebooks):
     return [first[notebook.number] for notebook in notebooks]
 
 
+def picture(holder, waiter):
+    """Writes the cells of a notebook whose last one waits, with what is under them."""
+    # Room for one of them only.
+    gpushare("set", "capacity", "100MiB")
+    gpushare("set", "quantum", "40s")
+    waiter.run("def train(steps):\n    for step in range(steps):\n        fill(step)\n    print(words())")
+    cells = []
+    for source in ("%gpushare memory 100MiB", "%gpushare"):
+        cells.append({"number": len(cells) + 1, "source": source, "under": waiter.run(source)})
+    holding = holder.send("print(own.hold(b'release-picture'))")
+    until("the holder holds the card", lambda: holds(session(holder)))
+    source = "train(steps=8)"
+    waiting = waiter.send(source)
+    waiter.listen(lambda kind, content, parent: parent == waiting and kind == "update_display_data")
+    cells.append({"number": None, "source": source, "under": waiter.shown[waiting][-1]})
+    with open(CELLS, "w", encoding="utf-8") as file:
+        json.dump(cells, file)
+    with open("release-picture", "w", encoding="ascii"):
+        pass
+    same(holder.answer(holding)[0]["status"], "ok", "end of the holder's cell")
+    content, shown = waiter.answer(waiting)
+    same((content["status"], shown.splitlines()[-1]), ("ok", "7"), "cell of the picture")
+
+
 def interrupt(holder, waiter):
     """Ctrl-C ends the wait of a cell while another notebook keeps the card."""
     # Room for one of them only, and nobody's turn ends while it works.
@@ -176,6 +200,7 @@ def main():
         for number in range(1, 5):
             notebooks.append(stack.enter_context(Notebook(number, KERNEL)))
         first = take_turns(notebooks)
+        picture(notebooks[0], notebooks[1])
         interrupt(notebooks[0], notebooks[1])
         magic(notebooks[2])
     until("all sessions are over", lambda: json.loads(gpushare("session", "list", "--json")) == [])

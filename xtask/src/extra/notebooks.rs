@@ -5,7 +5,10 @@
 //! the driver by ctypes. The configuration of JupyterHub in the guide is checked by `hub.py`.
 
 mod hub;
+mod picture;
 
+use std::collections::BTreeSet;
+use std::fs::{self, File};
 use std::path::Path;
 use std::process::Command;
 
@@ -17,6 +20,7 @@ use gpushare_tests::foreign;
 use gpushare_tests::process::output_of;
 use gpushare_tests::world::World;
 
+use crate::dist::jupyter;
 use crate::output::progress;
 use crate::tools;
 use crate::venv::Venv;
@@ -62,6 +66,11 @@ pub(super) fn check() -> anyhow::Result<()> {
     let venv = Venv::with("notebooks", &PACKAGES)?;
     let world = World::with_card_flags(Artifacts::of_tests()?, &CARD)?;
     install_wheel(&venv, world.folder())?;
+    let mut parts = world.program(&venv.program("python"));
+    parts
+        .args(["-B", "-m", "unittest", "discover", "-s"])
+        .arg(cargo::workspace().join("ctl/jupyter/tests"));
+    output_of(parts).context("the tests of gpushare-jupyter's parts fail")?;
     let library =
         foreign::compile(&world, "notebook.c", "notebook.so", &["-shared", "-fPIC", "-ldl", "-pthread"])?;
     let _daemon = Daemon::start(&world, &["--quantum", "100ms"])?;
@@ -73,6 +82,7 @@ pub(super) fn check() -> anyhow::Result<()> {
         .arg(world.path(Part::Ctl))
         .arg(library)
         .arg(cargo::workspace().join("docs/notebooks.md"))
+        .arg(folder("cells.json"))
         .current_dir(world.folder())
         .env("VIRTUAL_ENV", venv.folder())
         .env("PATH", venv.first_in_path()?)
@@ -85,13 +95,14 @@ pub(super) fn check() -> anyhow::Result<()> {
         .env("PYTHONPATH", cargo::workspace().join("tests/gpu"))
         .env_remove("JUPYTER_PATH");
     let said = output_of(script)?;
+    picture::draw(&folder("cells.json"), world.folder())?;
     let last = said.lines().last().context("the script said nothing")?;
     ensure!(last.starts_with("first results after "), "the script ended with {last:?}");
     progress(format_args!("notebooks: {last}"));
     Ok(())
 }
 
-/// Builds the wheel of the package in `folder` and installs it.
+/// Builds the wheel of the package by pip, which has the files of the one in all packages, and installs the latter.
 fn install_wheel(venv: &Venv, folder: &Path) -> anyhow::Result<()> {
     let wheels = folder.join("wheels");
     let mut build = Command::new(venv.program("python"));
@@ -101,12 +112,26 @@ fn install_wheel(venv: &Venv, folder: &Path) -> anyhow::Result<()> {
         .arg(&wheels)
         .arg(cargo::workspace().join("ctl/jupyter"));
     output_of(build).context("cannot build the wheel of gpushare-jupyter")?;
-    let wheel = std::fs::read_dir(&wheels)?.next().context("pip built no wheel")??.path();
+    let wheel = fs::read_dir(&wheels)?.next().context("pip built no wheel")??.path();
     let name = wheel.file_name().unwrap_or_default().to_string_lossy().into_owned();
-    ensure!(name.ends_with("-py3-none-any.whl"), "{name} is not for every Python and machine");
+    ensure!(name == jupyter::name(), "pip built {name}, and the packages have {}", jupyter::name());
+    let shipped = folder.join(name);
+    fs::write(&shipped, jupyter::bytes()?)?;
+    let (built, shipped_files) = (modules(&wheel)?, modules(&shipped)?);
+    ensure!(
+        built == shipped_files,
+        "pip built a wheel with {built:?}, and the packages have {shipped_files:?}"
+    );
     let mut install = tools::pip(&venv.program("python"));
-    install.args(["--no-deps", "--no-index", "--force-reinstall"]).arg(wheel);
+    install.args(["--no-deps", "--no-index", "--force-reinstall"]).arg(shipped);
     output_of(install)
         .context("cannot install the wheel of gpushare-jupyter")
         .map(drop)
+}
+
+/// Returns the names of a wheel's files, apart from those about the wheel.
+fn modules(wheel: &Path) -> anyhow::Result<BTreeSet<String>> {
+    let archive = zip::ZipArchive::new(File::open(wheel)?)?;
+    let names = archive.file_names().filter(|name| !name.contains(".dist-info/"));
+    Ok(names.map(str::to_owned).collect())
 }

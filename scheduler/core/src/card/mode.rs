@@ -12,6 +12,9 @@ use gpushare_proto::{Bytes, Nanos, Percent};
 
 use crate::config::Config;
 
+/// Reason for parallel mode.
+const FITS: &str = "the working sets fit the card";
+
 /// Facts from which a card's mode is chosen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Facts {
@@ -38,17 +41,18 @@ impl Facts {
                 format!("the working sets need {}, the capacity is {}", self.needed, self.capacity)
             }
             Some(reason) => reason.to_owned(),
-            None => "the working sets fit the card".to_owned(),
+            None => FITS.to_owned(),
         }
     }
 }
 
-/// Mode of one card, with the reason for the mode.
+/// Mode of one card.
 #[derive(Clone, Debug)]
 pub(crate) struct ModeChoice {
     mode: Mode,
-    reason: String,
     changes: u64,
+    /// Mode that an administrator set; it holds whatever the facts are.
+    fixed: Option<Mode>,
     /// Facts by which the mode was last chosen.
     facts: Option<Facts>,
     /// Point in time since which a less restrictive mode would be enough.
@@ -57,21 +61,35 @@ pub(crate) struct ModeChoice {
 
 impl ModeChoice {
     pub(crate) fn new() -> Self {
-        Self {
-            mode: Mode::Parallel,
-            reason: "the working sets fit the card".to_owned(),
-            changes: 0,
-            facts: None,
-            low_since: None,
-        }
+        Self { mode: Mode::Parallel, changes: 0, fixed: None, facts: None, low_since: None }
     }
 
     pub(crate) const fn mode(&self) -> Mode {
         self.mode
     }
 
-    pub(crate) fn reason(&self) -> &str {
-        &self.reason
+    /// Returns the reason for the mode by the facts of the present.
+    pub(crate) fn reason(&self, config: &Config) -> String {
+        if self.fixed.is_some() {
+            return "fixed by the administrator".to_owned();
+        }
+        let Some(facts) = self.facts else { return FITS.to_owned() };
+        if severity(facts.mode()) == severity(self.mode) {
+            return facts.reason();
+        }
+        let Facts { needed, capacity, .. } = facts;
+        let Config { parallel_below, parallel_after, .. } = config;
+        match (self.mode, self.low_since) {
+            (Mode::Serialized, Some(_)) => format!(
+                "the working sets need {needed}, at most {parallel_below} of the capacity {capacity}; the mode ends \
+                 once that is so for {parallel_after}"
+            ),
+            (Mode::Serialized, None) => format!(
+                "the working sets need {needed}, the capacity is {capacity}; the mode ends once they need at most \
+                 {parallel_below} of it for {parallel_after}"
+            ),
+            _ => format!("nothing contends any more; the mode ends once that is so for {parallel_after}"),
+        }
     }
 
     pub(crate) const fn changes(&self) -> u64 {
@@ -80,30 +98,21 @@ impl ModeChoice {
 
     /// Chooses the mode of a card again, and returns whether it changed.
     pub(crate) fn choose(&mut self, now: Nanos, fixed: Option<Mode>, facts: Facts, config: &Config) -> bool {
-        self.facts = Some(facts);
+        (self.facts, self.fixed) = (Some(facts), fixed);
         if let Some(mode) = fixed {
             self.low_since = None;
-            return self.change(mode, || "fixed by the administrator".to_owned());
+            return self.change(mode);
         }
         let wanted = facts.mode();
         if severity(wanted) > severity(self.mode) {
-            return self.change(wanted, || facts.reason());
+            return self.change(wanted);
         }
         let low = severity(wanted) < severity(self.mode)
             && (self.mode != Mode::Serialized
                 || facts.needed <= share(facts.capacity, config.parallel_below));
         self.low_since = if low { self.low_since.or(Some(now)) } else { None };
         match self.deadline(config) {
-            Some(due) if now >= due => {
-                let serialized = self.mode == Mode::Serialized;
-                self.change(wanted, || match serialized {
-                    true => format!(
-                        "the working sets need {}, at most {} of the capacity {}, for {}",
-                        facts.needed, config.parallel_below, facts.capacity, config.parallel_after
-                    ),
-                    false => format!("nothing contends, for {}", config.parallel_after),
-                })
-            }
+            Some(due) if now >= due => self.change(wanted),
             _ => false,
         }
     }
@@ -118,12 +127,11 @@ impl ModeChoice {
         Some(self.low_since? + config.parallel_after)
     }
 
-    fn change(&mut self, mode: Mode, reason: impl FnOnce() -> String) -> bool {
+    fn change(&mut self, mode: Mode) -> bool {
         if self.mode == mode {
             return false;
         }
         self.mode = mode;
-        self.reason = reason();
         self.changes += 1;
         self.low_since = None;
         true
@@ -159,18 +167,30 @@ mod tests {
         choice.mode()
     }
 
+    fn reason(choice: &ModeChoice) -> String {
+        choice.reason(&Config::default())
+    }
+
     #[test]
     fn the_way_back_needs_room_to_spare_for_a_while() {
         let mut choice = ModeChoice::new();
         assert_eq!(choose(&mut choice, Nanos(0), 100), Mode::Parallel);
         assert_eq!(choose(&mut choice, Nanos(0), 101), Mode::Serialized);
-        assert_eq!(choice.reason(), "the working sets need 101B, the capacity is 100B");
+        assert_eq!(reason(&choice), "the working sets need 101B, the capacity is 100B");
         assert_eq!(choose(&mut choice, SECOND, 90), Mode::Serialized);
+        assert_eq!(
+            reason(&choice),
+            "the working sets need 90B, at most 90% of the capacity 100B; the mode ends once that is so for 2s"
+        );
         assert_eq!(choose(&mut choice, SECOND + SECOND, 91), Mode::Serialized, "not low for long enough");
+        assert_eq!(
+            reason(&choice),
+            "the working sets need 91B, the capacity is 100B; the mode ends once they need at most 90% of it for 2s"
+        );
         assert_eq!(choose(&mut choice, Nanos::from_secs(3), 90), Mode::Serialized);
         assert_eq!(choice.deadline(&Config::default()), Some(Nanos::from_secs(5)));
         assert_eq!(choose(&mut choice, Nanos::from_secs(5), 90), Mode::Parallel);
-        assert_eq!(choice.changes(), 2);
+        assert_eq!((reason(&choice).as_str(), choice.changes()), (FITS, 2));
     }
 
     #[test]
@@ -179,13 +199,14 @@ mod tests {
         let config = Config::default();
         let unequal = |needed| Facts { contention: Some("they are not equal"), ..needing(needed) };
         assert!(choice.choose(Nanos(0), None, unequal(50), &config));
-        assert_eq!((choice.mode(), choice.reason()), (Mode::TimeSliced, "they are not equal"));
+        assert_eq!((choice.mode(), reason(&choice).as_str()), (Mode::TimeSliced, "they are not equal"));
         assert!(choice.choose(SECOND, None, unequal(101), &config));
         assert_eq!(choice.mode(), Mode::Serialized);
         assert!(!choice.choose(SECOND, None, unequal(90), &config));
         assert!(choice.choose(Nanos::from_secs(3), None, unequal(90), &config));
         assert_eq!(choice.mode(), Mode::TimeSliced, "they fit, and are still unequal");
         assert!(!choice.choose(Nanos::from_secs(4), None, needing(90), &config));
+        assert_eq!(reason(&choice), "nothing contends any more; the mode ends once that is so for 2s");
         assert!(choice.choose(Nanos::from_secs(6), None, needing(90), &config));
         assert_eq!((choice.mode(), choice.changes()), (Mode::Parallel, 4));
     }
@@ -196,10 +217,11 @@ mod tests {
         let config = Config::default();
         let fixed = Some(Mode::Serialized);
         assert!(choice.choose(Nanos(0), fixed, needing(0), &config));
-        assert_eq!(choice.reason(), "fixed by the administrator");
+        assert_eq!(reason(&choice), "fixed by the administrator");
         let minute = Nanos::from_secs(60);
         assert!(!choice.choose(minute, fixed, needing(0), &config));
         assert!(!choice.choose(minute, None, needing(0), &config));
         assert_eq!(choice.mode(), Mode::Serialized, "it goes back by the usual rule");
+        assert!(reason(&choice).starts_with("the working sets need 0B, at most 90%"), "{}", reason(&choice));
     }
 }

@@ -218,8 +218,8 @@ impl Core {
             if begins {
                 turns.insert(gpu);
             }
-            let notice =
-                Notice::ModeChanged { gpu, mode: card.mode.mode(), reason: card.mode.reason().to_owned() };
+            let reason = card.mode.reason(&self.view.config);
+            let notice = Notice::ModeChanged { gpu, mode: card.mode.mode(), reason };
             self.notice(notice);
             match begins {
                 true => self.start_level(gpu),

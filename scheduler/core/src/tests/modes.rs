@@ -127,6 +127,9 @@ fn when_memory_fits_again_for_a_while_everybody_runs() {
     world.free(a, GPU, gib(4));
     world.look(a, GPU);
     assert_eq!(world.card().mode, Mode::Serialized);
+    let present =
+        "the working sets need 8GiB, at most 90% of the capacity 10GiB; the mode ends once that is so for 2s";
+    assert_eq!(world.card().reason, present);
     world.run_for(ms(1999));
     assert_eq!(world.card().mode, Mode::Serialized);
     world.run_for(ms(1));

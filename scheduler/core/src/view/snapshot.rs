@@ -115,7 +115,7 @@ impl View {
             overhead_bytes: card.reserve(),
             managed_limit_bytes: card.managed_limit(),
             mode: card.mode.mode(),
-            reason: card.mode.reason().to_owned(),
+            reason: card.mode.reason(&self.config),
             mode_changes: card.mode.changes(),
             holders: card.index.holders.iter().copied().collect(),
             queue: card.groups.in_order(|_| true).collect(),
@@ -181,11 +181,11 @@ impl Core {
     }
 
     /// Returns the mode of each card, with the reason in words.
-    pub fn modes(&self) -> impl Iterator<Item = (GpuId, Mode, &str)> {
+    pub fn modes(&self) -> impl Iterator<Item = (GpuId, Mode, String)> {
         self.view
             .cards
             .iter()
-            .map(|(gpu, card)| (gpu, card.mode.mode(), card.mode.reason()))
+            .map(|(gpu, card)| (gpu, card.mode.mode(), card.mode.reason(&self.view.config)))
     }
 
     /// Returns the number of bytes that all sessions have allocated on a card.

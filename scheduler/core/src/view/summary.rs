@@ -46,7 +46,7 @@ impl View {
             capacity_bytes: card.capacity(),
             allocated_bytes: card.index.sums.used.get(),
             mode: card.mode.mode(),
-            reason: card.mode.reason().to_owned(),
+            reason: card.mode.reason(&self.config),
             holding: holders.len(),
             holders: holders.iter().copied().take(most).collect(),
             waiting: card.index.waiting(),

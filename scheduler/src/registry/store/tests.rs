@@ -42,7 +42,13 @@ fn book(sessions: u64) -> Book {
 fn used(hour: Hour, session: u64, held: u64) -> Usage {
     let figures = Figures { held: Nanos(held), peak: Bytes(held), ..Figures::default() };
     let name = format!("train-{session}");
-    Usage::from([((hour, SessionId(session)), Spent { name, figures })])
+    let user = Some(format!("{}", 1000 + session));
+    Usage::from([((hour, SessionId(session)), Spent { name, user, figures })])
+}
+
+fn usage_from(store: &Store, first: Hour) -> Vec<UsageView> {
+    let found = store.usage(Hours::from(first)).unwrap().into_iter();
+    found.map(|found| found.usage).collect()
 }
 
 fn open(folder: &Path) -> (Store, Book) {
@@ -141,7 +147,7 @@ fn after_a_reboot_persistent_sessions_and_usage_remain() {
     assert_eq!((read.next_session, read.next_client), (3, 4));
     let kept = SessionEntry { leads: vec![], ..old.sessions[1].clone() };
     assert_eq!((read.sessions, read.clients), (vec![kept], vec![]));
-    assert_eq!(store.usage(Hour::now()).unwrap()[0].held_ns, Nanos(9));
+    assert_eq!(usage_from(&store, Hour::now())[0].held_ns, Nanos(9));
 }
 
 #[test]
@@ -181,7 +187,7 @@ fn usage_adds_up_by_session_since_an_hour() {
         store.write(&book(2), used(hour(back), session, held)).unwrap();
     }
     let held = |store: &Store, back| {
-        let found = store.usage(hour(back)).unwrap().into_iter();
+        let found = usage_from(store, hour(back)).into_iter();
         found
             .map(|usage| (usage.session.0, usage.held_ns.0, usage.peak_bytes.0, usage.from_unix_s))
             .collect::<Vec<_>>()
@@ -195,9 +201,56 @@ fn usage_adds_up_by_session_since_an_hour() {
     assert_eq!(held(&store, 0), [(1, 40, 32, today), (2, 16, 16, today)]);
 }
 
+#[test]
+fn usage_of_a_period_ends_with_it_and_names_users_of_ended_sessions() {
+    let folder = tempfile::tempdir().unwrap();
+    let (mut store, _) = open(folder.path());
+    for (hour, session, held) in [(100, 1, 1), (101, 2, 2), (102, 1, 4)] {
+        store.write(&book(0), used(Hour(hour), session, held)).unwrap();
+    }
+    let found = |store: &Store, hours| {
+        let found = store.usage(hours).unwrap().into_iter();
+        found
+            .map(|found| (found.usage.session.0, found.user.unwrap(), found.usage.held_ns.0))
+            .collect::<Vec<_>>()
+    };
+    let user = |session: u64| (1000 + session).to_string();
+    let all = [(1, user(1), 5), (2, user(2), 2)];
+    assert_eq!(found(&store, Hours::from(Hour(0))), all);
+    assert_eq!(found(&store, Hours::of(100 * 3600, 102 * 3600)), [(1, user(1), 1), (2, user(2), 2)]);
+    assert_eq!(found(&store, Hours::of(101 * 3600 + 1, 101 * 3600 + 2)), [(2, user(2), 2)]);
+    assert_eq!(found(&store, Hours::of(100 * 3600, 100 * 3600)), []);
+    drop(store);
+    let (mut store, _) = open(folder.path());
+    assert_eq!(found(&store, Hours::from(Hour(0))), all, "users survive a restart");
+
+    // The user of a session without usage is removed with the next old hours.
+    let write = store.open.as_ref().unwrap().database.begin_write().unwrap();
+    write.open_table(USAGE).unwrap().remove((101, 2)).unwrap();
+    write.commit().unwrap();
+    store.write(&book(0), used(Hour(103), 3, 1)).unwrap();
+    let read = store.open.as_ref().unwrap().database.begin_read().unwrap();
+    assert_eq!(read_owners(&read).unwrap(), BTreeMap::from([1, 3].map(|session| (session, user(session)))));
+}
+
+#[test]
+fn a_registry_without_users_of_usage_is_read() {
+    let folder = tempfile::tempdir().unwrap();
+    let (mut store, _) = open(folder.path());
+    store.write(&book(1), used(Hour(100), 1, 1)).unwrap();
+    let write = store.open.as_ref().unwrap().database.begin_write().unwrap();
+    assert!(write.delete_table(OWNERS).unwrap());
+    write.commit().unwrap();
+    drop(store);
+    let (store, read) = open(folder.path());
+    assert_eq!(read, book(1));
+    let found = store.usage(Hours::from(Hour(0))).unwrap();
+    assert_eq!((found.len(), found[0].user.as_deref()), (1, None));
+}
+
 /// Returns the total time that each session held the lock.
 fn all_held(store: &Store) -> Vec<(u64, u64)> {
-    let usages = store.usage(Hour(0)).unwrap().into_iter();
+    let usages = usage_from(store, Hour(0)).into_iter();
     usages.map(|usage| (usage.session.0, usage.held_ns.0)).collect()
 }
 
@@ -298,7 +351,7 @@ fn survives(damaged: &[u8], books: &[Book], what: &str) -> bool {
     }
     // And it goes on from there.
     store.write(&book(5), used(Hour::now(), 1, 1)).unwrap();
-    store.usage(Hour(0)).unwrap();
+    usage_from(&store, Hour(0));
     drop(store);
     assert_eq!(open(folder.path()).1, book(5), "{what}");
     aside
@@ -353,7 +406,7 @@ fn a_store_that_cannot_be_created_leaves_no_file() {
     fs::remove_dir(folder.path().join("registry.redb.new")).unwrap();
     // Usage of a failed write is kept.
     store.write(&book(1), used(Hour::now(), 1, 4)).unwrap();
-    assert_eq!(store.usage(Hour(0)).unwrap()[0].held_ns, Nanos(7));
+    assert_eq!(usage_from(&store, Hour(0))[0].held_ns, Nanos(7));
 }
 
 #[test]
@@ -368,7 +421,7 @@ fn a_store_in_the_runtime_folder_is_taken_over_with_usage() {
     let open = || Store::open(at(&lib), Some(at(&run))).unwrap();
     let (store, read) = open();
     assert_eq!(read, book(2));
-    assert_eq!(store.usage(Hour::now()).unwrap()[0].held_ns, Nanos(9));
+    assert_eq!(usage_from(&store, Hour::now())[0].held_ns, Nanos(9));
     assert_eq!((names(&run), names(&lib)), (vec![], vec!["registry.redb".to_owned()]));
     drop(store);
     assert_eq!(open().1, book(2), "and the next finds it there");
@@ -389,7 +442,7 @@ fn a_store_is_taken_over_as_soon_as_possible() {
     assert_eq!(names(&run), ["registry.redb"]);
     fs::remove_dir(lib.join("registry.redb.new")).unwrap();
     store.write(&book(3), Usage::new()).unwrap();
-    assert_eq!(store.usage(Hour::now()).unwrap()[0].held_ns, Nanos(9));
+    assert_eq!(usage_from(&store, Hour::now())[0].held_ns, Nanos(9));
     drop(store);
     assert_eq!((names(&run), open(&lib).1), (vec![], book(3)));
 }
