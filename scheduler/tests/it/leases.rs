@@ -45,12 +45,12 @@ fn a_report_stands_for_all_refusals_that_the_page_counts() {
     let gpu = client.attach();
     assert_eq!(client.page.features.load(Ordering::Acquire) & FEATURE_REFUSALS, FEATURE_REFUSALS);
     client.page.gpus[0].refused.store(100, Ordering::Release);
-    client.say(&TenantRequest::RefusedLocally { gpu, bytes: Bytes::mib(257) });
+    client.peer.say(&TenantRequest::RefusedLocally { gpu, bytes: Bytes::mib(257) });
     let refusals = || daemon.status().sessions.iter().map(|view| view.refusals).sum::<u64>();
     eventually("the refusals are counted", || (refusals() == 100).then_some(()));
     assert_eq!(client.page.gpus[0].refused.load(Ordering::Acquire), 0);
     // As a library does that does not count them.
-    client.say(&TenantRequest::RefusedLocally { gpu, bytes: Bytes::mib(257) });
+    client.peer.say(&TenantRequest::RefusedLocally { gpu, bytes: Bytes::mib(257) });
     eventually("one more is counted", || (refusals() == 101).then_some(()));
     folders.logged("refused 257MiB to small on gpu0");
 }
