@@ -8,14 +8,15 @@
 //!        8     layout   version of this layout
 //!        12    drain    target duration of a drop, in microseconds
 //!        16    bell     rung after each change of gate or flags; the futex of all sleeping threads
-//!        64    gpus[0]  free lease, quota, bytes of sibling processes, ceiling, part in the utilization
+//!        20    features what the daemon does beyond this layout's version
+//!        64    gpus[0]  free lease, quota, bytes of sibling processes, ceiling, part in the utilization, refusals
 //!        128   gpus[1]  ...
 //! ```
 //!
 //! The daemon writes every field. The process writes two by compare-and-swap: the *state* of the gate under
 //! an unchanged change number, and `free`, from which it takes and to which it returns bytes. It also rings
-//! the bell, and owns the flag [`FLAG_CAPTURING`]. The daemon does not trust the page: other writes of a
-//! process affect only that process's own accounts.
+//! the bell, counts its refusals, and owns the flag [`FLAG_CAPTURING`]. The daemon does not trust the page:
+//! other writes of a process affect only that process's own accounts.
 //!
 //! A thread that is about to sleep reads the bell before it reads the gate and the flags, and then sleeps
 //! while the bell has that value. So no change between its look and its sleep is lost.
@@ -47,6 +48,10 @@ pub const FLAG_CAPTURING: u32 = 8;
 /// Flag in [`Page::flags`]: switches on the cards of this process overlap, so they cost little. A process gives
 /// the lock back after a shorter pause, and reports that its work in flight is about to end.
 pub const FLAG_OVERLAPPING: u32 = 16;
+
+/// Feature in [`Page::features`]: the daemon takes the number of refusals from [`LeaseRow::refused`] when it
+/// handles a report, so a process reports only the first of them.
+pub const FEATURE_REFUSALS: u32 = 1;
 
 /// State of a process's gate, which decides whether a thread that submits work passes or sleeps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -117,6 +122,9 @@ pub struct LeaseRow {
     pub ceiling: AtomicU64,
     /// Part of the session in the card's utilization, [`UtilizationPart`] as bits.
     pub part: AtomicU64,
+    /// Number of allocations that the process refused without asking, since the daemon took the number last.
+    /// The process reports the one that raises it from zero.
+    pub refused: AtomicU64,
 }
 
 impl LeaseRow {
@@ -128,6 +136,7 @@ impl LeaseRow {
             siblings: AtomicU64::new(0),
             ceiling: AtomicU64::new(u64::MAX),
             part: AtomicU64::new(UtilizationPart::WHOLE.to_bits()),
+            refused: AtomicU64::new(0),
         }
     }
 }
@@ -147,6 +156,8 @@ pub struct Page {
     pub drain_target: AtomicU32,
     /// Number that rises after each change of `gate` or `flags`, on which threads sleep.
     pub bell: AtomicU32,
+    /// Bit set of what the daemon does beyond the layout's version: [`FEATURE_REFUSALS`].
+    pub features: AtomicU32,
     /// Leases and limits of memory, one row per card, indexed by [`GpuId`](crate::GpuId).
     pub gpus: [LeaseRow; MAX_GPUS],
 }
@@ -160,6 +171,7 @@ impl Page {
             layout: AtomicU32::new(PAGE_LAYOUT),
             drain_target: AtomicU32::new(0),
             bell: AtomicU32::new(0),
+            features: AtomicU32::new(0),
             gpus: [const { LeaseRow::new() }; MAX_GPUS],
         }
     }
@@ -220,8 +232,10 @@ mod tests {
         assert_eq!(std::mem::offset_of!(Page, layout), 8);
         assert_eq!(std::mem::offset_of!(Page, drain_target), 12);
         assert_eq!(std::mem::offset_of!(Page, bell), 16);
+        assert_eq!(std::mem::offset_of!(Page, features), 20);
         assert_eq!(std::mem::offset_of!(Page, gpus), 64);
         assert_eq!(size_of::<LeaseRow>(), 64);
         assert_eq!(std::mem::offset_of!(LeaseRow, part), 32);
+        assert_eq!(std::mem::offset_of!(LeaseRow, refused), 40);
     }
 }

@@ -162,7 +162,8 @@ pub enum TenantRequest {
         compute: Quota,
     },
     /// Reports an allocation that the process itself refused, since the bytes exceed the session's whole
-    /// quota. The daemon verifies, counts and logs the report without a reply.
+    /// quota. The daemon verifies, counts and logs the report without a reply. Further refusals until then
+    /// are only counted in the shared page ([`LeaseRow::refused`](crate::page::LeaseRow::refused)).
     RefusedLocally {
         /// Number that the daemon assigned to the card.
         gpu: GpuId,

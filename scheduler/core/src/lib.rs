@@ -37,5 +37,6 @@ pub use session::gate::FIRST_WORD;
 pub use session::share::UserId;
 pub use values::gpu_set::GpuSet;
 pub use view::figures::MemoryFigures;
+pub use view::sight::SessionSight;
 pub use view::snapshot::Snapshot;
 pub use view::{forecast, invariants, log, snapshot, summary, waiting};

@@ -2,19 +2,23 @@
 //!
 //! The page is memory shared with the process, which can write anything into it. So the free bytes in a
 //! card's row count at most up to the bytes leased there. The daemon otherwise reads only the gate, and
-//! decides nothing by it.
+//! decides nothing by it. It also counts the process's refusals as the page says.
 
 use std::io;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use gpushare_proto::page::{FLAG_CAPTURING, LeaseRow, MAX_GPUS};
+use gpushare_proto::page::{FEATURE_REFUSALS, FLAG_CAPTURING, LeaseRow, MAX_GPUS};
 use gpushare_proto::{Bytes, GateState, GateWord, GpuId, Nanos, UtilizationPart};
 use gpushare_sys::page::SharedPage;
 use gpushare_sys::{lease, page};
 
 use super::ringer;
+
+/// Largest number of refusals that one report may stand for. A forged number would otherwise spoil the card's
+/// metrics, which are not the process's own.
+const MOST_REFUSALS: u64 = 1 << 16;
 
 #[derive(Debug)]
 pub(crate) struct ClientPage {
@@ -29,6 +33,7 @@ impl ClientPage {
     /// Creates a shared page with a closed gate. Also returns the page's file, for the client.
     pub(crate) fn create() -> io::Result<(OwnedFd, Self)> {
         let (file, page) = page::create()?;
+        page.features.store(FEATURE_REFUSALS, Ordering::Relaxed);
         Ok((file, Self { page: Arc::new(page), leased: [None; MAX_GPUS], known: [None; MAX_GPUS] }))
     }
 
@@ -104,6 +109,13 @@ impl ClientPage {
         let given = bytes.min(*leased - free);
         *leased -= given;
         given
+    }
+
+    /// Takes the number of allocations that the process refused on a card since the last report: at least the one
+    /// that is reported.
+    pub(crate) fn take_refusals(&self, gpu: GpuId) -> u64 {
+        let refused = self.row(gpu).map_or(0, |row| row.refused.swap(0, Ordering::AcqRel));
+        refused.clamp(1, MOST_REFUSALS)
     }
 
     /// Writes the gate word and wakes all threads that sleep on the page.
@@ -216,6 +228,17 @@ mod tests {
         theirs.gpus[3].free.store(7, Ordering::Relaxed);
         assert_eq!(ours.news(GPU), Some(Bytes(7)));
         assert_eq!(ours.news(GpuId(200)), None);
+    }
+
+    #[test]
+    fn refusals_are_taken_once_and_a_report_is_one_at_least() {
+        let (file, ours) = ClientPage::create().unwrap();
+        let theirs = page::map(&file).unwrap();
+        theirs.gpus[3].refused.store(7, Ordering::Relaxed);
+        assert_eq!([ours.take_refusals(GPU), ours.take_refusals(GPU)], [7, 1]);
+        assert_eq!(ours.take_refusals(GpuId(200)), 1);
+        theirs.gpus[3].refused.store(u64::MAX, Ordering::Relaxed);
+        assert_eq!(ours.take_refusals(GPU), MOST_REFUSALS, "forged");
     }
 
     #[test]

@@ -18,13 +18,14 @@ use gpushare_proto::{Bytes, GpuId, GpuUuid, Nanos, SessionId};
 use serde::Serialize;
 
 use super::lanes::{Lane, Run, State, TICK, WINDOW};
+use crate::report::watch::PAGE_PAUSE;
 
 /// Number of waits and of handoffs of a card of which percentiles are computed.
 const OF_CARD: usize = 512;
 /// Number of waits of a session of which percentiles are computed.
 const OF_SESSION: usize = 64;
 /// Time after the end of a tick in which its last events still arrive.
-const LAG: Nanos = Nanos::from_millis(60);
+const LAG: Nanos = Nanos(2 * PAGE_PAUSE.0);
 
 /// Percentiles of the latest times, in milliseconds.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]

@@ -107,15 +107,16 @@ impl Engine {
         if let &Notice::Granted { session, waited, quantum, .. } = notice {
             self.followers.note_grant(session, waited, quantum);
         }
-        if let &Notice::Refused { session, client, gpu, refusal } = notice {
+        if let &Notice::Refused { session, client, gpu, refusal, times } = notice {
             let process = self.clients.get(client);
             let (pid, uid) = process.map_or((0, 0), |client| (client.peer.pid, client.peer.uid));
             let uuid = self.cards.get(gpu).map(|card| card.info.uuid);
             self.refusals.keep(now, session, (client, pid), gpu, refusal);
-            self.audit.refused(session, &self.sessions, (pid, uid), (gpu, uuid), refusal);
-            let Some(left_out) = self.refusals.log.admit(session, now) else {
-                return;
-            };
+            self.audit
+                .refused(session, &self.sessions, (pid, uid), (gpu, uuid), (refusal, times));
+            let left_out = self.refusals.log.admit(session, now);
+            self.refusals.log.omit(&session, times.saturating_sub(1));
+            let Some(left_out) = left_out else { return };
             if left_out > 0 {
                 let name = self.sessions.name(session);
                 Operation::of("memory.reserve", session, &name)

@@ -48,11 +48,18 @@ impl<K: Ord, const LINES: u64> LogLimiter<K, LINES> {
             omitted = std::mem::replace(window, fresh).omitted;
         }
         if window.written == LINES {
-            window.omitted += 1;
+            window.omitted = window.omitted.saturating_add(1);
             return None;
         }
         window.written += 1;
         Some(omitted)
+    }
+
+    /// Counts omitted lines of a key that was admitted or refused before.
+    pub(crate) fn omit(&mut self, key: &K, lines: u64) {
+        if let Some(window) = self.0.get_mut(key) {
+            window.omitted = window.omitted.saturating_add(lines);
+        }
     }
 
     /// Returns the number of a key's omitted lines that no line has reported, at most once in each window.
@@ -84,7 +91,8 @@ mod tests {
         assert_eq!(limiter.admit('a', at(999)), None);
         assert_eq!(limiter.admit('a', at(1000)), Some(2));
         assert_eq!(limiter.admit('a', at(1500)), None);
-        assert_eq!(limiter.remove(&'a'), 1);
+        limiter.omit(&'a', 7);
+        assert_eq!(limiter.remove(&'a'), 8);
         assert_eq!(limiter.admit('a', at(1501)), Some(0));
     }
 

@@ -69,11 +69,11 @@ impl Events {
             Notice::Dropped { gpus, drain: Some(drain), .. } => {
                 self.record(*gpus, |card| &card.drains, *drain);
             }
-            Notice::Refused { gpu, refusal, .. } => {
+            Notice::Refused { gpu, refusal, times, .. } => {
                 let refused = self.cards.get(gpu).into_iter().flat_map(|card| &card.refused);
                 refused
                     .filter(|(by, _)| *by == refusal.by)
-                    .for_each(|(_, count)| count.increment(1));
+                    .for_each(|(_, count)| count.increment(*times));
             }
             _ => {}
         }
@@ -172,8 +172,9 @@ mod tests {
                 used: Bytes(1),
                 by: LimitKind::Capacity,
             },
+            times: 5,
         });
-        assert!(has(&events, "gpushare_gpu_refusals_total{@,limit=\"capacity\"} 1"));
+        assert!(has(&events, "gpushare_gpu_refusals_total{@,limit=\"capacity\"} 5"));
         assert!(has(&events, "gpushare_gpu_refusals_total{@,limit=\"quota\"} 0"));
     }
 }

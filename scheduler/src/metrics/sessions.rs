@@ -70,7 +70,7 @@ impl SessionRow {
 
     fn add(&mut self, SessionPicture { state, .. }: &SessionPicture) {
         self.processes += state.clients.len() as u64;
-        self.refusals += state.refusals;
+        self.refusals = self.refusals.saturating_add(state.refusals);
         self.gpu_time += state.gpu_time_ns;
         self.waited += state.waited_ns;
         self.moved += state.moved_bytes;

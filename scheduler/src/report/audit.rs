@@ -240,10 +240,13 @@ impl AuditTrail {
         sessions: &Sessions,
         (pid, uid): (u32, u32),
         (gpu, uuid): (GpuId, Option<GpuUuid>),
-        MemoryRefusal { requested, limit, used, by }: MemoryRefusal,
+        (MemoryRefusal { requested, limit, used, by }, times): (MemoryRefusal, u64),
     ) {
         let name = sessions.name(session);
-        if !self.passes(&Tenant::of(session, sessions.get(session)), uid, &name) {
+        let tenant = Tenant::of(session, sessions.get(session));
+        let passes = self.passes(&tenant, uid, &name);
+        self.lines.omit(&tenant, times.saturating_sub(1));
+        if !passes {
             return;
         }
         self.log.write(Entry::Refusal(Refusal {

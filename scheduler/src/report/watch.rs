@@ -7,15 +7,17 @@
 //! ```
 //!
 //! Nothing is computed while no tool watches. Afterwards each input costs as much as it changes: only
-//! sessions that the decision machine looked at are compared. A new watcher gets the whole state, as the
-//! difference to an empty state. A watcher that does not read is disconnected, like any other peer with a
-//! full outbox.
+//! sessions that the decision machine looked at are compared. It looks at thousands in a second to tell them
+//! figures that no watcher sees, so a session without a change is compared where it lies. A new watcher gets
+//! the whole state, as the difference to an empty state. A watcher that does not read is disconnected, like
+//! any other peer with a full outbox.
 
+use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
 
-use gpushare_core::{Core, Notice};
-use gpushare_proto::admin::{Activity, AdminReply, LockView, Mode, WatchEvent, WatchEventKind};
-use gpushare_proto::{Bytes, ClientId, GateState, GpuId, Nanos, SessionId};
+use gpushare_core::{Core, Notice, SessionSight};
+use gpushare_proto::admin::{Activity, AdminReply, Mode, WatchEvent, WatchEventKind};
+use gpushare_proto::{Bytes, ClientId, GpuId, Nanos, SessionId};
 use gpushare_sys::clock;
 
 use crate::cards::Cards;
@@ -26,6 +28,8 @@ use crate::sessions::Sessions;
 
 /// Shortest interval between two messages with events for watchers.
 const PAUSE: Nanos = Nanos::from_millis(10);
+/// The same while only the daemon's own page watches, which sends four messages a second itself.
+pub(crate) const PAGE_PAUSE: Nanos = Nanos::from_millis(50);
 
 /// Connections of watching tools, and the events that are not sent to them yet.
 #[derive(Debug, Default)]
@@ -67,6 +71,13 @@ struct SessionState {
     activity: Activity,
     clients: BTreeSet<ClientId>,
     allocated: BTreeMap<GpuId, Bytes>,
+}
+
+/// Present state of a session where it lies, to compare with what watchers know.
+#[derive(Debug)]
+struct Seen<'a> {
+    name: Cow<'a, str>,
+    sight: SessionSight<'a>,
 }
 
 impl Watchers {
@@ -140,7 +151,7 @@ impl Watchers {
             Notice::Dropped { session, drain, .. } => WatchEventKind::Dropped { session, drain_ns: drain },
             Notice::DropReopened { session, tries } => WatchEventKind::DropReopened { session, tries },
             Notice::Stuck { session, reason } => WatchEventKind::Stuck { session, reason },
-            Notice::Refused { client, session, gpu, refusal } => {
+            Notice::Refused { client, session, gpu, refusal, .. } => {
                 WatchEventKind::Refused { session, client, gpu, refusal }
             }
             Notice::Recovered { after } => WatchEventKind::Recovered { after_ns: after },
@@ -174,9 +185,14 @@ impl Watchers {
             }
         }
         for session in std::mem::take(&mut self.changed) {
-            match SessionState::of(scene, session) {
+            let seen = scene.seen(session);
+            let known = sessions.get(&session);
+            if known.zip(seen.as_ref()).is_some_and(|(known, seen)| known.is_as(seen)) {
+                continue;
+            }
+            match seen.as_ref().map(SessionState::of) {
                 Some(now) => {
-                    scene.session_differences(session, sessions.get(&session), &now, reasons, &mut events);
+                    scene.session_differences(session, known, &now, reasons, &mut events);
                     sessions.insert(session, now);
                 }
                 None => {
@@ -195,12 +211,24 @@ impl Watchers {
             return;
         }
         let frame = AdminReply::Events(std::mem::take(&mut self.pending));
-        self.next = clock::monotonic() + PAUSE;
+        let pause = if self.with_reasons.is_empty() { PAGE_PAUSE } else { PAUSE };
+        self.next = clock::monotonic() + pause;
         peers.reply_to_all(&self.connections, &frame);
     }
 }
 
-impl Scene<'_> {
+impl<'a> Scene<'a> {
+    /// Returns the present state of a session; none if the session is over.
+    fn seen(&self, session: SessionId) -> Option<Seen<'a>> {
+        let sight = self.core.session_sight(session)?;
+        let name = match self.sessions.get(session) {
+            Some(known) => Cow::Borrowed(known.name.as_str()),
+            // The daemon has removed the session, whose processes still end.
+            None => Cow::Owned(self.sessions.name(session)),
+        };
+        Some(Seen { name, sight })
+    }
+
     fn at_now(&self, events: Vec<WatchEventKind>) -> Vec<WatchEvent> {
         let at_ns = clock::monotonic() - self.started;
         events.into_iter().map(|what| WatchEvent { at_ns, what }).collect()
@@ -255,8 +283,6 @@ impl Scene<'_> {
                 events.push(WatchEventKind::Allocated { session, gpu, bytes });
             }
         }
-        // A new reason to wait is no event: reasons change often.
-        let kind = std::mem::discriminant::<Activity>;
         if before.is_none_or(|before| kind(&before.activity) != kind(&now.activity)) {
             let to = match &now.activity {
                 Activity::Waiting { .. } if reasons => {
@@ -274,28 +300,32 @@ impl State {
     fn of(scene: &Scene<'_>) -> Self {
         let cards = scene.core.modes().map(|(gpu, mode, reason)| (gpu, (mode, reason)));
         let ids = scene.sessions.iter().map(|(id, _)| id);
-        let sessions = ids.filter_map(|id| Some((id, SessionState::of(scene, id)?)));
+        let sessions = ids.filter_map(|id| Some((id, SessionState::of(&scene.seen(id)?))));
         Self { cards: cards.collect(), sessions: sessions.collect() }
     }
 }
 
 impl SessionState {
-    /// Returns the present state of a session; none if the session is over.
-    fn of(scene: &Scene<'_>, id: SessionId) -> Option<Self> {
-        let session = scene.core.session_snapshot(clock::monotonic(), id)?;
-        let moving = session.clients.iter().any(|client| client.gate == GateState::Moving);
-        let activity = match session.lock {
-            LockView::Idle => Activity::Idle,
-            LockView::Waiting { .. } => Activity::Waiting { reason: String::new() },
-            LockView::Holding { .. } if moving => Activity::Moving,
-            LockView::Holding { .. } => Activity::Holding,
-            LockView::Dropping { .. } => Activity::Dropping,
-        };
-        Some(Self {
-            name: scene.sessions.name(id),
-            activity,
-            clients: session.clients.iter().map(|client| client.client).collect(),
-            allocated: session.gpus.iter().map(|gpu| (gpu.gpu, gpu.allocated_bytes)).collect(),
-        })
+    fn of(seen: &Seen<'_>) -> Self {
+        Self {
+            name: seen.name.clone().into_owned(),
+            activity: seen.sight.activity(),
+            clients: seen.sight.clients().collect(),
+            allocated: seen.sight.allocated().collect(),
+        }
     }
+
+    /// Whether watchers would see no difference.
+    fn is_as(&self, seen: &Seen<'_>) -> bool {
+        let Self { name, activity, clients, allocated } = self;
+        kind(activity) == kind(&seen.sight.activity())
+            && seen.sight.allocated().eq(allocated.iter().map(|(&gpu, &bytes)| (gpu, bytes)))
+            && seen.sight.clients().eq(clients.iter().copied())
+            && *name == seen.name
+    }
+}
+
+/// Kind of an activity. A new reason to wait is no event: reasons change often.
+fn kind(activity: &Activity) -> std::mem::Discriminant<Activity> {
+    std::mem::discriminant(activity)
 }

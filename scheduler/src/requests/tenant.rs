@@ -180,7 +180,8 @@ fn carry_out(
             let client = on(engine, gpu)?;
             // For the figures in the refusal's record.
             engine.read_row(client, gpu);
-            event = Some(Event::RefusedHere { client, gpu, bytes });
+            let times = engine.clients.get(client).map_or(1, |client| client.page.take_refusals(gpu));
+            event = Some(Event::RefusedHere { client, gpu, bytes, times });
         }
         TenantRequest::Trim { gpu } => {
             let client = on(engine, gpu)?;

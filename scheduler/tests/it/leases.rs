@@ -2,7 +2,7 @@
 
 use std::sync::atomic::Ordering;
 
-use gpushare_proto::page::LimitKind;
+use gpushare_proto::page::{FEATURE_REFUSALS, LimitKind};
 use gpushare_proto::tenant::{TenantReply, TenantRequest};
 use gpushare_proto::{Bytes, Token, UtilizationPart};
 
@@ -34,6 +34,25 @@ fn the_lease_lies_in_the_page_and_the_limit_holds() {
     assert_eq!(session.gpus[0].allocated_bytes, Bytes::mib(100));
     assert_eq!(session.refusals, 1);
     folders.logged("refused 157MiB to small on gpu0: 100MiB of 256MiB");
+}
+
+#[test]
+fn a_report_stands_for_all_refusals_that_the_page_counts() {
+    let folders = Folders::new();
+    let daemon = folders.start(&[]);
+    let (_, token) = daemon.register("small", Some(Bytes::mib(256)));
+    let mut client = daemon.join(Some(&token));
+    let gpu = client.attach();
+    assert_eq!(client.page.features.load(Ordering::Acquire) & FEATURE_REFUSALS, FEATURE_REFUSALS);
+    client.page.gpus[0].refused.store(100, Ordering::Release);
+    client.peer.say(&TenantRequest::RefusedLocally { gpu, bytes: Bytes::mib(257) });
+    let refusals = || daemon.status().sessions.iter().map(|view| view.refusals).sum::<u64>();
+    eventually("the refusals are counted", || (refusals() == 100).then_some(()));
+    assert_eq!(client.page.gpus[0].refused.load(Ordering::Acquire), 0);
+    // As a library does that does not count them.
+    client.peer.say(&TenantRequest::RefusedLocally { gpu, bytes: Bytes::mib(257) });
+    eventually("one more is counted", || (refusals() == 101).then_some(()));
+    folders.logged("refused 257MiB to small on gpu0");
 }
 
 #[test]

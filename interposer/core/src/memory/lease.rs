@@ -23,7 +23,7 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
-use gpushare_proto::page::{LeaseRow, MAX_GPUS, Page};
+use gpushare_proto::page::{FEATURE_REFUSALS, LeaseRow, MAX_GPUS, Page};
 use gpushare_proto::{Bytes, GpuId, UtilizationPart};
 
 use super::usage::Usage;
@@ -205,6 +205,33 @@ impl Lease {
         let (limit, ceiling) = (row.limit.load(Ordering::Relaxed), row.ceiling.load(Ordering::Relaxed));
         let used = self.used(device) + Bytes(row.siblings.load(Ordering::Relaxed));
         Some(Figures { limit: Bytes(limit), ceiling: Bytes(ceiling), used })
+    }
+
+    /// Counts an allocation that the process refused without asking. Returns whether the daemon must be told: it
+    /// takes the number when it handles the report, and further refusals until then are only counted.
+    #[must_use]
+    pub fn count_refusal(&self, device: CUdevice) -> bool {
+        self.refusals(device)
+            .is_none_or(|refused| refused.fetch_add(1, Ordering::AcqRel) == 0)
+    }
+
+    /// Takes back [`Self::count_refusal`], since the daemon could not be told. Returns whether refusals of other
+    /// threads were counted meanwhile, of which the daemon must still be told.
+    #[must_use]
+    pub fn uncount_refusal(&self, device: CUdevice) -> bool {
+        let less = |refused: u64| refused.checked_sub(1);
+        let before = self
+            .refusals(device)
+            .map(|refused| refused.fetch_update(Ordering::AcqRel, Ordering::Relaxed, less));
+        matches!(before, Some(Ok(2..)))
+    }
+
+    /// Returns the counter of refusals of a device; none if the daemon does not read it.
+    fn refusals(&self, device: CUdevice) -> Option<&'static AtomicU64> {
+        let shared = self.read();
+        let shared = shared.as_ref()?;
+        let reads = shared.page.features.load(Ordering::Relaxed) & FEATURE_REFUSALS != 0;
+        Some(&shared.row(device).filter(|_| reads)?.refused)
     }
 
     /// Returns the session's part in the utilization of a device; `None` for a device that is not shared.

@@ -11,7 +11,8 @@ use gpushare_proto::tenant::TenantRequest;
 
 use super::lease::{Figures, Report};
 use super::{Memory, undone_by_unwinding};
-use crate::daemon::{MemoryKind, link::AskError};
+use crate::daemon::MemoryKind;
+use crate::daemon::link::{AskError, Link};
 use crate::driver::types::{CUDA_ERROR_OUT_OF_MEMORY, CUDA_SUCCESS, CUdevice, CUresult};
 use crate::process::{lock, stderr};
 
@@ -110,9 +111,9 @@ impl Memory {
         }
     }
 
-    /// Refuses a request for more than the whole quota without waiting for the daemon. The daemon is
-    /// informed, since it counts and logs refusals. Returns `false` if informing would block; then the daemon
-    /// must be asked.
+    /// Refuses a request for more than the whole quota without waiting for the daemon. The daemon counts and
+    /// logs refusals, so it is informed, by one message for all refusals until it reads that message. Returns
+    /// `false` if informing would block; then the daemon must be asked.
     fn refuse_locally(&self, device: CUdevice, bytes: Bytes) -> bool {
         // The limit is zero in a page that the daemon has not written a quota into yet.
         let beyond = |limit: Bytes| !limit.is_zero() && bytes > limit;
@@ -121,11 +122,15 @@ impl Memory {
         let (Some(Figures { limit, used, .. }), Some(link), Some(gpu)) = shared else {
             return false;
         };
-        if !link.try_send(&TenantRequest::RefusedLocally { gpu, bytes }) {
+        let report = TenantRequest::RefusedLocally { gpu, bytes };
+        if self.lease.count_refusal(device) && !link.try_send(&report) {
+            if self.lease.uncount_refusal(device) {
+                link.send(&report);
+            }
             return false;
         }
         let refusal = MemoryRefusal { requested: bytes, limit, used, by: LimitKind::Session };
-        print_refusal(&link.identity().name, bytes, &AskError::Memory(refusal));
+        print_refusal(link, bytes, &AskError::Memory(refusal));
         true
     }
 
@@ -135,7 +140,7 @@ impl Memory {
         // Fixed bytes that the daemon takes for managed ones would count against other sessions.
         self.lease.report_fixed(device, |report| self.send(report));
         link.ask_memory(device, gpu, bytes, kind).map_err(|error| {
-            print_refusal(&link.identity().name, bytes, &error);
+            print_refusal(link, bytes, &error);
             CUDA_ERROR_OUT_OF_MEMORY
         })
     }
@@ -150,11 +155,12 @@ impl Memory {
 }
 
 /// Prints once per process why memory was refused. Frameworks retry, and the daemon logs each refusal.
-fn print_refusal(session: &str, size: Bytes, error: &AskError) {
+fn print_refusal(link: &Link, size: Bytes, error: &AskError) {
     static PRINTED: AtomicBool = AtomicBool::new(false);
-    if PRINTED.swap(true, Ordering::Relaxed) {
+    if PRINTED.load(Ordering::Relaxed) || PRINTED.swap(true, Ordering::Relaxed) {
         return;
     }
+    let session = link.identity().name;
     let AskError::Memory(refusal) = error else {
         return stderr::print(format_args!("{size} refused: the scheduler does not answer"));
     };

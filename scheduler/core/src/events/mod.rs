@@ -16,6 +16,16 @@ pub use self::waits_for::WaitsFor;
 use crate::config::Tuning;
 use crate::session::share::UserId;
 
+/// Returns the number of refusals that a recording without a number means.
+pub(crate) const fn once() -> u64 {
+    1
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes a reference")]
+pub(crate) const fn is_once(times: &u64) -> bool {
+    *times == 1
+}
+
 /// Permission of a session to run and to allocate memory.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Standing {
@@ -260,14 +270,17 @@ pub enum Event {
         limit: Option<Percent>,
     },
     /// A process refused an allocation without asking, since the allocation exceeds the session's whole
-    /// quota.
+    /// quota, and perhaps further ones before the daemon heard of that.
     RefusedHere {
         /// Identifier of the process that the event is about.
         client: ClientId,
         /// Identifier of the card that the event is about.
         gpu: GpuId,
-        /// Number of bytes that the refused allocation needed.
+        /// Number of bytes that the first refused allocation needed.
         bytes: Bytes,
+        /// Number of refused allocations, one in recordings that do not say.
+        #[serde(default = "once", skip_serializing_if = "is_once")]
+        times: u64,
     },
     /// The last daemon recorded memory of an expected process on a card. An expected process without such a
     /// record may use any card, until it is overdue.

@@ -4,6 +4,7 @@ use gpushare_proto::page::MemoryRefusal;
 use gpushare_proto::{ClientId, Epoch, GpuId, Nanos, SessionId};
 use serde::{Deserialize, Serialize};
 
+use super::{is_once, once};
 use crate::values::gpu_set::GpuSet;
 
 /// Decision of the scheduler that is logged for the operator.
@@ -69,7 +70,7 @@ pub enum Notice {
         /// Reason why the session does not give the lock back, in words.
         reason: String,
     },
-    /// A memory request of a process was refused.
+    /// A memory request of a process was refused, and perhaps further ones at the same time.
     Refused {
         /// Identifier of the process that the notice is about.
         client: ClientId,
@@ -77,8 +78,11 @@ pub enum Notice {
         session: SessionId,
         /// Identifier of the card that the notice is about.
         gpu: GpuId,
-        /// Limit that the request would have exceeded, with figures.
+        /// Limit that the first request would have exceeded, with figures.
         refusal: MemoryRefusal,
+        /// Number of refused requests, one in recordings that do not say.
+        #[serde(default = "once", skip_serializing_if = "is_once")]
+        times: u64,
     },
     /// Every expected process of the last daemon is back or dead, so sessions can be granted the lock.
     Recovered {

@@ -276,9 +276,9 @@ impl Core {
             .push_back(Effect::Lease { client, gpu, request: request.id, bytes, extra });
     }
 
-    /// Handles a process's report that it refused `bytes` without asking. The session's count of refusals
-    /// grows only if `bytes` exceed the quota.
-    pub(crate) fn refused_here(&mut self, client: ClientId, gpu: GpuId, bytes: Bytes) {
+    /// Handles a process's report that it refused `bytes` and further requests, `times` in all, without
+    /// asking. The session's count of refusals grows only if `bytes` exceed the quota.
+    pub(crate) fn refused_here(&mut self, client: ClientId, gpu: GpuId, bytes: Bytes, times: u64) {
         let Some(id) = self.view.session_of(client) else { return };
         let attached = self.view.book(client, gpu).is_some();
         let Some(session) = self.view.sessions.get_mut(id) else {
@@ -287,14 +287,14 @@ impl Core {
         if !attached || bytes <= session.quota.on(gpu) {
             return;
         }
-        session.usage.add_refusal();
+        session.usage.add_refusals(times);
         let refusal = MemoryRefusal {
             requested: bytes,
             limit: session.quota.on(gpu),
             used: session.sums(gpu).used.get() + session.sums(gpu).charged.get(),
             by: LimitKind::Session,
         };
-        self.notice(Notice::Refused { client, session: id, gpu, refusal });
+        self.notice(Notice::Refused { client, session: id, gpu, refusal, times });
     }
 
     fn refuse(&mut self, request: &Request, excess: Excess) {
@@ -302,7 +302,7 @@ impl Core {
         let Some(session) = self.view.sessions.get_mut(id) else {
             return;
         };
-        session.usage.add_refusal();
+        session.usage.add_refusals(1);
         let sums = session.sums(gpu);
         let card = self.view.cards.get(gpu);
         let used = match excess.by {
@@ -313,6 +313,6 @@ impl Core {
         let refusal = MemoryRefusal { requested: request.bytes, limit: excess.limit, used, by: excess.by };
         self.effects
             .push_back(Effect::Refuse { client, gpu, request: request.id, refusal });
-        self.notice(Notice::Refused { client, session: id, gpu, refusal });
+        self.notice(Notice::Refused { client, session: id, gpu, refusal, times: 1 });
     }
 }

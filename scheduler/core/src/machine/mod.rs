@@ -217,7 +217,7 @@ impl Core {
             Event::Set(setting) => self.set(setting),
             Event::Tune(tuning) => self.tune(tuning),
             Event::Tick => {}
-            Event::RefusedHere { client, gpu, bytes } => self.refused_here(client, gpu, bytes),
+            Event::RefusedHere { client, gpu, bytes, times } => self.refused_here(client, gpu, bytes, times),
             Event::ClientReturned { client, waiting } => self.client_returned(client, waiting),
             Event::StillUses { client, gpu, bytes } => self.still_uses(client, gpu, bytes),
         }

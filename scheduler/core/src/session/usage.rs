@@ -27,8 +27,8 @@ impl Usage {
         self.moved += bytes;
     }
 
-    pub(crate) fn add_refusal(&mut self) {
-        self.refusals += 1;
+    pub(crate) fn add_refusals(&mut self, times: u64) {
+        self.refusals = self.refusals.saturating_add(times);
     }
 
     /// Point in time since which the session waits for its turn.

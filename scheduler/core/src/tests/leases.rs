@@ -32,7 +32,8 @@ fn the_quota_is_exact_to_the_byte() {
         client: a,
         session,
         gpu: GPU,
-        refusal: expected
+        refusal: expected,
+        times: 1,
     })));
     assert_eq!(world.view(session).refusals, 1);
 }
@@ -43,7 +44,7 @@ fn a_refusal_of_the_process_itself_counts_like_ours_if_its_quota_is_less() {
     let (session, [a]) = small_session(&mut world);
     assert!(world.allocate(a, GPU, Bytes::mib(100)));
     world.take();
-    let refused = |bytes| Event::RefusedHere { client: a, gpu: GPU, bytes };
+    let refused = |bytes| Event::RefusedHere { client: a, gpu: GPU, bytes, times: 3 };
     world.send(refused(Bytes::mib(512)));
     assert_eq!(world.take(), [], "it could have had them");
     world.send(refused(Bytes::mib(513)));
@@ -53,9 +54,11 @@ fn a_refusal_of_the_process_itself_counts_like_ours_if_its_quota_is_less() {
         used: Bytes::mib(100),
         by: LimitKind::Session,
     };
-    let notice = Notice::Refused { client: a, session, gpu: GPU, refusal };
+    let notice = Notice::Refused { client: a, session, gpu: GPU, refusal, times: 3 };
     assert_eq!(world.take(), [Effect::Notice(notice)]);
-    assert_eq!(world.view(session).refusals, 1);
+    assert_eq!(world.view(session).refusals, 3);
+    world.send(Event::RefusedHere { client: a, gpu: GPU, bytes: Bytes::gib(1), times: u64::MAX });
+    assert_eq!(world.view(session).refusals, u64::MAX, "a forged number does not wrap");
 }
 
 #[test]

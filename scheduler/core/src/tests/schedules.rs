@@ -338,7 +338,7 @@ fn forge(world: &mut World, forgery: &Forgery) {
         7 => Event::Fixed { client, gpu, bytes },
         8 => Event::Returned { client, gpu, bytes },
         9 => Event::ReserveFixed { client, gpu, request, bytes },
-        10 => Event::RefusedHere { client, gpu, bytes },
+        10 => Event::RefusedHere { client, gpu, bytes, times: amount },
         _ => Event::ClientJoined { client: ClientId(time), session: SessionId(time), holding: None },
     });
 }

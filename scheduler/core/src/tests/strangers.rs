@@ -73,7 +73,7 @@ fn who_is_not_there_changes_nothing() {
         Event::ExpectedUses { client, gpu: GPU, bytes: Bytes::MAX },
         Event::ClientReturned { client, waiting: true },
         Event::StillUses { client, gpu, bytes: Bytes::MAX },
-        Event::RefusedHere { client, gpu: GPU, bytes: Bytes::MAX },
+        Event::RefusedHere { client, gpu: GPU, bytes: Bytes::MAX, times: u64::MAX },
     ] {
         world.send(event);
         assert_eq!(world.take(), [], "{event:?}");

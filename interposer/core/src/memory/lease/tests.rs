@@ -243,3 +243,27 @@ fn a_quota_beyond_the_capacity_keeps_its_total_and_has_less_free() {
     let figures = lease.figures(0).unwrap();
     assert_eq!((figures.total(Bytes(5000)), figures.free(Bytes(5000))), (Bytes(1000), Bytes(400)));
 }
+
+#[test]
+fn one_report_tells_the_daemon_of_all_refusals_until_it_looks() {
+    let (lease, page) = leased(100);
+    assert!(lease.count_refusal(0) && lease.count_refusal(0), "a daemon that reads no number hears each");
+    assert!(!lease.uncount_refusal(0));
+    page.features.store(FEATURE_REFUSALS, Ordering::Relaxed);
+    let reports = (0..100).filter(|_| lease.count_refusal(0)).count();
+    assert_eq!(reports, 1);
+    assert_eq!(page.gpus[3].refused.swap(0, Ordering::Relaxed), 100);
+    assert!(lease.count_refusal(0), "the daemon has looked");
+}
+
+#[test]
+fn a_refusal_that_was_not_reported_is_not_counted() {
+    let (lease, page) = leased(100);
+    page.features.store(FEATURE_REFUSALS, Ordering::Relaxed);
+    assert!(lease.count_refusal(0));
+    assert!(!lease.uncount_refusal(0));
+    assert!(lease.count_refusal(0));
+    assert!(!lease.count_refusal(0), "by another thread");
+    assert!(lease.uncount_refusal(0), "the other thread's is to be reported");
+    assert_eq!(page.gpus[3].refused.load(Ordering::Relaxed), 1);
+}
