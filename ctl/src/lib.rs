@@ -1,12 +1,11 @@
 //! `gpushare-ctl`, the command line of gpushare. The library exists for the commands that print the manual.
 //!
-//! In reading order: arguments, exit codes, choice of the daemon, connection to it, output, and the commands.
+//! In reading order: arguments, exit codes, choice of the daemon, output, and the commands.
 #![forbid(unsafe_code)]
 
 mod cli;
 mod exit;
 mod places;
-mod client;
 mod output;
 mod table;
 mod status;

@@ -7,11 +7,11 @@ use gpushare_proto::admin::{AdminReply, AdminRequest, UsageView};
 use gpushare_proto::lookup::SessionRef;
 
 use crate::cli::UsageArgs;
-use crate::client::{Admin, Client};
 use crate::exit::CtlError;
 use crate::output;
 use crate::places::Places;
 use crate::table::{harmless, short, table};
+use gpushare_connection::{Admin, Client};
 
 /// Length of the intervals for which the daemon records usage, in seconds.
 const HOUR: u64 = 3600;
