@@ -24,6 +24,7 @@ mod run;
 mod doctor;
 mod env;
 mod jupyter;
+mod cdi;
 mod completions;
 
 use std::process::ExitCode;
@@ -62,6 +63,7 @@ fn dispatch(cli: cli::Cli) -> Result<ExitCode, exit::CtlError> {
         cli::Command::Doctor(args) => return Ok(doctor::doctor(&args, &places)?),
         cli::Command::Own(args) => own::own(&args, &places)?,
         cli::Command::Jupyter(command) => jupyter::jupyter(&command, cli.runtime_dir)?,
+        cli::Command::Cdi(command) => cdi::cdi(&command, &places)?,
         cli::Command::Completions(args) => completions::print(&args)?,
         cli::Command::StartDaemon => run::detach()?,
         cli::Command::DoctorProbe { question } => doctor::probe(&question)?,

@@ -2,6 +2,7 @@
 //!
 //! Every line of the help that starts with `gpushare-ctl` is an example; a test parses it.
 
+mod cdi;
 mod jupyter;
 mod run;
 mod sessions;
@@ -16,6 +17,7 @@ use std::path::PathBuf;
 use clap::{Args, CommandFactory as _, Parser, Subcommand};
 use gpushare_proto::Nanos;
 
+pub(crate) use self::cdi::{CdiCommand, CdiPlace, GenerateArgs};
 pub(crate) use self::jupyter::{InstallArgs, JupyterCommand};
 pub(crate) use self::run::{EnvArgs, RunArgs, Shell};
 pub(crate) use self::sessions::{CreateArgs, SessionCommand, TokenArgs, Which};
@@ -72,6 +74,8 @@ pub(crate) enum Command {
     Own(OwnArgs),
     #[command(subcommand)]
     Jupyter(JupyterCommand),
+    #[command(subcommand)]
+    Cdi(CdiCommand),
     Completions(CompletionsArgs),
     /// Internal: detaches the daemon that `run` starts
     #[command(hide = true)]

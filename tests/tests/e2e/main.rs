@@ -21,6 +21,7 @@ mod orphans;
 mod backends;
 mod audit;
 mod captures;
+mod containers;
 mod contexts;
 mod deaths;
 mod hangups;
