@@ -96,10 +96,6 @@ impl CardEdits {
 
     /// Returns the edits for containers that NVIDIA's runtime starts.
     pub fn of_runtime(cards: &[Card]) -> Self {
-        let of_card = |card: &Card| {
-            let env = vec![format!("{VISIBLE}={}", card.uuid)];
-            (card.uuid, Edits { env, ..Edits::default() })
-        };
         Self {
             source: Source::Runtime,
             version: OWN_VERSION.to_owned(),
@@ -107,7 +103,7 @@ impl CardEdits {
                 env: vec!["NVIDIA_DRIVER_CAPABILITIES=compute,utility".to_owned()],
                 ..Edits::default()
             },
-            cards: cards.iter().map(of_card).collect(),
+            cards: cards.iter().map(|card| (card.uuid, Edits::default())).collect(),
         }
     }
 
@@ -122,9 +118,20 @@ impl CardEdits {
         })
     }
 
-    /// Returns the edits of one card; none for a card that the machine does not have.
-    pub(crate) fn of_card(&self, card: GpuUuid) -> Option<&Edits> {
-        self.cards.iter().find(|(uuid, _)| *uuid == card).map(|(_, edits)| edits)
+    /// Returns the edits of a container with these cards, without the general ones; none if the machine lacks
+    /// one of the cards.
+    pub(crate) fn of_cards(&self, wanted: &[GpuUuid]) -> Option<Edits> {
+        let mut all = Edits::default();
+        for card in wanted {
+            let (_, edits) = self.cards.iter().find(|(uuid, _)| uuid == card)?;
+            all.add(edits);
+        }
+        if self.source == Source::Runtime {
+            // One variable names all of them.
+            let names: Vec<String> = wanted.iter().map(GpuUuid::to_string).collect();
+            all.env = vec![format!("{VISIBLE}={}", names.join(","))];
+        }
+        Some(all)
     }
 }
 

@@ -7,7 +7,7 @@
 //!                           spec        ▼
 //!                                  CardEdits ──┐
 //!   files of gpushare ────▶ Share ─────────────┴▶ Injection ─┬▶ spec(): a CDI spec, for a runtime
-//!   folder tenant/                                           └▶ of_card(): edits, for a device plugin
+//!   folder tenant/                                           └▶ of_cards(): edits, for a device plugin
 //! ```
 //!
 //! `machine`, `cards` and `files` read and write; all other modules compute. The container's loader preloads the

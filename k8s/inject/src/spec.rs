@@ -61,10 +61,10 @@ impl Injection {
         self.cards.cards.iter().map(|(uuid, _)| *uuid)
     }
 
-    /// Returns the edits of a container that has one card; none for a card that the machine does not have.
-    pub fn of_card(&self, card: GpuUuid) -> Option<Edits> {
+    /// Returns the edits of a container that has these cards; none if the machine lacks one of them.
+    pub fn of_cards(&self, cards: &[GpuUuid]) -> Option<Edits> {
         let mut edits = self.general();
-        edits.add(self.cards.of_card(card)?);
+        edits.add(&self.cards.of_cards(cards)?);
         Some(edits)
     }
 

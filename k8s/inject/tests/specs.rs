@@ -202,10 +202,19 @@ fn an_instance_needs_nvidias_spec_and_a_card_its_node() {
 fn a_container_with_one_card_gets_that_card_alone() {
     let (_root, machine) = machine();
     let injection = Injection::new(&share(), CardEdits::for_spec(&machine, &cards()).unwrap());
-    let edits = injection.of_card(GpuUuid::gpu([1; 16])).unwrap();
+    let edits = injection.of_cards(&[GpuUuid::gpu([1; 16])]).unwrap();
     let nodes: Vec<_> = edits.device_nodes.iter().map(|node| node.path.to_str().unwrap()).collect();
     assert_eq!(nodes, ["/dev/nvidiactl", "/dev/nvidia-uvm", "/dev/nvidia1"]);
-    assert!(injection.of_card(GpuUuid::gpu([2; 16])).is_none());
+    assert!(injection.of_cards(&[GpuUuid::gpu([2; 16])]).is_none());
+}
+
+#[test]
+fn nvidias_runtime_is_told_the_cards_of_a_container() {
+    let injection = Injection::new(&share(), CardEdits::of_runtime(&cards()));
+    let edits = injection.of_cards(&[GpuUuid::gpu([1; 16]), GpuUuid::gpu([0; 16])]).unwrap();
+    let both = format!("NVIDIA_VISIBLE_DEVICES={},{}", GpuUuid::gpu([1; 16]), GpuUuid::gpu([0; 16]));
+    assert!(edits.env.contains(&both), "{:?}", edits.env);
+    assert!(edits.device_nodes.is_empty());
 }
 
 #[test]
