@@ -54,7 +54,7 @@ pub(crate) struct PluginArgs {
 /// Way in which a container gets its share and its card.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Way {
-    /// By the name of a CDI device; containerd 1.7 and CRI-O 1.23 or newer, Kubernetes 1.28 or newer
+    /// By the name of a CDI device; containerd 1.7 or CRI-O 1.23, and Kubernetes 1.29, or newer
     Cdi,
     /// By mounts and device nodes, which any runtime knows
     Mounts,

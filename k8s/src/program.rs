@@ -87,3 +87,38 @@ async fn serve(plugin: Plugin, args: &PluginArgs) -> Result<(), ProgramError> {
     }
     Ok(())
 }
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+
+    const PAGE: &str = include_str!("../../docs/kubernetes.md");
+
+    #[test]
+    fn the_page_has_every_flag_with_its_default() {
+        let mut all = command();
+        all.build();
+        let plugin = all.find_subcommand("device-plugin").expect("the command exists");
+        let defaults = |arg: &clap::Arg| {
+            arg.get_default_values()
+                .iter()
+                .map(|value| format!("`{}`", value.display()))
+                .collect::<String>()
+        };
+        let own = plugin.get_arguments().filter_map(|arg| Some((arg.get_long()?, defaults(arg))));
+        let flags: BTreeSet<String> = own
+            .filter(|(name, _)| *name != "help")
+            .map(|(name, default)| format!("| `--{name}` | {default}").trim_end().to_owned())
+            .collect();
+        let page: BTreeSet<String> = PAGE
+            .lines()
+            .skip_while(|line| !line.starts_with("| flag |"))
+            .take_while(|line| line.starts_with('|'))
+            .filter(|line| line.starts_with("| `--"))
+            .map(|line| line.splitn(4, '|').take(3).collect::<Vec<_>>().join("|").trim_end().to_owned())
+            .collect();
+        assert_eq!(flags, page);
+    }
+}
