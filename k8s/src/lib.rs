@@ -10,8 +10,8 @@
 //! ```
 //!
 //! Facts enter on the right: NVML, the daemon, the machine's files. Four modules decide, and none of them does
-//! I/O: [`health`] (may a card take new pods), [`choice`] (which shares of those that are free), [`answer`]
-//! (what a container gets) and [`registration::next`] (serve, register, or wait). Answers leave on the left, to the
+//! I/O: `health` (may a card take new pods), `choice` (which shares of those that are free), `answer`
+//! (what a container gets) and `registration::next` (serve, register, or wait). Answers leave on the left, to the
 //! kubelet, and the runtime reads the CDI spec that `supply` wrote.
 //!
 //! A share is the right to use one card beside others, under the node's daemon. All shares of a card are alike;
