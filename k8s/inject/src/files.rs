@@ -124,7 +124,7 @@ pub fn find(folders: &[PathBuf]) -> Vec<Found> {
     found
 }
 
-/// Removes the files that [`write`] made in a folder. Returns those that existed.
+/// Removes the files that [`write()`] made in a folder. Returns those that existed.
 pub fn remove(folder: &Path) -> Result<Vec<PathBuf>, FilesError> {
     let Written { spec, preload } = Written::in_folder(folder);
     let mut removed = Vec::new();
