@@ -64,6 +64,7 @@ fn an_interrupted_call_has_no_effect() -> anyhow::Result<()> {
     wait(&daemon, &mut a, "forward 7")?;
     a.process.signal(Signal::INT)?;
     assert_eq!(a.answer()?, format!("forward {INTERRUPTED}"));
+    assert_eq!(a.ask("over")?, "over 0");
     b.must("open l; sync")?;
     assert_eq!(a.ask("word")?, "word 1");
     a.end()
