@@ -28,7 +28,8 @@ use crate::sessions::Sessions;
 
 /// Shortest interval between two messages with events for watchers.
 const PAUSE: Nanos = Nanos::from_millis(10);
-/// The same while only the daemon's own page watches, which sends four messages a second itself.
+/// Shortest interval between two messages with events while only the daemon's own page watches. The page sends
+/// four messages a second itself.
 pub(crate) const PAGE_PAUSE: Nanos = Nanos::from_millis(50);
 
 /// Connections of watching tools, and the events that are not sent to them yet.

@@ -95,7 +95,7 @@ impl Interrupts {
         self.until.store(0, Ordering::SeqCst);
     }
 
-    /// Does so once everything in the pipe is read, since the program has heard of the signals in it.
+    /// Lets waits begin again once everything in the pipe is read, since the program has heard of those signals.
     pub(crate) fn end(&self) {
         let watched = self.watched.try_lock().ok().and_then(|watched| watched.clone());
         if let Some(watched) = watched.filter(|watched| watched.is_read()) {
