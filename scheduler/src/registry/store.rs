@@ -14,14 +14,14 @@
 use gpushare_proto::admin::{UsageView, UserUsageView};
 use gpushare_proto::{Bytes, Nanos, SessionId};
 use redb::{
-    Database, ReadTransaction, ReadableTable as _, ReadableTableMetadata as _, Table, TableDefinition,
-    TableError, WriteTransaction,
+    Database, ReadableTable as _, ReadableTableMetadata as _, Table, TableDefinition, WriteTransaction,
 };
 use serde::Serialize;
 use serde::de::DeserializeOwned;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use tracing::{debug, info, warn};
 
+use self::owners::{OWNERS, add_owners, read_owners};
 use super::file::{Identity, Opened, StoreError, StoreFile, catch_panics};
 use super::usage::{self, Figures, Hour, Hours, Spent, Usage};
 use super::{Book, ClientEntry, SessionEntry};
@@ -38,7 +38,6 @@ const META: TableDefinition<'_, &str, &str> = TableDefinition::new("meta");
 const SESSIONS: TableDefinition<'_, u64, &[u8]> = TableDefinition::new("sessions");
 const CLIENTS: TableDefinition<'_, u64, &[u8]> = TableDefinition::new("clients");
 const USAGE: TableDefinition<'_, (u64, u64), Row<'static>> = TableDefinition::new("usage");
-const OWNERS: TableDefinition<'_, u64, &str> = TableDefinition::new("owners");
 
 type Row<'a> = (&'a str, u64, u64, u64, u64, u64);
 
@@ -372,20 +371,6 @@ fn read(database: &Database) -> Result<Book, StoreError> {
     })
 }
 
-/// Returns the users of sessions with usage, by session number. A registry of an older release has none.
-fn read_owners(read: &ReadTransaction) -> Result<BTreeMap<u64, String>, StoreError> {
-    let table = match read.open_table(OWNERS) {
-        Err(TableError::TableDoesNotExist(_)) => return Ok(BTreeMap::new()),
-        table => table?,
-    };
-    let mut owners = BTreeMap::new();
-    for row in table.iter()? {
-        let (session, user) = row?;
-        owners.insert(session.value(), user.value().to_owned());
-    }
-    Ok(owners)
-}
-
 fn rows<T: DeserializeOwned>(
     table: &redb::ReadOnlyTable<u64, &'static [u8]>,
     number: impl Fn(&T) -> u64,
@@ -463,29 +448,6 @@ fn add_usage(
     Ok(())
 }
 
-/// Adds the users of sessions with usage to come. With `prune`, removes those of sessions without usage.
-fn add_owners(
-    owners: &mut Table<'_, u64, &'static str>,
-    usage: &Table<'_, (u64, u64), Row<'static>>,
-    pending: &Usage,
-    prune: bool,
-) -> Result<(), StoreError> {
-    for (&(_, session), spent) in pending {
-        let Some(user) = spent.user.as_deref() else { continue };
-        if owners.get(session.0)?.is_none_or(|known| known.value() != user) {
-            owners.insert(session.0, user)?;
-        }
-    }
-    if prune {
-        let mut used = BTreeSet::new();
-        for row in usage.iter()? {
-            used.insert(row?.0.value().1);
-        }
-        owners.retain(|session, _| used.contains(&session))?;
-    }
-    Ok(())
-}
-
 /// Removes all but the latest hours of each session. Ignores the present time, as clocks may jump.
 fn forget_old_usage(table: &mut Table<'_, (u64, u64), Row<'static>>) -> Result<(), StoreError> {
     let mut kept: BTreeMap<u64, usize> = BTreeMap::new();
@@ -521,5 +483,6 @@ fn forget_least_usage(table: &mut Table<'_, (u64, u64), Row<'static>>) -> Result
     Ok(())
 }
 
+mod owners;
 #[cfg(test)]
 mod tests;
