@@ -7,7 +7,7 @@ use crate::config::{ConfigError, Settings};
 use crate::connections::{ConnectionEvent, ConnectionId};
 use crate::identity::{PeerProcess, ProcessId};
 use crate::nvml::{Readings, Usages, Work};
-use crate::persist::usage::UsageQuestion;
+use crate::persist::question::UsageQuestion;
 
 #[derive(Debug)]
 pub(crate) enum Input {

@@ -8,7 +8,7 @@ use gpushare_proto::codec::Message;
 use gpushare_proto::tenant::{Failure, TenantReply};
 use gpushare_proto::{ClientId, Nanos, SessionId};
 
-use super::usage::UsageQuestion;
+use super::question::UsageQuestion;
 use crate::connections::ConnectionId;
 use crate::peers::Peers;
 use crate::registry::{Changes, Figures, Hour, News, Spent, Usage};

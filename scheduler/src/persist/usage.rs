@@ -11,23 +11,14 @@ use gpushare_proto::tenant::FailureCode;
 use gpushare_proto::{Bytes, GpuId, Nanos, SessionId};
 use gpushare_sys::clock;
 
-use crate::connections::ConnectionId;
+use super::question::UsageQuestion;
 use crate::engine::Engine;
 use crate::operation::failure;
-use crate::registry::{CardLead, Figures, Hour, Hours, UserLead, view};
+use crate::registry::{CardLead, Figures, Hour, UserLead, view};
 use crate::sessions::Session;
 
 /// Number of sessions that are counted between two inputs.
 const SLICE: usize = 32;
-
-/// Request of a tool for usage.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct UsageQuestion {
-    pub(crate) connection: ConnectionId,
-    pub(crate) hours: Hours,
-    /// Whether the answer names the users of sessions. Older tools do not know such an answer.
-    pub(crate) with_users: bool,
-}
 
 /// Counts the next slice of the sessions, from `engine.counting` on.
 pub(crate) fn count_slice(engine: &mut Engine) {
