@@ -5,7 +5,7 @@
 //!   gated export twin(arguments);            passes the gate
 //!   [ordered: stream] ...                    passes the gate; the stream may communicate with other cards
 //!   [one: stream] ...                        passes the launch window of its stream, then the gate
-//!   [kernel: function, stream] ...           as `one`; the kernel may communicate with other cards
+//!   [kernel: function, grid, stream] ...     as `one`; the kernel may communicate with other cards
 //!   [configured: function, config] ...       as `kernel`, with the stream in a launch configuration
 //!   [graph: graph, stream] ...               as `one`; a graph may take memory when it is launched
 //!   blocking ...                             waits for its default stream, then passes the gate
@@ -44,8 +44,8 @@ macro_rules! hooks {
     (@enter [one: $stream:expr] $row:ident $real:expr) => {
         hooks!(@window One($stream), $row $real)
     };
-    (@enter [kernel: $function:expr, $stream:expr] $row:ident $real:expr) => {
-        hooks!(@window Kernel($function, $stream), $row $real)
+    (@enter [kernel: $function:expr, $grid:expr, $stream:expr] $row:ident $real:expr) => {
+        hooks!(@window Kernel($function, $grid, $stream), $row $real)
     };
     (@enter [configured: $function:expr, $config:expr] $row:ident $real:expr) => {
         hooks!(@window Configured($function, $config), $row $real)

@@ -90,6 +90,7 @@ driver! {
         device_get_count: cuDeviceGetCount(*mut c_int);
         device_get_attribute: cuDeviceGetAttribute(*mut c_int, c_int, CUdevice);
         event_record: cuEventRecord(CUevent, CUstream);
+        event_elapsed_time: cuEventElapsedTime(*mut f32, CUevent, CUevent);
         event_destroy: cuEventDestroy_v2(CUevent);
         // Since CUDA 4.0.
         pointer_get_attribute: cuPointerGetAttribute(*mut c_void, CUpointerAttribute, CUdeviceptr);

@@ -1,6 +1,6 @@
 //! Questions to the driver about devices, contexts and streams.
 
-use std::ffi::{CStr, c_char, c_int, c_void};
+use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
 use std::ptr::{null_mut, without_provenance_mut};
 
 use gpushare_proto::tenant::GpuInfo;
@@ -10,7 +10,7 @@ use super::{Driver, answer};
 use crate::driver::types::{
     ATTRIBUTE_CONCURRENT_MANAGED_ACCESS, ATTRIBUTE_IS_MANAGED, ATTRIBUTE_MEMORY_TYPE, CAPTURE_STATUS_ACTIVE,
     CUDA_ERROR_INVALID_VALUE, CUDA_SUCCESS, CUcontext, CUdevice, CUdeviceptr, CUevent, CUresult, CUstream,
-    EVENT_DISABLE_TIMING, MEMORYTYPE_DEVICE, REFUSED_FOR_CAPTURE, STREAM_LEGACY, STREAM_PER_THREAD,
+    MEMORYTYPE_DEVICE, REFUSED_FOR_CAPTURE, STREAM_LEGACY, STREAM_PER_THREAD,
 };
 
 impl Driver {
@@ -23,10 +23,10 @@ impl Driver {
         known.unwrap_or_else(|| self.current_context())
     }
 
-    /// Creates an event without timing in a context that is alive.
-    pub(crate) fn create_event(&self, context: CUcontext) -> Option<CUevent> {
+    /// Creates an event with these flags in a context that is alive.
+    pub(crate) fn create_event(&self, context: CUcontext, flags: c_uint) -> Option<CUevent> {
         // SAFETY: writes one handle.
-        let write = |event: &mut _| unsafe { (self.event_create)(event, EVENT_DISABLE_TIMING) };
+        let write = |event: &mut _| unsafe { (self.event_create)(event, flags) };
         let create = || answer(null_mut(), write);
         if self.current_context() == context {
             return create();

@@ -18,6 +18,7 @@ use crate::gate::{self, GATE, Pass, page};
 use crate::memory::allocations::Origin;
 use crate::process::panics::guest_or;
 use crate::state::State;
+use crate::window::costs::Kernel;
 use crate::window::driver::OnDriver;
 use crate::window::graphs::contents;
 use crate::window::launch_window::{AtGate, Launch};
@@ -108,8 +109,8 @@ unsafe fn wait_with(word: GateWord, work: Work) -> Passed {
 unsafe fn wait_at_gate(work: Work) -> Option<AtGate<'static>> {
     let state = State::existing().filter(|_| is_windowed(page()))?;
     // SAFETY: the caller's promise.
-    let size = unsafe { work.size(state) };
-    Some(state.window.get()?.wait_at_gate(size))
+    let (kernel, size) = unsafe { (work.kernel(), work.size(state)) };
+    Some(state.window.get()?.wait_at_gate(kernel, size))
 }
 
 /// Returns whether launches pass the launch window: another session uses the card, or the session has a
@@ -149,8 +150,8 @@ pub enum Work {
     Ordered(CUstream),
     /// A copy, a fill, or a launch without further description.
     One(CUstream),
-    /// A kernel and the stream of its launch.
-    Kernel(CUfunction, CUstream),
+    /// A kernel, its grid, and the stream of its launch.
+    Kernel(CUfunction, [c_uint; 3], CUstream),
     /// A kernel and its launch configuration (a pointer that may be null).
     Configured(CUfunction, *const LaunchConfig),
     /// An executable graph and the stream of its launch.
@@ -166,7 +167,7 @@ impl Work {
     unsafe fn communicates(self, state: &State) -> bool {
         let (stream, is_one) = match self {
             Self::Ordered(stream) | Self::One(stream) => (stream, false),
-            Self::Kernel(function, stream) => {
+            Self::Kernel(function, _, stream) => {
                 (stream, state.gate.collectives.is_collective(&state.driver, function))
             }
             // SAFETY: the caller's promise.
@@ -179,6 +180,23 @@ impl Work {
             Self::Graph(graph, stream) => (stream, state.window.graphs.communicates(graph)),
         };
         is_one || state.gate.marked.contains(stream)
+    }
+
+    /// Returns what the cost of the work is learned by.
+    ///
+    /// # Safety
+    /// A launch configuration is null or readable, as the driver's function demands.
+    unsafe fn kernel(self) -> Kernel {
+        match self {
+            Self::Ordered(_) | Self::One(_) => Kernel::OTHER,
+            Self::Kernel(function, grid, _) => Kernel::new(function.addr(), grid),
+            // SAFETY: the caller's promise.
+            Self::Configured(function, config) => match unsafe { config.as_ref() } {
+                Some(config) => Kernel::new(function.addr(), config.grid),
+                None => Kernel::OTHER,
+            },
+            Self::Graph(graph, _) => Kernel::new(graph.addr(), [0; 3]),
+        }
     }
 
     /// Returns the number of launches that the work counts as in the launch window.
@@ -257,7 +275,7 @@ unsafe fn admit(work: Work, default: DefaultStream) -> Option<()> {
     let state = State::existing()?;
     let window = state.window.get()?;
     let (stream, programmatic) = match work {
-        Work::Ordered(stream) | Work::One(stream) | Work::Kernel(_, stream) | Work::Graph(_, stream) => {
+        Work::Ordered(stream) | Work::One(stream) | Work::Kernel(_, _, stream) | Work::Graph(_, stream) => {
             (stream, false)
         }
         // SAFETY: null, or readable as the caller promises.
@@ -273,8 +291,8 @@ unsafe fn admit(work: Work, default: DefaultStream) -> Option<()> {
     }
     let card = OnDriver::new(&state.driver, &state.gate.captures);
     // SAFETY: the caller's promise.
-    let size = unsafe { work.size(state) };
-    let launch = Launch { stream: card.stream(stream, default), size, programmatic };
+    let (kernel, size) = unsafe { (work.kernel(), work.size(state)) };
+    let launch = Launch { stream: card.stream(stream, default), kernel, size, programmatic };
     let target = Nanos(u64::from(page.drain_target.load(Ordering::Relaxed)) * 1_000);
     window.admit(launch, target, &card);
     Some(())

@@ -22,7 +22,7 @@ use super::{Memory, Table};
 use crate::driver::Driver;
 use crate::driver::types::{
     CUDA_ERROR_NOT_READY, CUDA_ERROR_NOT_SUPPORTED, CUDA_SUCCESS, CUcontext, CUdeviceptr, CUevent, CUresult,
-    CUstream,
+    CUstream, EVENT_DISABLE_TIMING,
 };
 use crate::process::lock;
 
@@ -230,7 +230,9 @@ impl Memory {
         let driver = &self.driver;
         let functions = driver.event_record.zip(driver.event_destroy);
         let (record, destroy) = functions.ok_or(CUDA_ERROR_NOT_SUPPORTED)?;
-        let event = driver.create_event(context).ok_or(CUDA_ERROR_NOT_SUPPORTED)?;
+        let event = driver
+            .create_event(context, EVENT_DISABLE_TIMING)
+            .ok_or(CUDA_ERROR_NOT_SUPPORTED)?;
         // SAFETY: the event is of the stream's context, and the stream is the application's.
         match unsafe { record(event, stream) } {
             CUDA_SUCCESS => Ok(event),

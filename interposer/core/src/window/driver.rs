@@ -9,11 +9,11 @@ use gpushare_sys::{bell, clock};
 
 use super::Card;
 use super::markers::Stream;
-use crate::driver::Driver;
 use crate::driver::types::{
-    CUDA_ERROR_NOT_READY, CUDA_SUCCESS, CUcontext, CUevent, CUstream, DefaultStream, STREAM_LEGACY,
-    STREAM_PER_THREAD,
+    CUDA_ERROR_NOT_READY, CUDA_SUCCESS, CUcontext, CUevent, CUstream, DefaultStream, EVENT_DEFAULT,
+    STREAM_LEGACY, STREAM_PER_THREAD,
 };
+use crate::driver::{Driver, answer};
 use crate::gate;
 use crate::gate::captures::Captures;
 use crate::gate::page;
@@ -70,7 +70,7 @@ impl Card for OnDriver {
 
     fn create(&self, context: CUcontext) -> Option<CUevent> {
         // The context is alive, because a stream of it is being launched on.
-        self.driver.create_event(context)
+        self.driver.create_event(context, EVENT_DEFAULT)
     }
 
     fn destroy(&self, event: CUevent) {
@@ -98,6 +98,15 @@ impl Card for OnDriver {
         // done. Every answer but "not ready" ends the wait, because a context with a sticky error runs
         // nothing more.
         unsafe { (self.driver.event_query)(event) != CUDA_ERROR_NOT_READY }
+    }
+
+    fn elapsed(&self, from: CUevent, to: CUevent) -> Option<Nanos> {
+        let ask = self.driver.event_elapsed_time?;
+        // SAFETY: writes one number; both events are gpushare's own, and live as long as their context, which is
+        // destroyed only after the slot's holder is done.
+        let milliseconds = answer(0.0, |milliseconds| unsafe { ask(milliseconds, from, to) })?;
+        // Sub-microsecond digits are beyond the card's clock.
+        Duration::try_from_secs_f32(milliseconds / 1e3).ok().map(Nanos::from)
     }
 
     fn orders_others(&self, stream: Stream) -> bool {

@@ -1,7 +1,7 @@
 //! Launch window: delays a launch for a limited time while too many launches are in flight.
 //!
 //! ```text
-//!   in flight + its own ≤ W                  go on
+//!   time in flight + its own ≤ target        go on     (a kernel that is not known: number in flight ≤ W)
 //!   nothing in flight on its stream          go on     (also a launch that another stream waits for)
 //!   all work in flight ends in 0.1 ms        go on     (by the measured cost; if it is in one stream, and up to
 //!                                                       W + 2 in flight)
@@ -27,6 +27,7 @@ use gpushare_proto::Nanos;
 
 use super::Card;
 use super::aimd::{Aimd, Completion, DRAIN_TARGET, START};
+use super::costs::{Costs, Kernel, Known};
 use super::markers::{Markers, Reaped, Slot, Stream};
 
 /// Shortest pause between two looks at a launch marker, in nanoseconds. Pauses double up to [`PAUSE_MAX`], or to
@@ -57,11 +58,13 @@ const LOOKS: u32 = 8;
 #[derive(Debug, Default)]
 pub struct Window {
     pub(super) markers: Markers,
+    costs: Costs,
     controller: Controller,
     /// Number of launches that may still go through a full window because nothing completed.
     spare: AtomicU32,
     fruitless: AtomicU32,
-    /// Number of launches that passed the window and wait at the closed gate, so that the driver lacks them.
+    /// Expected time of the launches that passed the window and wait at the closed gate, in nanoseconds. The driver
+    /// lacks them.
     at_gate: AtomicU64,
     /// Point in time when a held launch last went through a full window, on the window's clock in
     /// nanoseconds; 0 if never.
@@ -77,6 +80,8 @@ pub struct Window {
 pub struct Counters {
     /// Number of launches on all streams that are not known to be completed.
     in_flight: AtomicU64,
+    /// Expected time of these launches, in nanoseconds.
+    time_in_flight: AtomicU64,
     /// Address of the stream slot of the process's last launch.
     last: AtomicUsize,
     /// Number of launches that passed the launch window.
@@ -116,6 +121,8 @@ impl Default for Controller {
 pub struct Launch {
     /// Stream into which the program launches.
     pub stream: Stream,
+    /// What is launched, as far as its cost is concerned.
+    pub kernel: Kernel,
     /// Number of launches that this launch counts as: the number of kernel nodes for a graph.
     pub size: u64,
     /// Whether the launch may begin before the launch ahead of it ends. A marker between the two would
@@ -127,25 +134,49 @@ pub struct Launch {
 #[derive(Debug)]
 pub struct AtGate<'a> {
     waiting: &'a AtomicU64,
-    size: u64,
+    time: Nanos,
 }
 
 impl Drop for AtGate<'_> {
     fn drop(&mut self) {
-        self.waiting.fetch_sub(self.size, Ordering::Relaxed);
+        self.waiting.fetch_sub(self.time.0, Ordering::Relaxed);
     }
+}
+
+/// A launch as the window counts it.
+#[derive(Clone, Copy, Debug)]
+struct Counted {
+    size: u64,
+    kernel: Option<Known>,
+    time: Nanos,
+    /// Whether `time` was learned from launches of the same kernel.
+    learned: bool,
 }
 
 impl Window {
     /// Counts a launch that passed the window as waiting at the closed gate, during the guard's lifetime.
-    pub fn wait_at_gate(&self, size: u64) -> AtGate<'_> {
-        self.at_gate.fetch_add(size, Ordering::Relaxed);
-        AtGate { waiting: &self.at_gate, size }
+    pub fn wait_at_gate(&self, kernel: Kernel, size: u64) -> AtGate<'_> {
+        let time = self.counted(kernel, size).time;
+        self.at_gate.fetch_add(time.0, Ordering::Relaxed);
+        AtGate { waiting: &self.at_gate, time }
     }
 
     /// Returns the number of launches that are not known to be completed.
     pub fn in_flight(&self) -> u64 {
         self.counters.in_flight.load(Ordering::Relaxed)
+    }
+
+    /// Returns the expected time of the launches that are not known to be completed.
+    fn time_in_flight(&self) -> Nanos {
+        Nanos(self.counters.time_in_flight.load(Ordering::Relaxed))
+    }
+
+    /// Returns how a launch counts: by its kernel's own cost if that is known, else as an average launch.
+    fn counted(&self, kernel: Kernel, size: u64) -> Counted {
+        let kernel = self.costs.find(kernel, size);
+        let learned = kernel.and_then(|kernel| self.costs.of(kernel));
+        let time = learned.unwrap_or_else(|| self.aimd().drain(size));
+        Counted { size, kernel, time, learned: learned.is_some() }
     }
 
     /// Returns the present size of the launch window and the measured cost of a launch.
@@ -165,38 +196,44 @@ impl Window {
             return;
         }
         let Some(slot) = self.markers.slot(launch.stream, card) else { return };
-        let aimd = self.aimd();
-        if slot.is_due(aimd.stride()) {
+        if slot.is_due(self.aimd().stride()) {
             card.undisturbed(|| {
                 self.look(slot, target, card);
                 self.mark(slot, launch, card);
             });
         }
-        if !self.fits(slot, launch) {
-            self.hold_back(slot, launch, target, card);
+        let counted = self.counted(launch.kernel, launch.size);
+        if !self.fits(slot, counted, target) {
+            self.hold_back(slot, launch, counted, target, card);
         }
-        self.count(slot, launch.size, card);
+        self.count(slot, counted, card);
     }
 
-    fn count(&self, slot: &Slot, size: u64, card: &impl Card) {
-        slot.submitted(size, || card.now());
+    fn count(&self, slot: &Slot, launch: Counted, card: &impl Card) {
+        slot.submitted(launch.size, launch.kernel, || card.now());
         self.counters.last.store(std::ptr::from_ref(slot).addr(), Ordering::Relaxed);
-        let in_flight = self.counters.in_flight.fetch_add(size, Ordering::Relaxed) + size;
+        let in_flight = self.counters.in_flight.fetch_add(launch.size, Ordering::Relaxed) + launch.size;
+        self.counters.time_in_flight.fetch_add(launch.time.0, Ordering::Relaxed);
         self.counters.launches.fetch_add(1, Ordering::Relaxed);
         if in_flight > self.counters.most.load(Ordering::Relaxed) {
             self.counters.most.fetch_max(in_flight, Ordering::Relaxed);
         }
     }
 
-    fn fits(&self, slot: &Slot, launch: Launch) -> bool {
-        let window = u64::from(self.controller.window.load(Ordering::Relaxed));
-        self.in_flight().saturating_add(launch.size) <= window || slot.in_flight() == 0
+    fn fits(&self, slot: &Slot, launch: Counted, target: Nanos) -> bool {
+        let fits = if launch.learned {
+            self.time_in_flight() + launch.time <= target
+        } else {
+            let window = u64::from(self.controller.window.load(Ordering::Relaxed));
+            self.in_flight().saturating_add(launch.size) <= window
+        };
+        fits || slot.in_flight() == 0
     }
 
     #[cold]
-    fn hold_back(&self, slot: &Slot, launch: Launch, target: Nanos, card: &impl Card) {
+    fn hold_back(&self, slot: &Slot, launch: Launch, counted: Counted, target: Nanos, card: &impl Card) {
         card.undisturbed(|| self.look_at_all(slot, target, card));
-        if self.fits(slot, launch) || self.use_spare() {
+        if self.fits(slot, counted, target) || self.use_spare() {
             return;
         }
         self.counters.held_back.fetch_add(1, Ordering::Relaxed);
@@ -207,7 +244,8 @@ impl Window {
             card.undisturbed(|| self.mark(slot, launch, card));
             // A launch with programmatic dependence places no marker. Without a marker there is nothing to
             // wait for.
-            if !slot.is_marked() || !card.pause(pause) {
+            let dry = self.until_dry(slot, card);
+            if !slot.is_marked() || dry == Nanos::ZERO || !card.pause(pause.min(dry.max(PAUSE_MIN))) {
                 return;
             }
             pause = Nanos((pause.0 * 2).min(longest));
@@ -221,12 +259,8 @@ impl Window {
                 }
             });
             // A process that captures does not wait.
-            if looked.is_none() || self.fits(slot, launch) || self.use_spare() {
+            if looked.is_none() || self.fits(slot, counted, target) || self.use_spare() {
                 return;
-            }
-            match self.until_dry(slot, card) {
-                Nanos::ZERO => return,
-                dry => pause = pause.min(dry.max(PAUSE_MIN)),
             }
             let (limit, overdue) = self.time_limit(slot, target);
             if card.now().saturating_sub(since) >= limit {
@@ -248,7 +282,7 @@ impl Window {
         let others = || self.markers.all().filter(|other| !std::ptr::eq(*other, slot));
         match began {
             Some(began) if !others().any(|other| other.launched_since(now - OTHERS)) => {
-                began + aimd.drain(in_flight) - HEAD_START - now
+                began + self.time_in_flight() - HEAD_START - now
             }
             _ => Nanos::MAX,
         }
@@ -265,20 +299,23 @@ impl Window {
         let looked = card.undisturbed(|| {
             with_work().for_each(|slot| _ = self.look(slot, target, card));
         });
-        let aimd = self.aimd();
-        if looked.is_none() || aimd.cost() == Nanos::ZERO {
+        if looked.is_none() || self.aimd().cost() == Nanos::ZERO {
             return false;
         }
         // Read first: launches that another thread finds completed meanwhile make the end too late only.
-        let in_flight = self.in_flight().saturating_sub(self.at_gate.load(Ordering::Relaxed));
-        let begun = with_work().map(Slot::begun).sum::<u64>().min(in_flight);
+        let in_flight = self.time_in_flight() - Nanos(self.at_gate.load(Ordering::Relaxed));
+        let usual = self.aimd().cost();
+        let begun = with_work()
+            .map(|slot| slot.expected(&self.costs, usual)[0])
+            .sum::<Nanos>()
+            .min(in_flight);
         let since = with_work().map(Slot::working_since);
         let latest = since.reduce(|one, other| [one[0].max(other[0]), one[1].max(other[1])]);
         latest.is_some_and(|since| {
             let now = card.now();
-            let [earliest, latest] = since.map(|since| since + aimd.drain(begun));
+            let [earliest, latest] = since.map(|since| since + begun);
             // The rest has not begun, however long the first pending marker has been pending.
-            latest.max(now) + aimd.drain(in_flight - begun) <= now + time && now <= earliest + time
+            latest.max(now) + in_flight - begun <= now + time && now <= earliest + time
         })
     }
 
@@ -286,7 +323,8 @@ impl Window {
     fn time_limit(&self, slot: &Slot, target: Nanos) -> (Nanos, bool) {
         // A short target bounds the work in flight, not the patience with it.
         let usual = target.max(DRAIN_TARGET);
-        let long = usual.max(self.aimd().drain(slot.oldest())).0.saturating_mul(LIMIT);
+        let [oldest, _] = slot.expected(&self.costs, self.aimd().cost());
+        let long = usual.max(oldest).0.saturating_mul(LIMIT);
         let most = usual.0.saturating_mul(LIMIT_MOST);
         (Nanos(long.min(most)), long <= most)
     }
@@ -317,16 +355,21 @@ impl Window {
 
     /// Removes the completed launches of a stream from the count in flight. Returns whether there were any.
     fn look(&self, slot: &Slot, target: Nanos, card: &impl Card) -> bool {
-        let reaped = self.markers.reap(slot, card);
+        let soon = target.0 * LIMIT / SOON;
+        let let_through = self.let_through_at.load(Ordering::Relaxed);
+        let released = let_through > 0 && card.now().0 < let_through.saturating_add(soon);
+        let (of_stream, all) = (slot.in_flight(), self.in_flight());
+        let reaped = self.markers.reap(slot, card, |interval, took| {
+            if !released {
+                self.costs.learn(interval, shared(took, of_stream, all), self.aimd().cost());
+            }
+        });
         if reaped.launches == 0 {
             return false;
         }
         self.fruitless.store(0, Ordering::Relaxed);
         self.spare.store(0, Ordering::Relaxed);
-        let soon = target.0 * LIMIT / SOON;
-        let let_through = self.let_through_at.load(Ordering::Relaxed);
-        let released = let_through > 0 && card.now().0 < let_through.saturating_add(soon);
-        let in_flight = self.in_flight().max(reaped.in_flight);
+        let in_flight = all.max(reaped.in_flight);
         self.subtract(reaped.launches);
         self.controller.update(|aimd| {
             if released {
@@ -358,7 +401,20 @@ impl Window {
             let less = |in_flight: u64| Some(in_flight.saturating_sub(launches));
             // Always succeeds.
             let _ = self.counters.in_flight.fetch_update(Ordering::Relaxed, Ordering::Relaxed, less);
+            self.recount();
         }
+    }
+
+    /// Sums up what the launches in flight are expected to take by the present costs. A launch that comes meanwhile
+    /// may be missing until the next time.
+    fn recount(&self) {
+        let usual = self.aimd().cost();
+        let expected = self
+            .markers
+            .all()
+            .map(|slot| slot.expected(&self.costs, usual)[1])
+            .sum::<Nanos>();
+        self.counters.time_in_flight.store(expected.0, Ordering::Relaxed);
     }
 }
 
@@ -387,13 +443,16 @@ fn or_default(target: Nanos) -> Nanos {
     if target == Nanos::ZERO { DRAIN_TARGET } else { target }
 }
 
-/// Scales the duration of a completion by its stream's share of the work in flight. Four streams that take
-/// turns each take four times as long.
 fn completion(reaped: Reaped, in_flight: u64) -> Completion {
     let Reaped { launches, took, exact, in_flight: of_stream } = reaped;
-    let share = u128::from(took.0) * u128::from(of_stream) / u128::from(in_flight.max(1));
-    let took = Nanos(u64::try_from(share).unwrap_or(u64::MAX));
-    Completion { launches, took, exact, in_flight }
+    Completion { launches, took: shared(took, of_stream, in_flight), exact, in_flight }
+}
+
+/// Scales a duration by a stream's share of the work in flight. Four streams that take turns each take four times
+/// as long.
+fn shared(took: Nanos, of_stream: u64, all: u64) -> Nanos {
+    let share = u128::from(took.0) * u128::from(of_stream) / u128::from(all.max(1).max(of_stream));
+    Nanos(u64::try_from(share).unwrap_or(u64::MAX))
 }
 
 #[cfg(test)]

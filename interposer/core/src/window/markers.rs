@@ -26,6 +26,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering}
 use gpushare_proto::Nanos;
 
 use super::Card;
+use super::costs::{Costs, Interval, Known};
 use super::held::Held;
 use crate::driver::types::{CUcontext, CUevent};
 
@@ -93,6 +94,10 @@ pub struct Slot {
     covered: AtomicU64,
     /// Number of launches on the stream that are known to be completed.
     done: AtomicU64,
+    /// Launches on the stream without a launch marker behind them, by kernel.
+    bare: Interval,
+    /// Event of the last launch marker that was found completed; 0 if none.
+    last: AtomicUsize,
     /// Point in time of the first launch without a marker behind it, on the window's clock in nanoseconds.
     began: AtomicU64,
     /// Point in time of the last look that found a launch completed, on the window's clock in nanoseconds.
@@ -114,6 +119,8 @@ pub struct Slot {
 struct Marker {
     event: AtomicUsize,
     covers: AtomicU64,
+    /// Launches between the marker before and this one, by kernel.
+    interval: Interval,
     /// Point in time of the first launch that the marker covers, on the window's clock in nanoseconds.
     began: AtomicU64,
     /// Point in time when the marker was recorded, on the window's clock in nanoseconds.
@@ -228,6 +235,7 @@ impl Markers {
         let marker = &slot.ring[(first + markers) % RING];
         marker.event.store(event.expose_provenance(), Ordering::Relaxed);
         marker.covers.store(covers, Ordering::Relaxed);
+        marker.interval.take(&slot.bare);
         marker.began.store(slot.began.load(Ordering::Relaxed), Ordering::Relaxed);
         marker.placed.store(card.now().0, Ordering::Relaxed);
         marker.behind.store(markers > 0, Ordering::Relaxed);
@@ -241,8 +249,11 @@ impl Markers {
     /// The duration is exact if its beginning and its end are known. The beginning is known if the stream was
     /// never idle since the last look, or if the marker existed for at least half of the duration. The end is
     /// known if work is left, or if a recent look found the marker pending.
+    ///
+    /// Passes the launches between two markers to `learn`, with the time from the one event to the other, if the
+    /// stream was never idle in between.
     #[must_use]
-    pub fn reap(&self, slot: &Slot, card: &impl Card) -> Reaped {
+    pub fn reap(&self, slot: &Slot, card: &impl Card, learn: impl Fn(&Interval, Nanos)) -> Reaped {
         let Some(_held) = Held::take(&slot.held) else { return Reaped::default() };
         let (mut first, mut markers) = slot.ends();
         if markers == 0 {
@@ -264,7 +275,16 @@ impl Markers {
             (first, markers) = ((first + 1) % RING, markers - 1);
             slot.first.store(u32::try_from(first).unwrap_or(0), Ordering::Relaxed);
             slot.markers.store(u32::try_from(markers).unwrap_or(0), Ordering::Release);
-            self.put(slot.context.load(Ordering::Relaxed), event, card);
+            let last = slot.last.swap(event.expose_provenance(), Ordering::Relaxed);
+            if last != 0 {
+                let last = std::ptr::with_exposed_provenance_mut(last);
+                if marker.behind.load(Ordering::Relaxed)
+                    && let Some(took) = card.elapsed(last, event)
+                {
+                    learn(&marker.interval, took);
+                }
+                self.put(slot.context.load(Ordering::Relaxed), last, card);
+            }
         }
         let now = card.now().0;
         let seen_pending = match markers {
@@ -404,16 +424,27 @@ impl Slot {
         }
     }
 
-    /// Returns the number of the stream's launches in flight that the card may have begun: those that the oldest
-    /// launch marker covers, or all without a marker.
-    pub fn begun(&self) -> u64 {
-        if self.is_marked() { self.oldest() } else { self.in_flight() }
+    /// Returns the expected time of the stream's launches in flight: of those that the card may have begun, and of
+    /// all. The oldest launch marker covers those that it may have begun.
+    pub fn expected(&self, costs: &Costs, usual: Nanos) -> [Nanos; 2] {
+        let bare = costs.expected(&self.bare, usual);
+        let (first, markers) = self.ends();
+        let marked = (0..markers).map(|step| {
+            let marker = &self.ring[(first + step) % RING];
+            costs.expected(&marker.interval, usual)
+        });
+        let (mut begun, mut all) = (None, Nanos::ZERO);
+        for expected in marked.chain([bare]) {
+            begun.get_or_insert(expected);
+            all = all + expected;
+        }
+        [begun.unwrap_or_default(), all]
     }
 
-    /// Returns the point in time at which the card began the stream's oldest work in flight; `None` if that has no
-    /// launch marker.
+    /// Returns the earliest point in time at which the card may have begun the stream's oldest work in flight;
+    /// `None` if that has no launch marker.
     pub fn began_oldest(&self) -> Option<Nanos> {
-        self.is_marked().then(|| self.working_since()[1])
+        self.is_marked().then(|| self.working_since()[0])
     }
 
     /// Returns the earliest and the latest point in time since which the card may have worked on the stream's
@@ -435,10 +466,11 @@ impl Slot {
 
     /// Adds `launches` that were given to the driver. Reads the clock if no launch without a marker came
     /// before.
-    pub fn submitted(&self, launches: u64, now: impl FnOnce() -> Nanos) {
+    pub fn submitted(&self, launches: u64, kernel: Option<Known>, now: impl FnOnce() -> Nanos) {
         if self.submitted.load(Ordering::Relaxed) == self.covered.load(Ordering::Relaxed) {
             self.began.store(now().0, Ordering::Relaxed);
         }
+        self.bare.add(kernel);
         self.submitted.fetch_add(launches, Ordering::AcqRel);
     }
 
@@ -447,6 +479,7 @@ impl Slot {
         let submitted = self.submitted.load(Ordering::Acquire);
         let done = self.done.swap(submitted, Ordering::AcqRel);
         self.covered.store(submitted, Ordering::Release);
+        self.bare.clear();
         submitted.saturating_sub(done)
     }
 
@@ -458,6 +491,10 @@ impl Slot {
             put(std::ptr::with_exposed_provenance_mut(marker.event.load(Ordering::Relaxed)));
         }
         self.markers.store(0, Ordering::Release);
+        match self.last.swap(0, Ordering::Relaxed) {
+            0 => {}
+            last => put(std::ptr::with_exposed_provenance_mut(last)),
+        }
     }
 
     /// Frees the slot and passes its events to `put`. The caller holds the slot.

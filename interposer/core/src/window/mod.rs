@@ -5,7 +5,8 @@
 //!   launch ──▶ launch_window ──▶ one more in flight ──▶ gate ──▶ the driver
 //!                │  full? wait for the stream's oldest marker
 //!                ▼
-//!              markers   one event every W/8 launches, per stream ──▶ aimd   completions give W
+//!              markers   one event every W/16 launches, per stream ──▶ aimd    completions give W
+//!                                                              └─▶ costs   intervals give each kernel's time
 //! ```
 //!
 //! The window is on while another session has a context on the card, or while the session has a compute
@@ -13,6 +14,7 @@
 //! module takes a lock, and nothing allocates once a stream has its events.
 
 pub mod aimd;
+pub mod costs;
 pub(crate) mod driver;
 pub mod graphs;
 mod held;
@@ -40,6 +42,8 @@ pub trait Card {
     fn mark(&self, stream: Stream, event: CUevent) -> bool;
     /// Returns whether the work before an event is completed.
     fn is_done(&self, event: CUevent) -> bool;
+    /// Returns the time that the card took from the one completed event to the other; `None` if it is not known.
+    fn elapsed(&self, from: CUevent, to: CUevent) -> Option<Nanos>;
     /// Returns whether a marker in this stream orders other streams too. Such a marker may only follow a
     /// launch on this stream.
     fn orders_others(&self, stream: Stream) -> bool;

@@ -9,6 +9,7 @@ use gpushare_proto::Nanos;
 use crate::driver::types::{CUcontext, CUevent};
 use crate::window::Card;
 use crate::window::aimd::DRAIN_TARGET;
+use crate::window::costs::Kernel;
 use crate::window::launch_window::{Launch, Window};
 use crate::window::markers::Stream;
 
@@ -34,7 +35,8 @@ struct State {
     streams: BTreeMap<(u8, usize, usize), VecDeque<Op>>,
     engine_per_stream: bool,
     launched: u64,
-    done: Vec<bool>,
+    /// For each event, when the work before its last record was done; `None` while it is not.
+    done: Vec<Option<u64>>,
     capturing: bool,
     refusing: bool,
     exiting: bool,
@@ -60,6 +62,8 @@ pub(super) struct Step {
     pub(super) stream: Stream,
     pub(super) size: u64,
     pub(super) cost: u64,
+    /// Which kernel it is. `None` if all launches of this cost are one kernel.
+    pub(super) kernel: Option<usize>,
     /// The stream waits until this many launches were made.
     pub(super) until: Option<u64>,
     pub(super) programmatic: bool,
@@ -67,7 +71,20 @@ pub(super) struct Step {
 
 impl Step {
     pub(super) fn new(cost: u64) -> Self {
-        Self { stream: Stream::Own(0x40), size: 1, cost, until: None, programmatic: false }
+        let stream = Stream::Own(0x40);
+        Self { stream, size: 1, cost, kernel: None, until: None, programmatic: false }
+    }
+
+    /// A launch of a kernel whose cost differs from launch to launch.
+    pub(super) fn of(self, kernel: usize) -> Self {
+        Self { kernel: Some(kernel), ..self }
+    }
+
+    pub(super) fn kernel(self) -> Kernel {
+        match self.kernel {
+            Some(kernel) => Kernel::new(kernel, [1; 3]),
+            None => Kernel::new(usize::try_from(self.cost).unwrap(), [2; 3]),
+        }
     }
 
     pub(super) fn on(self, stream: Stream) -> Self {
@@ -136,7 +153,8 @@ impl Model {
 
     /// Makes one launch of a program.
     pub(super) fn launch(&self, window: &Window, step: Step) {
-        let launch = Launch { stream: step.stream, size: step.size, programmatic: step.programmatic };
+        let Step { stream, size, programmatic, .. } = step;
+        let launch = Launch { stream, kernel: step.kernel(), size, programmatic };
         window.admit(launch, self.target.unwrap_or(DRAIN_TARGET), self);
         self.state.borrow_mut().launch(step);
     }
@@ -242,7 +260,7 @@ impl State {
                 match *op {
                     Op::Kernel { left: 0, .. } => {}
                     Op::Until(launched) if launched <= self.launched => {}
-                    Op::Mark(event) => self.done[event] = true,
+                    Op::Mark(event) => self.done[event] = Some(self.now),
                     _ => break,
                 }
                 queue.pop_front();
@@ -258,7 +276,7 @@ impl Card for Model {
 
     fn create(&self, _: CUcontext) -> Option<CUevent> {
         let mut state = self.state.borrow_mut();
-        state.done.push(true);
+        state.done.push(Some(0));
         Some(std::ptr::without_provenance_mut(state.done.len()))
     }
 
@@ -279,7 +297,7 @@ impl Card for Model {
         for queue in state.streams.values_mut() {
             queue.retain(|op| !matches!(op, Op::Mark(earlier) if *earlier == event));
         }
-        state.done[event] = false;
+        state.done[event] = None;
         state.streams.entry(key(stream)).or_default().push_back(Op::Mark(event));
         state.settle();
         true
@@ -288,7 +306,13 @@ impl Card for Model {
     fn is_done(&self, event: CUevent) -> bool {
         let state = self.state.borrow();
         assert!(!state.capturing, "a question while the process captures");
-        state.done[event.addr() - 1]
+        state.done[event.addr() - 1].is_some()
+    }
+
+    fn elapsed(&self, from: CUevent, to: CUevent) -> Option<Nanos> {
+        let state = self.state.borrow();
+        let [from, to] = [from, to].map(|event| state.done[event.addr() - 1]);
+        Some(Nanos(to? - from?))
     }
 
     fn orders_others(&self, _: Stream) -> bool {

@@ -152,7 +152,8 @@ fn streams_and_contexts_take_their_launches_along() {
 fn events_are_made_once_and_used_again() {
     let (model, window) = (Model::default(), Window::default());
     model.run(&window, (0..20_000).map(|_| Step::new(5 * MICRO)));
-    assert!(model.markers_made() <= 32, "{}", model.markers_made());
+    // As many as may be pending, and the last that was done.
+    assert!(model.markers_made() <= 33, "{}", model.markers_made());
 }
 
 #[test]

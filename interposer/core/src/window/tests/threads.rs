@@ -71,6 +71,10 @@ impl Card for Ledger {
         done
     }
 
+    fn elapsed(&self, _: CUevent, _: CUevent) -> Option<Nanos> {
+        None
+    }
+
     fn orders_others(&self, _: Stream) -> bool {
         false
     }
@@ -105,11 +109,11 @@ fn threads_on_the_same_streams_lose_and_invent_nothing() {
             // Another thread may be taking this slot.
             let Some(slot) = markers.slot(stream, &ledger) else { continue };
             if slot.is_due(4) {
-                reaped.fetch_add(markers.reap(slot, &ledger).launches, Ordering::SeqCst);
+                reaped.fetch_add(markers.reap(slot, &ledger, |_, _| ()).launches, Ordering::SeqCst);
                 assert_eq!(markers.place(slot, stream, &ledger), 0);
             }
             ledger.launched[which].fetch_add(1, Ordering::SeqCst);
-            slot.submitted(1, || Nanos::ZERO);
+            slot.submitted(1, None, || Nanos::ZERO);
             submitted += 1;
         }
         submitted
@@ -137,9 +141,9 @@ fn threads_on_the_same_streams_lose_and_invent_nothing() {
     for which in 0..STREAMS {
         let stream = Stream::Own(0x40 * (which + 1));
         let slot = markers.slot(stream, &ledger).unwrap();
-        reaped.fetch_add(markers.reap(slot, &ledger).launches, Ordering::SeqCst);
+        reaped.fetch_add(markers.reap(slot, &ledger, |_, _| ()).launches, Ordering::SeqCst);
         markers.place(slot, stream, &ledger);
-        reaped.fetch_add(markers.reap(slot, &ledger).launches, Ordering::SeqCst);
+        reaped.fetch_add(markers.reap(slot, &ledger, |_, _| ()).launches, Ordering::SeqCst);
         assert_eq!((slot.in_flight(), slot.is_marked()), (0, false));
     }
     assert!(submitted > 0);
