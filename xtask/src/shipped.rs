@@ -29,13 +29,19 @@ use crate::venv::Venv;
 /// The newest glibc that what we ship may ask for: that of CentOS 7 and of manylinux2014.
 pub(crate) const FLOOR: Version = Version(2, 17);
 
+/// What makes a release build quicker for checks that only run it.
+const OVERRIDES: [&str; 3] =
+    ["CARGO_PROFILE_RELEASE_LTO", "CARGO_PROFILE_RELEASE_CODEGEN_UNITS", "CARGO_PROFILE_RELEASE_OPT_LEVEL"];
+
 const TOOLS: [&str; 2] = ["cargo-zigbuild==0.20.1", "ziglang==0.13.0.post1"];
 
 /// How the files of a build are linked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Linking {
-    /// Optimised over all crates, as users get them.
+    /// Optimised over all crates, as users get them, unless the environment says otherwise (`.ci/run`).
     Full,
+    /// As users get them, whatever the environment says.
+    Exact,
     /// In little time, for checks.
     Quick,
 }
@@ -61,14 +67,32 @@ pub(crate) struct Build<'a> {
 /// # Errors
 /// The tools cannot be had, or something does not compile.
 pub(crate) fn build(progress: Progress) -> anyhow::Result<BTreeMap<String, PathBuf>> {
+    let mut packages = Part::ALL.map(Part::package).to_vec();
+    packages.extend(["xtask", "gpushare-benches"]);
+    here()?.run(&packages, progress)
+}
+
+/// A build for this machine's architecture.
+fn here() -> anyhow::Result<Build<'static>> {
     let mut gcc = Command::new("cc");
     gcc.arg("-print-file-name=libgcc_s.so.1");
     let libgcc = PathBuf::from(output_of(gcc).context("cannot ask cc for libgcc_s.so.1")?.trim());
     let linking = Linking::Full;
-    let build = Build { architecture: env::consts::ARCH, rustc: None, linking, libgcc, folder: "shipped" };
-    let mut packages = Part::ALL.map(Part::package).to_vec();
-    packages.extend(["xtask", "gpushare-benches"]);
-    build.run(&packages, progress)
+    Ok(Build { architecture: env::consts::ARCH, rustc: None, linking, libgcc, folder: "shipped" })
+}
+
+/// Builds all that [`build`] does. The library and the benches, whose instructions are counted, are exactly as users
+/// get them.
+///
+/// # Errors
+/// As for [`build`].
+pub(crate) fn build_counted() -> anyhow::Result<BTreeMap<String, PathBuf>> {
+    let mut built = build(Progress::Hidden)?;
+    if OVERRIDES.iter().any(|name| env::var_os(name).is_some()) {
+        let build = Build { linking: Linking::Exact, folder: "counted", ..here()? };
+        built.extend(build.run(&[Part::Library.package(), "gpushare-benches"], Progress::Hidden)?);
+    }
+    Ok(built)
 }
 
 /// A C compiler for that architecture and [`FLOOR`].
@@ -112,10 +136,14 @@ impl Build<'_> {
             // The `strip` of this machine may not know the other architecture.
             zigbuild.env("RUSTC", rustc).env("CARGO_PROFILE_RELEASE_STRIP", "symbols");
         }
-        if self.linking == Linking::Quick {
-            zigbuild
-                .env("CARGO_PROFILE_RELEASE_LTO", "off")
-                .env("CARGO_PROFILE_RELEASE_CODEGEN_UNITS", "16");
+        match self.linking {
+            Linking::Full => {}
+            Linking::Exact => OVERRIDES.iter().for_each(|name| _ = zigbuild.env_remove(name)),
+            Linking::Quick => {
+                zigbuild
+                    .env("CARGO_PROFILE_RELEASE_LTO", "off")
+                    .env("CARGO_PROFILE_RELEASE_CODEGEN_UNITS", "16");
+            }
         }
         cargo::build_with(zigbuild, packages, Profile::Release, progress)
     }

@@ -20,7 +20,7 @@ use std::process::Command;
 use anyhow::{Context, ensure};
 use gpushare_proto::names;
 use gpushare_tests::artifacts::{Artifacts, Part};
-use gpushare_tests::cargo::{self, Progress};
+use gpushare_tests::cargo;
 use gpushare_tests::daemon::Daemon;
 use gpushare_tests::process::output_of;
 use gpushare_tests::world::{Sharing, World};
@@ -101,7 +101,7 @@ pub(super) const CHECK: Check = Check {
 /// Valgrind is missing and cannot be installed, something does not compile, or the program fails.
 pub(super) fn measure() -> anyhow::Result<Instructions> {
     tools::need("valgrind", "valgrind")?;
-    let built = shipped::build(Progress::Hidden)?;
+    let built = shipped::build_counted()?;
     let artifacts = Artifacts::from_targets(built.clone())?;
     let world = World::on_this_machine(&artifacts)?;
     let driver = world.folder().join("noop");

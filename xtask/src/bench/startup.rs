@@ -7,7 +7,6 @@ use std::path::Path;
 
 use anyhow::{Context, ensure};
 use gpushare_tests::artifacts::{Artifacts, Part};
-use gpushare_tests::cargo::Progress;
 use gpushare_tests::process::output_of;
 use gpushare_tests::world::{Sharing, World};
 
@@ -29,7 +28,7 @@ pub(super) const CHECK: Check = Check {
 
 fn measure() -> anyhow::Result<Vec<f64>> {
     tools::need("valgrind", "valgrind")?;
-    let built = shipped::build(Progress::Hidden)?;
+    let built = shipped::build_counted()?;
     let world = World::on_this_machine(&Artifacts::from_targets(built)?)?;
     let count = |sharing: &Sharing| -> anyhow::Result<(u64, u64)> {
         let counts = world.folder().join("counts");
