@@ -8,12 +8,12 @@ use serde_json::json;
 
 use crate::changed::{self, Whose};
 use crate::cli::{CreateArgs, NoneOr, SessionCommand, TokenArgs, Which};
-use crate::client::{Admin, Client};
 use crate::exit::CtlError;
 use crate::places::Places;
 use crate::run::token::{self, Draft};
 use crate::table::{harmless, list};
 use crate::{output, status};
+use gpushare_connection::{Admin, Client};
 
 pub(crate) fn session(command: &SessionCommand, places: &Places) -> Result<(), CtlError> {
     let mut client = Client::connect(places.administered())?;

@@ -1,0 +1,7 @@
+//! The device plugin as a process on a simulated node: a kubelet that this process plays, the simulated cards
+//! and their NVML, and where it matters the daemon.
+
+mod node;
+mod registering;
+mod allocating;
+mod health;
