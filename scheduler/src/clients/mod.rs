@@ -12,5 +12,6 @@ pub(crate) mod table;
 // Events, which concern several facts.
 pub(crate) mod join;
 pub(crate) mod leave;
+pub(crate) mod pods;
 pub(crate) mod returning;
 mod ringer;
