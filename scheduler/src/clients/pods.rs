@@ -106,8 +106,11 @@ fn unknown_pod(engine: &Engine, peer: &PeerProcess) -> Option<String> {
 pub(crate) fn pod_is_known(engine: &mut Engine, pod: &str) {
     for connection in engine.unknown_pods.of_pod(pod) {
         let peer = engine.peers.get(connection).map(|(_, peer)| peer.clone());
-        let Some((waiting, peer)) = engine.unknown_pods.take(connection).zip(peer) else { continue };
-        let joined = join::join(engine, connection, &peer, waiting.token.as_ref(), waiting.returning.as_ref());
+        let Some((waiting, peer)) = engine.unknown_pods.take(connection).zip(peer) else {
+            continue;
+        };
+        let joined =
+            join::join(engine, connection, &peer, waiting.token.as_ref(), waiting.returning.as_ref());
         if let Err(failure) = joined {
             leave::refuse(engine, connection, failure, TenantReply::Error);
         }
