@@ -8,6 +8,7 @@ pub(crate) mod joined;
 pub(crate) mod orphans;
 pub(crate) mod page;
 pub(crate) mod table;
+pub(crate) mod unknown_pods;
 
 // Events, which concern several facts.
 pub(crate) mod join;

@@ -12,12 +12,11 @@
 //!
 //! A process that the daemon knew before keeps its session, and never waits.
 
-use std::collections::{BTreeMap, BTreeSet};
-
 use gpushare_proto::tenant::{Failure, FailureCode, Returning, TenantReply};
 use gpushare_proto::{Nanos, Token};
 use gpushare_sys::clock;
 
+use super::unknown_pods::Waiting;
 use super::{ancestry, join, leave};
 use crate::connections::ConnectionId;
 use crate::engine::Engine;
@@ -27,50 +26,6 @@ use crate::operation::{Operation, failure};
 /// Longest wait for the session of a pod. Libraries wait 5 s for the answer to their hello, so the reason
 /// comes before that.
 const PATIENCE: Nanos = Nanos::from_millis(4_500);
-
-/// Connections of processes that wait for the session of their pod.
-#[derive(Debug, Default)]
-pub(crate) struct UnknownPods {
-    waiting: BTreeMap<ConnectionId, Waiting>,
-    ends: BTreeSet<(Nanos, ConnectionId)>,
-}
-
-/// Hello of a process that waits.
-#[derive(Debug)]
-struct Waiting {
-    pod: String,
-    until: Nanos,
-    token: Option<Token>,
-    returning: Option<Returning>,
-}
-
-impl UnknownPods {
-    fn insert(&mut self, connection: ConnectionId, waiting: Waiting) {
-        self.ends.insert((waiting.until, connection));
-        self.waiting.insert(connection, waiting);
-    }
-
-    fn take(&mut self, connection: ConnectionId) -> Option<Waiting> {
-        let waiting = self.waiting.remove(&connection)?;
-        self.ends.remove(&(waiting.until, connection));
-        Some(waiting)
-    }
-
-    /// Forgets a connection that has ended.
-    pub(crate) fn forget(&mut self, connection: ConnectionId) {
-        self.take(connection);
-    }
-
-    fn of_pod(&self, pod: &str) -> Vec<ConnectionId> {
-        let of_pod = self.waiting.iter().filter(|(_, waiting)| waiting.pod == pod);
-        of_pod.map(|(&connection, _)| connection).collect()
-    }
-
-    /// Returns the point in monotonic time at which the next wait is over.
-    pub(crate) fn due(&self) -> Option<Nanos> {
-        self.ends.first().map(|&(until, _)| until)
-    }
-}
 
 /// Joins the process of a hello to its session, or lets it wait for the session of its pod.
 pub(crate) fn join_or_wait(
@@ -119,12 +74,8 @@ pub(crate) fn pod_is_known(engine: &mut Engine, pod: &str) {
 
 /// Refuses the processes that have waited long enough.
 pub(crate) fn refuse_late(engine: &mut Engine, now: Nanos) {
-    while let Some(&(until, connection)) = engine.unknown_pods.ends.first()
-        && until <= now
-    {
-        if let Some(waiting) = engine.unknown_pods.take(connection) {
-            leave::refuse(engine, connection, unknown(&waiting.pod), TenantReply::Error);
-        }
+    while let Some((connection, waiting)) = engine.unknown_pods.take_late(now) {
+        leave::refuse(engine, connection, unknown(&waiting.pod), TenantReply::Error);
     }
 }
 
