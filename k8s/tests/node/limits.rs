@@ -96,6 +96,15 @@ async fn annotations_limit_a_pod_while_it_runs() -> anyhow::Result<()> {
     assert_eq!(program.ask("alloc y 48MiB")?.error(), Some("CUDA_ERROR_OUT_OF_MEMORY"));
     assert_eq!(cluster.daemon.session("ml/train")?.clients.len(), 1);
 
+    // Namespace and pod name the session wherever it appears.
+    assert!(cluster.daemon.ctl(&["status"])?.contains("ml/train"));
+    let audit = cluster.node.world.runtime_dir().root().join("audit.log");
+    patience::until("a line of the audit log", || {
+        let log = fs::read_to_string(&audit).unwrap_or_default();
+        let mut created = log.lines().filter(|line| line.contains("session.create"));
+        Ok(created.any(|line| line.contains("ml/train")).then_some(()))
+    })?;
+
     // More memory, while it runs.
     cluster.put("train", TRAIN, &[("memory", "128MiB"), ("compute", "75%")]);
     cluster.until("ml/train", "128MiB, 75%, 100, normal")?;
