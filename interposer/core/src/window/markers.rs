@@ -436,7 +436,7 @@ impl Slot {
         let (mut begun, mut all) = (None, Nanos::ZERO);
         for expected in marked.chain([bare]) {
             begun.get_or_insert(expected);
-            all = all + expected;
+            all += expected;
         }
         [begun.unwrap_or_default(), all]
     }
