@@ -1,4 +1,4 @@
-//! Helm chart and plain manifests of Kubernetes: `cargo xtask manifests`, and the check of both.
+//! Helm chart and plain manifests of Kubernetes: `cargo xtask manifests`, and the check of both and of the image.
 //!
 //! ```text
 //!   k8s/chart ── Helm's engine (PyPI) ─┬─▶ k8s/manifests, the same as those that are committed
@@ -7,6 +7,7 @@
 //!                                      └─▶ refusals of values out of range
 //! ```
 
+mod image;
 #[cfg(test)]
 mod tests;
 
@@ -25,7 +26,7 @@ use gpushare_tests::world::World;
 use crate::output::progress;
 use crate::venv::Venv;
 
-/// Helm's engine, the schemas, and what they import.
+/// Helm's engine, the schemas, a linter of Dockerfiles, and what they import.
 const PACKAGES: [&str; 12] = [
     "helm-python-sdk==0.2.2 --hash=sha256:28cc13abaf134c3a7e37f070c939be8d9cdc9825c3c8b8b2d35161073bcd4578",
     "kubernetes-validate==1.37.0 --hash=sha256:85136d018a27b50ec7fc049d902bfa5193f5976807e6c0f408e3ab6fe078cad9",
@@ -54,7 +55,7 @@ pub(crate) fn run() -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Checks the chart, the manifests, and the configurations that the chart makes.
+/// Checks the chart, the manifests, the configurations that the chart makes, and the image.
 pub(crate) fn check() -> anyhow::Result<()> {
     let world = World::simulated(Artifacts::of_tests()?, Bytes::mib(64))?;
     let made = world.folder().join("made");
@@ -66,7 +67,7 @@ pub(crate) fn check() -> anyhow::Result<()> {
             starts_with(&world, &path)?;
         }
     }
-    Ok(())
+    image::check(&venv()?, world.folder())
 }
 
 /// Starts a daemon with a configuration of the chart, in place of the world's.
@@ -82,10 +83,13 @@ fn starts_with(world: &World, path: &Path) -> anyhow::Result<()> {
     daemon.stop().map(drop)
 }
 
+fn venv() -> anyhow::Result<Venv> {
+    Venv::pinned("kubernetes", &PACKAGES)
+}
+
 /// Runs the script about the chart.
 fn chart(arguments: &[&Path]) -> anyhow::Result<String> {
-    let venv = Venv::pinned("kubernetes", &PACKAGES)?;
-    let mut script = Command::new(venv.program("python"));
+    let mut script = Command::new(venv()?.program("python"));
     script
         .arg(cargo::workspace().join("xtask/src/cluster/chart.py"))
         .arg(cargo::workspace().join("k8s/chart"))

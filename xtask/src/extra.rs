@@ -48,7 +48,10 @@ const CHECKS: [Check; 17] = [
     ("notebooks: kernels of Jupyter take turns, and Ctrl-C ends a wait", notebooks::check),
     ("dashboard: a browser shows the page, and changes a setting by keyboard", dashboard::check),
     ("grafana: Prometheus reads the queries, and the alerts fire in their tests", grafana::check),
-    ("chart: Kubernetes' schemas accept what it makes, and values out of range are refused", cluster::check),
+    (
+        "chart: Kubernetes' schemas accept what it makes, wrong values are refused, and the image is built",
+        cluster::check,
+    ),
     ("book: mdbook, as it was looked at, builds the documentation without a warning", crate::book::check),
     ("symbols: every function of CUDA's headers has a row, and every row a header", crate::symbols::check),
     ("chaos: nothing is lost and no program hangs while things break", crate::chaos::check),

@@ -61,14 +61,39 @@ pub(crate) struct Build<'a> {
 /// # Errors
 /// The tools cannot be had, or something does not compile.
 pub(crate) fn build(progress: Progress) -> anyhow::Result<BTreeMap<String, PathBuf>> {
+    let mut packages = Part::ALL.map(Part::package).to_vec();
+    packages.extend(["xtask", "gpushare-benches"]);
+    of_this_machine(&packages, progress)
+}
+
+fn of_this_machine(packages: &[&str], progress: Progress) -> anyhow::Result<BTreeMap<String, PathBuf>> {
     let mut gcc = Command::new("cc");
     gcc.arg("-print-file-name=libgcc_s.so.1");
     let libgcc = PathBuf::from(output_of(gcc).context("cannot ask cc for libgcc_s.so.1")?.trim());
     let linking = Linking::Full;
     let build = Build { architecture: env::consts::ARCH, rustc: None, linking, libgcc, folder: "shipped" };
-    let mut packages = Part::ALL.map(Part::package).to_vec();
-    packages.extend(["xtask", "gpushare-benches"]);
-    build.run(&packages, progress)
+    build.run(packages, progress)
+}
+
+/// Builds one more program of users in release, for this machine's architecture or for aarch64.
+///
+/// # Errors
+/// As for [`build`].
+pub(crate) fn build_one(architecture: &str, package: &str, progress: Progress) -> anyhow::Result<PathBuf> {
+    let mut built = match architecture == env::consts::ARCH {
+        true => of_this_machine(&[package], progress)?,
+        false => cross::Tools::fetch()?.build(&[package], Linking::Full, progress)?,
+    };
+    let file = built.remove(package).with_context(|| format!("cargo made no {package}"))?;
+    if architecture != env::consts::ARCH {
+        // That build has no debug information already.
+        return Ok(file);
+    }
+    let stripped = file.with_extension("stripped");
+    let mut strip = Command::new("strip");
+    strip.arg("-o").arg(&stripped).arg(&file);
+    output_of(strip).context("cannot strip; is binutils installed?")?;
+    Ok(stripped)
 }
 
 /// A C compiler for that architecture and [`FLOOR`].

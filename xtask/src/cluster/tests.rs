@@ -200,3 +200,44 @@ fn times_sizes_and_shares_have_the_ranges_of_the_page() {
     }
     assert!(compared > 20, "only {compared} settings have a range");
 }
+
+#[test]
+fn each_profile_of_the_hub_asks_for_one_share_and_a_size_that_is_one() {
+    let values = &yaml("k8s/jupyterhub/values.yaml")[0];
+    let mut sizes = Vec::new();
+    let mut shares = 0;
+    overrides(values, &mut |settings| {
+        for (key, value) in settings.as_object().unwrap() {
+            match key.as_str() {
+                "extra_resource_limits" => {
+                    assert_eq!(*value, serde_json::json!({ gpushare_k8s::RESOURCE: "1" }));
+                    shares += 1;
+                }
+                "environment" => {
+                    let (name, size) = value.as_object().unwrap().iter().next().unwrap();
+                    assert_eq!(name, gpushare_proto::names::MEMORY_LIMIT);
+                    sizes.push(size.as_str().unwrap().parse::<gpushare_proto::Bytes>().unwrap());
+                }
+                key => panic!("KubeSpawner's setting {key} is not looked at"),
+            }
+        }
+    });
+    assert_eq!(shares, 3);
+    assert_eq!(sizes, [8, 16, 4].map(gpushare_proto::Bytes::gib));
+}
+
+/// Calls `look` for the settings of each profile and choice.
+fn overrides(value: &Value, look: &mut impl FnMut(&Value)) {
+    match value {
+        Value::Object(map) => {
+            for (key, value) in map {
+                match key.as_str() {
+                    "kubespawner_override" => look(value),
+                    _ => overrides(value, look),
+                }
+            }
+        }
+        Value::Array(list) => list.iter().for_each(|value| overrides(value, look)),
+        _ => {}
+    }
+}
