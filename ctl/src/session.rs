@@ -125,7 +125,7 @@ fn create(client: &mut Client<Admin>, args: &CreateArgs, places: &Places) -> Res
     // First the file, then the session: a session whose token cannot be written could not be joined.
     let draft = match &binding {
         Binding::Token => Some(Draft::new(secrets, &args.name, args.token_file.as_deref())?),
-        Binding::Uid(_) | Binding::Cgroup(_) => None,
+        Binding::Uid(_) | Binding::Cgroup(_) | Binding::Pod(_) => None,
     };
     let AdminReply::Created { session, name, token, gpu } =
         client.ask(&AdminRequest::Session(SessionRequest::Create { new, binding }))?

@@ -20,7 +20,9 @@ pub(crate) enum Command {
 
 /// Offer shares of this node's cards to the kubelet, as the resource gpushare.dev/gpu
 #[derive(Clone, Debug, Args)]
-#[command(after_help = "Environment: GPUSHARE_LOG (a filter like `debug`). Ends by SIGTERM.")]
+#[command(
+    after_help = "Environment: GPUSHARE_LOG (a filter like `debug`), NODE_NAME, KUBECONFIG. Ends by SIGTERM."
+)]
 pub(crate) struct PluginArgs {
     /// Number of shares of each card; so many containers can have the card at the same time
     #[arg(long, value_name = "N", default_value = "10", value_parser = clap::value_parser!(u16).range(1..=1000))]
@@ -43,6 +45,15 @@ pub(crate) struct PluginArgs {
     /// Folder in which this process sees the root of the host
     #[arg(long, value_name = "DIR", default_value = "/")]
     pub(crate) host_root: PathBuf,
+    /// Name of this node in the cluster. With it, pods have the limits that their annotations ask for
+    #[arg(long, value_name = "NAME", env = "NODE_NAME")]
+    pub(crate) node: Option<String>,
+    /// Socket at which the kubelet lists the devices of pods
+    #[arg(long, value_name = "FILE", default_value = "/var/lib/kubelet/pod-resources/kubelet.sock")]
+    pub(crate) pod_resources: PathBuf,
+    /// File with the most that pods of each namespace may ask for; none is needed
+    #[arg(long, value_name = "FILE", default_value = "/etc/gpushare/pods.toml")]
+    pub(crate) maxima: PathBuf,
     /// Library to copy to the host [default: the one that is installed with this program]
     #[arg(long, value_name = "FILE")]
     pub(crate) library: Option<PathBuf>,

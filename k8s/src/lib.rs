@@ -1,4 +1,4 @@
-//! Shares of a node's cards for Kubernetes: the device plugin.
+//! Shares of a node's cards for Kubernetes: the device plugin, and limits of pods by their annotations.
 //!
 //! ```text
 //!   kubelet.sock ◀── Register ── registration ◀── kubelet.sock is new, or our socket is gone
@@ -13,6 +13,9 @@
 //! I/O: `health` (may a card take new pods), `choice` (which shares of those that are free), `answer`
 //! (what a container gets) and `registration::next` (serve, register, or wait). Answers leave on the left, to the
 //! kubelet, and the runtime reads the CDI spec that `supply` wrote.
+//!
+//! `pods` stands beside the plugin: it gives each pod a session of the daemon, with the limits that the pod's
+//! annotations ask for.
 //!
 //! A share is the right to use one card beside others, under the node's daemon. All shares of a card are alike;
 //! the daemon divides the card's time and memory.
@@ -33,6 +36,9 @@ mod notes;
 mod watch;
 mod load;
 mod supply;
+
+// Limits of pods, by their annotations.
+mod pods;
 
 // Towards the kubelet.
 pub mod api;

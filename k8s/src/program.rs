@@ -13,6 +13,7 @@ use tracing_subscriber::EnvFilter;
 
 use crate::args::{Cli, Command, PluginArgs};
 use crate::notes::Notes;
+use crate::pods::{Agent, Sources};
 use crate::registration::Registration;
 use crate::service::Plugin;
 use crate::supply::{Supply, SupplyError};
@@ -79,13 +80,28 @@ fn plugin(args: &PluginArgs) -> Result<(), ProgramError> {
 async fn serve(plugin: Plugin, args: &PluginArgs) -> Result<(), ProgramError> {
     let mut end = signal(SignalKind::terminate())?;
     let mut interrupt = signal(SignalKind::interrupt())?;
+    let sources = args.node.as_ref().map(|node| Sources {
+        node: node.clone(),
+        pod_resources: args.pod_resources.clone(),
+        maxima: args.maxima.clone(),
+        daemon: plugin.daemon.clone(),
+    });
     let mut registration = Registration::new(plugin, &args.plugins_dir);
     tokio::select! {
         () = registration.run() => {}
+        () = limits(sources) => {}
         _ = end.recv() => info!("ending, as asked by SIGTERM"),
         _ = interrupt.recv() => info!("ending, as asked by SIGINT"),
     }
     Ok(())
+}
+
+/// Keeps the limits of the node's pods for ever; without sources it only waits.
+async fn limits(sources: Option<Sources>) {
+    match sources {
+        Some(sources) => Agent::new(&sources).run().await,
+        None => std::future::pending().await,
+    }
 }
 
 #[cfg(test)]

@@ -44,8 +44,8 @@ app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
 
 {{/* Configuration file of the daemon. */}}
 {{- define "gpushare.config" -}}
-# Pods have no token: each pod is a user with a session of its own.
-implicit_sessions = true
+# Each pod has a session of its own, which the plugin makes.
+pod_sessions = true
 metrics = "0.0.0.0:{{ .Values.metrics.port }}"
 metrics_names = {{ .Values.metrics.names }}
 {{- include "gpushare.toml.keys" .Values.scheduler.config }}
@@ -61,6 +61,17 @@ metrics_names = {{ .Values.metrics.names }}
 [{{ $name }}]
 {{- include "gpushare.toml.keys" $table }}
 {{- end }}
+{{- end }}
+{{- end }}
+
+{{/* Most that pods of each namespace may ask for, which the plugin reads. */}}
+{{- define "gpushare.maxima" -}}
+[default]
+{{- include "gpushare.toml.keys" .Values.plugin.maxima.default }}
+{{- range $namespace, $keys := .Values.plugin.maxima.namespaces }}
+
+[namespaces.{{ $namespace }}]
+{{- include "gpushare.toml.keys" $keys }}
 {{- end }}
 {{- end }}
 

@@ -10,7 +10,12 @@
 //! # Ok(())
 //! # }
 //! ```
+//!
+//! Beside it, [`PodResourcesService`] lists the devices of pods, and [`ApiServer`] plays the cluster.
 #![forbid(unsafe_code)]
+
+mod api_server;
+mod pod_resources;
 
 use std::fs;
 use std::os::unix::fs::FileTypeExt as _;
@@ -30,6 +35,9 @@ use tokio::task::JoinHandle;
 use tokio_stream::wrappers::UnixListenerStream;
 use tonic::transport::{Channel, Endpoint, Server};
 use tonic::{Request, Response, Status};
+
+pub use api_server::ApiServer;
+pub use pod_resources::PodResourcesService;
 
 /// Longest wait for a plugin on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(60);

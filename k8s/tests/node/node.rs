@@ -48,6 +48,9 @@ impl Node {
         command.arg("--runtime-dir").arg(self.world.runtime_dir().root());
         command.arg("--library").arg(self.world.path(Part::Library));
         command.arg("--ctl").arg(self.world.path(Part::Ctl));
+        command.arg("--pod-resources").arg(self.path("pod-resources.sock"));
+        command.arg("--maxima").arg(self.path("pods.toml"));
+        command.env_remove("NODE_NAME").env("KUBECONFIG", self.path("kubeconfig"));
         Process::start(command, self.world.folder(), "plugin")
     }
 

@@ -20,6 +20,7 @@ fn every_key_is_read() {
         &[],
         r#"
         implicit_sessions = true
+        pod_sessions = true
         connections_per_user = 9
         user_groups = ["/system.slice/jupyter-*.service"]
         idle_exit = "10min"

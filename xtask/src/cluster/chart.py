@@ -25,7 +25,14 @@ EVERYTHING = {
     "image": {"repository": "registry.example/gpushare", "digest": "sha256:" + "0" * 64, "pullPolicy": "Always"},
     "imagePullSecrets": [{"name": "registry"}],
     "cards": {"access": "host"},
-    "plugin": {"shares": 1000, "inject": "mounts"},
+    "plugin": {
+        "shares": 1000,
+        "inject": "mounts",
+        "maxima": {
+            "default": {"weight": 200},
+            "namespaces": {"research": {"memory": "40GiB", "compute": "50%", "weight": 10000, "priority": "high"}},
+        },
+    },
     "scheduler": {
         "config": {
             "connections_per_user": 100000,
@@ -66,6 +73,9 @@ REFUSED = [
     ({"plugin": {"inject": "magic"}}, "must be one of 'cdi', 'mounts', 'nvidia-runtime'"),
     ({"plugin": {"share": 3}}, "additional properties 'share' not allowed"),
     ({"plugin": {"kubeletDir": "var/lib/kubelet"}}, "at '/plugin/kubeletDir'"),
+    ({"plugin": {"maxima": {"default": {"weight": 10001}}}}, "maximum: got 10,001, want 10,000"),
+    ({"plugin": {"maxima": {"default": {"compute": "101%"}}}}, "'101%' does not match pattern"),
+    ({"plugin": {"maxima": {"namespaces": {"A_b": {}}}}}, "additional properties 'A_b' not allowed"),
     ({"metrics": {"port": 70000}}, "at '/metrics/port': maximum: got 70,000, want 65,535"),
     ({"metrics": {"serviceMonitor": {"interval": "soon"}}}, "at '/metrics/serviceMonitor/interval'"),
     ({"maxUnavailable": 0}, "at '/maxUnavailable': minimum: got 0, want 1"),
