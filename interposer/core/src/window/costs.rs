@@ -3,7 +3,7 @@
 //! ```text
 //!   launches    a   b b b b   a   c          between two launch markers: an interval
 //!               └─ expected: the sum of their costs ─┘     measured: the time between the two events
-//!   a, b, c     each moves half the way to its cost × measured ÷ expected
+//!   a, b, c     each falls half the way to its cost × measured ÷ expected, or rises an eighth of it
 //! ```
 //!
 //! A kernel is known by its function and its grid. An interval seldom has more than a few different kernels, and
@@ -25,7 +25,12 @@ const PROBES: usize = 8;
 const KINDS: usize = 8;
 /// Least cost of a launch. The card needs about so long between two kernels of a stream.
 const LEAST: Nanos = Nanos(500);
-/// Largest factor by which one interval changes a cost.
+/// Divisor of the way by which a cost rises towards a measured one. It is large since the slices of other programs
+/// make a measured time longer now and then.
+const RISE: u64 = 8;
+/// Divisor of the way by which a cost falls.
+const FALL: u64 = 2;
+/// Largest factor by which a measured cost counts as greater than the known one.
 const STEP: u64 = 4;
 
 /// Table of the kernels of a process and their learned costs.
@@ -133,7 +138,8 @@ impl Costs {
             let measured = u64::try_from(measured).unwrap_or(u64::MAX);
             let new = match self.of(known) {
                 None => measured,
-                Some(_) => u64::midpoint(old, measured.clamp(old / STEP, old.saturating_mul(STEP))),
+                Some(_) if measured > old => old + (measured.min(old.saturating_mul(STEP)) - old) / RISE,
+                Some(_) => old - (old - measured) / FALL,
             };
             let new = u32::try_from(new.max(LEAST.0)).unwrap_or(u32::MAX);
             self.entry(known).cost.store(new, Ordering::Relaxed);
@@ -235,6 +241,19 @@ mod tests {
         let many: Vec<usize> = (0..20).collect();
         let found = learned(&[&many], |_| USUAL.0);
         assert_near(found(3), USUAL.0);
+    }
+
+    #[test]
+    fn slices_of_other_programs_now_and_then_change_little() {
+        let (costs, interval) = (Costs::default(), Interval::default());
+        let kernel = costs.find(Kernel::new(0x1000, [1; 3]), 1);
+        (0..4).for_each(|_| interval.add(kernel));
+        for number in 0..300 {
+            let slice = if number % 3 == 0 { 2_000_000 } else { 0 };
+            costs.learn(&interval, Nanos(4 * 40_000 + slice), USUAL);
+            let cost = costs.of(kernel.unwrap()).unwrap();
+            assert!(number < 10 || cost < Nanos(70_000), "{cost} after {number}");
+        }
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! Launch window: delays a launch for a limited time while too many launches are in flight.
 //!
 //! ```text
-//!   time in flight + its own ≤ target        go on     (a kernel that is not known: number in flight ≤ W)
+//!   time in flight + its own ≤ target        go on     (up to 4 × W in flight; a kernel of unknown cost: up to W)
 //!   nothing in flight on its stream          go on     (also a launch that another stream waits for)
 //!   all work in flight ends in 0.1 ms        go on     (by the measured cost; if it is in one stream, and up to
 //!                                                       W + 2 in flight)
@@ -44,6 +44,9 @@ const OTHERS: Nanos = Nanos::from_secs(1);
 /// Largest number of launches in flight beyond the window for which another one goes on early. It is not 0 since a
 /// library may launch a very short kernel before each long one.
 const AHEAD: u64 = 1;
+/// Largest number of launches in flight of known cost, as a multiple of the window. It bounds what a kernel does
+/// that becomes longer from one launch to the next.
+const KNOWN: u64 = 4;
 /// Time limit of a wait, as a multiple of the drain target or of the expected time of the awaited work.
 const LIMIT: u64 = 4;
 /// Longest time for which a launch is held back, as a multiple of the drain target or its default.
@@ -221,11 +224,12 @@ impl Window {
     }
 
     fn fits(&self, slot: &Slot, launch: Counted, target: Nanos) -> bool {
+        let window = u64::from(self.controller.window.load(Ordering::Relaxed));
+        let in_flight = self.in_flight().saturating_add(launch.size);
         let fits = if launch.learned {
-            self.time_in_flight() + launch.time <= target
+            self.time_in_flight() + launch.time <= target && in_flight <= window.saturating_mul(KNOWN)
         } else {
-            let window = u64::from(self.controller.window.load(Ordering::Relaxed));
-            self.in_flight().saturating_add(launch.size) <= window
+            in_flight <= window
         };
         fits || slot.in_flight() == 0
     }
