@@ -106,11 +106,9 @@ impl Agent {
         }
         match self.maxima.read() {
             Ok(()) => self.said.maxima.clear(),
-            Err(problem) => self
-                .said
-                .maxima
-                .warn(&format!("the maxima that were known before hold: {problem}")),
+            Err(problem) => self.said.maxima.warn(&format!("the limits that hold do not change: {problem}")),
         }
+        let Some(maxima) = self.maxima.known() else { return };
         let Some(state) = self.state().await else { return };
         let plan = plan(&Facts {
             pods,
@@ -118,7 +116,7 @@ impl Agent {
             held: &state.held,
             names: &state.names,
             cards: &state.cards,
-            maxima: self.maxima.known(),
+            maxima,
         });
         self.act(&plan).await;
         self.report(pods, &plan).await;

@@ -101,32 +101,39 @@ impl Maxima {
     }
 }
 
-/// File of the maxima, which is read again at each use. A file that is not there has no maxima.
+/// File of the maxima, which is read again at each use. A file that never was there has no maxima.
 #[derive(Debug)]
 pub(crate) struct MaximaFile {
     path: PathBuf,
-    known: Maxima,
+    /// Maxima of the last file that could be read.
+    known: Option<Maxima>,
+    /// Whether the file was there once, so that its absence is an error.
+    was_there: bool,
 }
 
 impl MaximaFile {
     pub(crate) fn new(path: &Path) -> Self {
-        Self { path: path.to_owned(), known: Maxima::default() }
+        Self { path: path.to_owned(), known: None, was_there: false }
     }
 
     /// Reads the file. After an error, [`Self::known`] stays as it was.
     pub(crate) fn read(&mut self) -> Result<(), MaximaError> {
         let path = self.path.clone();
-        self.known = match fs::read_to_string(&path) {
-            Ok(text) => Maxima::parse(&text).map_err(|cause| MaximaError::Wrong { path, cause })?,
-            Err(cause) if cause.kind() == io::ErrorKind::NotFound => Maxima::default(),
+        let read = match fs::read_to_string(&path) {
+            Ok(text) => {
+                self.was_there = true;
+                Maxima::parse(&text).map_err(|cause| MaximaError::Wrong { path, cause })?
+            }
+            Err(cause) if cause.kind() == io::ErrorKind::NotFound && !self.was_there => Maxima::default(),
             Err(cause) => return Err(MaximaError::Unread { path, cause }),
         };
+        self.known = Some(read);
         Ok(())
     }
 
-    /// Returns the maxima of the last file that could be read.
-    pub(crate) fn known(&self) -> &Maxima {
-        &self.known
+    /// Returns the maxima of the last file that could be read; `None` before the first. Then no limit may change.
+    pub(crate) fn known(&self) -> Option<&Maxima> {
+        self.known.as_ref()
     }
 }
 
@@ -168,10 +175,34 @@ mod tests {
             fs::write(&path, text).unwrap();
             let error = file.read().unwrap_err().to_string();
             assert!(error.contains(wanted) && error.contains("pods.toml is wrong"), "{error}");
-            assert_eq!(file.known().of("a").weight, 300);
+            assert_eq!(file.known().unwrap().of("a").weight, 300);
         }
         fs::remove_file(&path).unwrap();
+        assert!(file.read().is_err(), "it is not there any more");
+        assert_eq!(file.known().unwrap().of("a").weight, 300);
+    }
+
+    /// Otherwise a mistake in the file and a restart would lift the limits of all pods.
+    #[test]
+    fn nothing_is_known_while_the_first_file_is_wrong() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("pods.toml");
+        let mut file = MaximaFile::new(&path);
+        assert!(file.known().is_none());
+        fs::write(&path, "[default]\nmemory = 'lots'").unwrap();
+        assert!(file.read().is_err() && file.known().is_none());
+        fs::remove_file(&path).unwrap();
+        assert!(file.read().is_err() && file.known().is_none());
+        fs::write(&path, "[default]\nweight = 300").unwrap();
         file.read().unwrap();
-        assert_eq!(file.known().of("a"), Most::default());
+        assert_eq!(file.known().unwrap().of("a").weight, 300);
+    }
+
+    #[test]
+    fn a_file_that_never_was_there_has_no_maxima() {
+        let folder = tempfile::tempdir().unwrap();
+        let mut file = MaximaFile::new(&folder.path().join("pods.toml"));
+        file.read().unwrap();
+        assert_eq!(file.known().unwrap().of("a"), Most::default());
     }
 }

@@ -125,7 +125,7 @@ async fn annotations_limit_a_pod_while_it_runs() -> anyhow::Result<()> {
     fs::write(&maxima, "[namespaces.ml]\nweight = 400\nmemory = '120MiB'")?;
     cluster.until("ml/train", "120MiB, 75%, 400, normal")?;
     fs::write(&maxima, "[namespaces.ml]\nweight = 'heavy'")?;
-    let complaint = "the maxima that were known before hold";
+    let complaint = "the limits that hold do not change";
     patience::until("the complaint", || Ok(cluster.plugin.stderr().contains(complaint).then_some(())))?;
     cluster.until("ml/train", "120MiB, 75%, 400, normal")?;
     program.must("check x 7; check y 8")?;

@@ -110,6 +110,10 @@ unsafe fn wait_at_gate(work: Work) -> Option<AtGate<'static>> {
     let state = State::existing().filter(|_| is_windowed(page()))?;
     // SAFETY: the caller's promise.
     let (kernel, size) = unsafe { (work.kernel(), work.size(state)) };
+    // Ordered work is in no window.
+    if size == 0 {
+        return None;
+    }
     Some(state.window.get()?.wait_at_gate(kernel, size))
 }
 

@@ -65,7 +65,9 @@ impl Kernel {
     pub fn new(function: usize, grid: [u32; 3]) -> Self {
         const ODD: u64 = 0x9e37_79b9_7f4a_7c15;
         let mix = |hash: u64, part: u64| (hash ^ part).wrapping_mul(ODD).rotate_left(29);
-        let hash = grid.iter().fold(function as u64, |hash, part| mix(hash, u64::from(*part)));
+        let hash = grid
+            .iter()
+            .fold(mix(0, function as u64), |hash, part| mix(hash, u64::from(*part)));
         Self(mix(hash, 0).max(2))
     }
 }
@@ -76,7 +78,8 @@ impl Entry {
     fn take(&self, kernel: Kernel, size: u64) -> bool {
         let taken = self.kernel.compare_exchange(0, kernel.0, Ordering::Relaxed, Ordering::Relaxed);
         if taken.is_ok() {
-            self.size.store(u32::try_from(size).unwrap_or(u32::MAX), Ordering::Relaxed);
+            self.size
+                .store(u32::try_from(size.max(1)).unwrap_or(u32::MAX), Ordering::Relaxed);
         }
         taken.is_ok() || taken == Err(kernel.0)
     }
@@ -152,14 +155,14 @@ impl Costs {
 pub struct Interval {
     /// For each kernel: its place in the table plus 1 in the upper half, and its launches in the lower half.
     kinds: [AtomicU32; KINDS],
-    /// Number of launches beyond these.
+    /// Number of launches beyond these; a graph counts as many launches as it has kernel nodes.
     rest: AtomicU32,
 }
 
 impl Interval {
-    /// Adds a launch. An executable graph is one.
-    pub fn add(&self, kernel: Option<Known>) {
-        let Some(Known(place)) = kernel else { return self.add_rest() };
+    /// Adds a kernel or a graph that counts as `size` launches.
+    pub fn add(&self, kernel: Option<Known>, size: u64) {
+        let Some(Known(place)) = kernel else { return self.add_rest(size) };
         let name = (u32::from(place) + 1) << 16;
         for kind in &self.kinds {
             let seen = kind.load(Ordering::Relaxed);
@@ -167,11 +170,11 @@ impl Interval {
                 return kind.store((seen + 1) | name, Ordering::Relaxed);
             }
         }
-        self.add_rest();
+        self.add_rest(size);
     }
 
-    fn add_rest(&self) {
-        self.rest.fetch_add(1, Ordering::Relaxed);
+    fn add_rest(&self, size: u64) {
+        self.rest.fetch_add(u32::try_from(size).unwrap_or(u32::MAX), Ordering::Relaxed);
     }
 
     /// Moves the launches of `other` here, which is empty afterwards.
@@ -209,7 +212,9 @@ mod tests {
         let kernel = |number| Kernel::new(number, [1, 1, 1]);
         for launches in intervals.iter().cycle().take(100 * intervals.len()) {
             let collected = Interval::default();
-            launches.iter().for_each(|&number| collected.add(costs.find(kernel(number), 1)));
+            launches
+                .iter()
+                .for_each(|&number| collected.add(costs.find(kernel(number), 1), 1));
             interval.take(&collected);
             let took = launches.iter().map(|&number| cost(number)).sum();
             costs.learn(&interval, Nanos(took), USUAL);
@@ -247,7 +252,7 @@ mod tests {
     fn slices_of_other_programs_now_and_then_change_little() {
         let (costs, interval) = (Costs::default(), Interval::default());
         let kernel = costs.find(Kernel::new(0x1000, [1; 3]), 1);
-        (0..4).for_each(|_| interval.add(kernel));
+        (0..4).for_each(|_| interval.add(kernel, 1));
         for number in 0..300 {
             let slice = if number % 3 == 0 { 2_000_000 } else { 0 };
             costs.learn(&interval, Nanos(4 * 40_000 + slice), USUAL);
@@ -281,7 +286,7 @@ mod tests {
         let (costs, interval) = (Costs::default(), Interval::default());
         for took in [0, 1, u64::MAX, 0] {
             costs.learn(&interval, Nanos(took), Nanos(took));
-            interval.add(costs.find(Kernel::OTHER, 1));
+            interval.add(costs.find(Kernel::OTHER, 1), 1);
             costs.learn(&interval, Nanos(took), Nanos(u64::MAX));
             let cost = costs.of(costs.find(Kernel::OTHER, 1).unwrap()).unwrap();
             assert!(cost >= LEAST, "{cost}");

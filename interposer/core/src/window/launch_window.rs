@@ -1,7 +1,7 @@
 //! Launch window: delays a launch for a limited time while too many launches are in flight.
 //!
 //! ```text
-//!   time in flight + its own ≤ target        go on     (up to 4 × W in flight; a kernel of unknown cost: up to W)
+//!   time in flight + its own ≤ target        go on     (up to 2 × W in flight; a kernel of unknown cost: up to W)
 //!   nothing in flight on its stream          go on     (also a launch that another stream waits for)
 //!   all work in flight ends in 0.1 ms        go on     (by the measured cost; if it is in one stream, and up to
 //!                                                       W + 2 in flight)
@@ -46,7 +46,7 @@ const OTHERS: Nanos = Nanos::from_secs(1);
 const AHEAD: u64 = 1;
 /// Largest number of launches in flight of known cost, as a multiple of the window. It bounds what a kernel does
 /// that becomes longer from one launch to the next.
-const KNOWN: u64 = 4;
+const KNOWN: u64 = 2;
 /// Time limit of a wait, as a multiple of the drain target or of the expected time of the awaited work.
 const LIMIT: u64 = 4;
 /// Longest time for which a launch is held back, as a multiple of the drain target or its default.
@@ -306,8 +306,7 @@ impl Window {
         if looked.is_none() || self.aimd().cost() == Nanos::ZERO {
             return false;
         }
-        // Read first: launches that another thread finds completed meanwhile make the end too late only.
-        let in_flight = self.time_in_flight() - Nanos(self.at_gate.load(Ordering::Relaxed));
+        let in_flight = self.expected(with_work()) - Nanos(self.at_gate.load(Ordering::Relaxed));
         let usual = self.aimd().cost();
         let begun = with_work()
             .map(|slot| slot.expected(&self.costs, usual)[0])
@@ -327,7 +326,7 @@ impl Window {
     fn time_limit(&self, slot: &Slot, target: Nanos) -> (Nanos, bool) {
         // A short target bounds the work in flight, not the patience with it.
         let usual = target.max(DRAIN_TARGET);
-        let [oldest, _] = slot.expected(&self.costs, self.aimd().cost());
+        let oldest = slot.expected_oldest(&self.costs, self.aimd().cost());
         let long = usual.max(oldest).0.saturating_mul(LIMIT);
         let most = usual.0.saturating_mul(LIMIT_MOST);
         (Nanos(long.min(most)), long <= most)
@@ -410,15 +409,16 @@ impl Window {
     }
 
     /// Sums up what the launches in flight are expected to take by the present costs. A launch that comes meanwhile
-    /// may be missing until the next time.
+    /// may be missing until the next time. So are streams without a marker: nothing tells when their work ended.
     fn recount(&self) {
+        let marked = self.markers.all().filter(|slot| slot.is_marked());
+        self.counters.time_in_flight.store(self.expected(marked).0, Ordering::Relaxed);
+    }
+
+    /// Returns the expected time of the launches in flight on these streams.
+    fn expected<'a>(&self, slots: impl Iterator<Item = &'a Slot>) -> Nanos {
         let usual = self.aimd().cost();
-        let expected = self
-            .markers
-            .all()
-            .map(|slot| slot.expected(&self.costs, usual)[1])
-            .sum::<Nanos>();
-        self.counters.time_in_flight.store(expected.0, Ordering::Relaxed);
+        slots.map(|slot| slot.expected(&self.costs, usual)[1]).sum()
     }
 }
 

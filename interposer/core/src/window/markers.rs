@@ -34,8 +34,8 @@ use crate::driver::types::{CUcontext, CUevent};
 const SLOTS: usize = 256;
 /// Number of places in the table where a stream's slot may be.
 const PROBES: usize = 16;
-/// Largest number of pending markers of one stream. A full window has sixteen; graphs and a halved window need
-/// more.
+/// Largest number of pending markers of one stream. A full window has sixteen, and up to twice as many with kernels
+/// of known cost. Launches beyond these get their marker later.
 const RING: usize = 32;
 /// Number of contexts for which spare events are kept.
 const POOLS: usize = 16;
@@ -199,7 +199,9 @@ impl Markers {
         let free = self.near(key).find(|slot| !slot.used.load(Ordering::Acquire));
         let slot = free.or_else(|| self.near(key).find(|slot| slot.is_idle()))?;
         let _held = Held::take(&slot.held)?;
-        slot.clear(|event| self.put(context, event, card));
+        // An idle slot keeps the event of its last marker, which belongs to the context of the stream before.
+        let before = slot.context.load(Ordering::Relaxed);
+        slot.clear(|event| self.put(before, event, card));
         slot.name.store(key.0, Ordering::Relaxed);
         slot.of.store(key.1, Ordering::Relaxed);
         slot.context.store(context, Ordering::Relaxed);
@@ -424,6 +426,14 @@ impl Slot {
         }
     }
 
+    /// Returns the expected time of the launches that the oldest launch marker covers; zero without a marker.
+    pub fn expected_oldest(&self, costs: &Costs, usual: Nanos) -> Nanos {
+        match self.ends() {
+            (_, 0) => Nanos::ZERO,
+            (first, _) => costs.expected(&self.ring[first % RING].interval, usual),
+        }
+    }
+
     /// Returns the expected time of the stream's launches in flight: of those that the card may have begun, and of
     /// all. The oldest launch marker covers those that it may have begun.
     pub fn expected(&self, costs: &Costs, usual: Nanos) -> [Nanos; 2] {
@@ -470,7 +480,7 @@ impl Slot {
         if self.submitted.load(Ordering::Relaxed) == self.covered.load(Ordering::Relaxed) {
             self.began.store(now().0, Ordering::Relaxed);
         }
-        self.bare.add(kernel);
+        self.bare.add(kernel, launches);
         self.submitted.fetch_add(launches, Ordering::AcqRel);
     }
 
