@@ -1,0 +1,96 @@
+//! Comparison of the model of a card with the core: the same pods on one card, by the model, and by the core
+//! with processes that answer as the library does.
+
+use std::fmt::Write as _;
+
+use anyhow::Context;
+use gpushare_proto::{Bytes, Nanos};
+
+use super::Cluster;
+use super::placement::Placement;
+use super::pods::{Pod, Pods};
+use super::run;
+use crate::sim::engine;
+use crate::sim::policy::gpushare::Gpushare;
+use crate::sim::trace::Trace;
+
+/// Pods on one card: memory in GiB, thousandths of the card, seconds of a burst, seconds alone.
+type Mix = &'static [(u64, u32, u64, u64)];
+
+/// Mixes on a card of 80 GiB: with memory that fits, and with turns.
+const MIXES: [Mix; 7] = [
+    &[(30, 1000, 1, 1200), (30, 1000, 1, 2400)],
+    &[(20, 1000, 1, 1200), (20, 100, 4, 3600), (20, 250, 5, 2400)],
+    &[(10, 200, 2, 3600), (10, 300, 3, 3600), (10, 400, 4, 3600), (10, 500, 5, 3600)],
+    &[(60, 1000, 1, 1200), (60, 1000, 1, 1200)],
+    &[(60, 1000, 1, 1200), (50, 1000, 1, 1800), (70, 1000, 1, 2400)],
+    &[(70, 1000, 1, 3600), (40, 100, 5, 3600)],
+    &[(40, 100, 5, 3600), (40, 150, 5, 3600), (40, 50, 5, 3600), (40, 200, 5, 3600)],
+];
+
+/// Greatest difference between the times at which a pod ends, in percent of the core's.
+pub(super) fn greatest_error_percent() -> anyhow::Result<f64> {
+    let errors = MIXES.map(errors);
+    let errors = errors.into_iter().collect::<anyhow::Result<Vec<_>>>()?.concat();
+    Ok(errors.into_iter().map(f64::abs).fold(0.0, f64::max))
+}
+
+/// By how many percent the model lets each pod end later than the core does.
+pub(super) fn errors(mix: Mix) -> anyhow::Result<Vec<f64>> {
+    let (core, model) = (by_core(mix)?, by_model(mix));
+    let error = |(core, model): (Nanos, Nanos)| (model.0 as f64 / core.0 as f64 - 1.0) * 100.0;
+    Ok(core.into_iter().zip(model).map(error).collect())
+}
+
+fn by_core(mix: Mix) -> anyhow::Result<Vec<Nanos>> {
+    let mut text = "until = '7d'\nmemory = '80GiB'\n".to_owned();
+    for (nth, (memory, compute, burst, runs)) in mix.iter().enumerate() {
+        let work = runs * 1000 * u64::from(*compute) / 1000;
+        let every = burst * 1_000_000 / u64::from(*compute);
+        let program = match compute {
+            1000 => "'hog'".to_owned(),
+            _ => format!("{{ bursts = {{ work = '{burst}s', every = '{every}ms' }} }}"),
+        };
+        let _ = writeln!(
+            text,
+            "[[sessions]]\nname = 'pod-{nth}'\nmemory = '{memory}GiB'\nprogram = {program}\nwork = '{work}ms'"
+        );
+    }
+    let trace = Trace::parse("mix", &text)?;
+    let policy = Gpushare::new(trace.config.clone(), &trace.machine, trace.tenants.len());
+    let ended = engine::run(&trace, policy).ended;
+    ended
+        .into_iter()
+        .collect::<Option<Vec<_>>>()
+        .context("a pod of the mix did not end")
+}
+
+fn by_model(mix: Mix) -> Vec<Nanos> {
+    let pod = |&(memory, compute, burst, runs): &(u64, u32, u64, u64)| Pod {
+        arrives: Nanos::ZERO,
+        runs: Nanos::from_secs(runs),
+        memory: Bytes::gib(memory),
+        compute,
+        burst: Nanos::from_secs(burst),
+    };
+    let pods = Pods::new("mix", mix.iter().map(pod).collect());
+    let cluster = Cluster { nodes: 1, cards: 1, shares: 100, ..super::USUAL };
+    let outcome = run::run(&cluster, Placement::SharesSpread, &pods);
+    outcome.ends.iter().map(|end| end.ended).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_model_ends_each_pod_about_when_the_core_does() {
+        for mix in MIXES {
+            let errors = errors(mix).unwrap();
+            assert!(
+                errors.iter().all(|error| error.abs() <= super::super::MODEL_ERROR),
+                "{mix:?}: {errors:.1?}"
+            );
+        }
+    }
+}
