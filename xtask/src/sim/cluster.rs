@@ -52,9 +52,6 @@ pub(super) struct Cluster {
     seed: u64,
 }
 
-/// Largest error of the model of a card, in percent of the time at which a pod ends.
-const MODEL_ERROR: f64 = 5.0;
-
 /// Cluster on which the scoreboard's rows are computed: that of the flags' defaults.
 const USUAL: Cluster =
     Cluster { nodes: 200, cards: 2, memory: Bytes::gib(80), shares: 4, pods: 5000, seed: 1 };
@@ -86,7 +83,17 @@ pub(super) const CHECK: Check = Check {
     name: "cluster",
     effort: Effort::Counted,
     bounds: &[
-        Bound::at_most("cluster model: error of a pod's end, to the core's decisions", MODEL_ERROR, "%"),
+        Bound::at_most("cluster model, memory fits: error of a pod's end", agreement::FITTING_ERROR, "%"),
+        Bound::at_most(
+            "cluster model, turns: a pod ends before it does by the core",
+            agreement::EARLY_ERROR,
+            "%",
+        ),
+        Bound::at_most(
+            "cluster model, turns: a pod ends after it does by the core",
+            agreement::LATE_ERROR,
+            "%",
+        ),
         Bound::at_most("cluster: mean turnaround with shares / with whole cards", 0.9, "×"),
         Bound::at_most("cluster: p99 of the queue with shares / with whole cards", 0.1, "×"),
         Bound::at_most("cluster: failed pods with shares", 0.0, "pods"),
@@ -101,8 +108,11 @@ pub(super) const CHECK: Check = Check {
         let row = |placement| report.row(placement);
         let (whole, sliced) = (row(Placement::Whole)?, row(Placement::Sliced)?);
         let shared = row(Placement::SharesSpread)?;
+        let errors = agreement::greatest_errors()?;
         Ok(vec![
-            agreement::greatest_error_percent()?,
+            errors.fitting,
+            errors.early,
+            errors.late,
             shared.turnaround_mean_s / whole.turnaround_mean_s,
             shared.queue_p99_s / whole.queue_p99_s,
             shared.failed as f64,

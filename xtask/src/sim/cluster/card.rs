@@ -3,8 +3,10 @@
 //! - **Division.** A pod gets the part of the card that it needs, and at most as much as an equal division
 //!   leaves: `given = min(need, level)` with `Σ given ≤ 1`.
 //! - **Turns.** Where the memory of all does not fit, each turn of a pod begins with a move of its memory of
-//!   `move = memory ÷ bandwidth`. A turn lasts `min(burst, clamp(move · (1/ε − 1), 20 ms, 30 s))`, or without
-//!   that minimum for a pod that always computes. The pod then costs `(turn + move) ÷ turn` of its work.
+//!   `move = memory ÷ bandwidth`. The turn of a pod that always computes lasts
+//!   `quantum = clamp(move · (1/ε − 1), 20 ms, 30 s)`. The turn of another lasts a burst, or two where it
+//!   is behind: the next one is due by then. No turn is longer than the quantum. The pod costs
+//!   `(turn + move) ÷ turn` of its work.
 //!
 //! A move is assumed to keep the card idle and to bring in all of the pod's memory, which is the worst case.
 
@@ -113,21 +115,34 @@ impl Card {
 
     fn divide(&mut self) {
         let turns = self.used() > self.capacity;
-        let costs: Vec<f64> = self.guests.iter().map(|guest| self.cost(&guest.pod, turns)).collect();
-        let needs: Vec<f64> = self
-            .guests
-            .iter()
-            .zip(&costs)
-            .map(|(guest, cost)| guest.pod.demand() * cost)
-            .collect();
-        let level = level(&needs);
-        for ((guest, need), cost) in self.guests.iter_mut().zip(&needs).zip(&costs) {
-            guest.rate = need.min(level) / cost;
+        let mut behind = vec![false; self.guests.len()];
+        loop {
+            let pods = self.guests.iter().map(|guest| &guest.pod);
+            let costs: Vec<f64> = pods
+                .clone()
+                .zip(&behind)
+                .map(|(pod, behind)| self.cost(pod, turns, *behind))
+                .collect();
+            let needs: Vec<f64> = pods.zip(&costs).map(|(pod, cost)| pod.demand() * cost).collect();
+            let level = level(&needs);
+            let late: Vec<bool> = needs
+                .iter()
+                .zip(&behind)
+                .map(|(need, behind)| *behind || *need > level)
+                .collect();
+            if !turns || late == behind {
+                for ((guest, need), cost) in self.guests.iter_mut().zip(&needs).zip(&costs) {
+                    guest.rate = need.min(level) / cost;
+                }
+                return;
+            }
+            behind = late;
         }
     }
 
-    /// Time of the card for a unit of the pod's work.
-    fn cost(&self, pod: &Pod, turns: bool) -> f64 {
+    /// Time of the card for a unit of the pod's work. A pod that is `behind` has its next burst to do
+    /// at once.
+    fn cost(&self, pod: &Pod, turns: bool, behind: bool) -> f64 {
         if !turns {
             return 1.0;
         }
@@ -136,7 +151,12 @@ impl Card {
         let lost = f64::from(config.epsilon.0) / 10_000.0;
         let quantum =
             (moves * (1.0 / lost - 1.0)).clamp(config.quantum_min.0 as f64, config.quantum_max.0 as f64);
-        let turn = if pod.compute == 1000 { quantum } else { quantum.min(pod.burst.0 as f64) };
+        let bursts = if behind { 2.0 } else { 1.0 };
+        let turn = if pod.compute < 1000 {
+            quantum.min(bursts * pod.burst.0 as f64)
+        } else {
+            quantum
+        };
         (turn + moves) / turn
     }
 }
