@@ -62,14 +62,21 @@ pub(crate) struct Build<'a> {
 
 /// Builds all that is shipped, staged and measured in release, for this machine's architecture. Always all
 /// of it: another choice of packages would choose other features of what they share, and build that once
-/// more.
+/// more. A quick build leaves out this program and the benches.
 ///
 /// # Errors
 /// The tools cannot be had, or something does not compile.
 pub(crate) fn build(progress: Progress) -> anyhow::Result<BTreeMap<String, PathBuf>> {
     let mut packages = Part::ALL.map(Part::package).to_vec();
-    packages.extend(["xtask", "gpushare-benches"]);
+    if !is_quick() {
+        packages.extend(["xtask", "gpushare-benches"]);
+    }
     here()?.run(&packages, progress)
+}
+
+/// Whether the environment asks for quick release builds, which are only run.
+fn is_quick() -> bool {
+    OVERRIDES.iter().any(|name| env::var_os(name).is_some())
 }
 
 /// A build for this machine's architecture.
@@ -88,7 +95,7 @@ fn here() -> anyhow::Result<Build<'static>> {
 /// As for [`build`].
 pub(crate) fn build_counted() -> anyhow::Result<BTreeMap<String, PathBuf>> {
     let mut built = build(Progress::Hidden)?;
-    if OVERRIDES.iter().any(|name| env::var_os(name).is_some()) {
+    if is_quick() {
         let build = Build { linking: Linking::Exact, folder: "counted", ..here()? };
         built.extend(build.run(&[Part::Library.package(), "gpushare-benches"], Progress::Hidden)?);
     }

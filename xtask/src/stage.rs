@@ -50,7 +50,7 @@ pub(crate) fn run(json: bool) -> anyhow::Result<ExitCode> {
 pub(crate) fn build() -> anyhow::Result<Stage> {
     progress("building in release for old systems");
     let built = shipped::build(Progress::Shown)?;
-    let own = built["xtask"].clone();
+    let own = built.get("xtask").cloned();
     let artifacts = Artifacts::from_targets(built)?;
     let folder = cargo::workspace().join("target/stage");
     if folder.exists() {
@@ -62,7 +62,9 @@ pub(crate) fn build() -> anyhow::Result<Stage> {
     for part in Part::ALL {
         files.push(stage(&artifacts[part], &folder, part.file())?);
     }
-    files.push(stage(&own, &folder, "xtask")?);
+    if let Some(own) = own {
+        files.push(stage(&own, &folder, "xtask")?);
+    }
     fs::write(folder.join("kernels.ptx"), PTX.to_bytes())?;
     files.push(StagedFile {
         name: "kernels.ptx".to_owned(),
