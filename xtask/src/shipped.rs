@@ -29,7 +29,7 @@ use crate::venv::Venv;
 /// The newest glibc that what we ship may ask for: that of CentOS 7 and of manylinux2014.
 pub(crate) const FLOOR: Version = Version(2, 17);
 
-/// What makes a release build quicker for checks that only run it.
+/// Environment variables by which a release build takes less time, for checks that only run it.
 const OVERRIDES: [&str; 3] =
     ["CARGO_PROFILE_RELEASE_LTO", "CARGO_PROFILE_RELEASE_CODEGEN_UNITS", "CARGO_PROFILE_RELEASE_OPT_LEVEL"];
 

@@ -41,11 +41,11 @@ pub struct Costs {
 
 #[derive(Debug, Default)]
 struct Entry {
-    /// What the kernel is known by; 0 while the entry is free.
+    /// Identity of the kernel; 0 while the entry is free.
     kernel: AtomicU64,
     /// Learned cost in nanoseconds; 0 while it is not known.
     cost: AtomicU32,
-    /// Number of launches that one of it counted as when the entry was taken.
+    /// Number of launches as which one launch of the kernel counts. A graph counts as its kernel nodes.
     size: AtomicU32,
 }
 
@@ -61,7 +61,7 @@ impl Kernel {
     /// Copies and fills, and launches without further description.
     pub const OTHER: Self = Self(1);
 
-    /// Returns the identity of a function that runs with a grid of so many blocks. An executable graph has none.
+    /// Returns the identity of a function with its grid in blocks, or of an executable graph with a grid of zeros.
     pub fn new(function: usize, grid: [u32; 3]) -> Self {
         const ODD: u64 = 0x9e37_79b9_7f4a_7c15;
         let mix = |hash: u64, part: u64| (hash ^ part).wrapping_mul(ODD).rotate_left(29);

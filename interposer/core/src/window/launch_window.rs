@@ -124,7 +124,7 @@ impl Default for Controller {
 pub struct Launch {
     /// Stream into which the program launches.
     pub stream: Stream,
-    /// What is launched, as far as its cost is concerned.
+    /// Kernel or graph that is launched, by which its cost is learned.
     pub kernel: Kernel,
     /// Number of launches that this launch counts as: the number of kernel nodes for a graph.
     pub size: u64,

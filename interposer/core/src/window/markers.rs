@@ -28,6 +28,7 @@ use gpushare_proto::Nanos;
 use super::Card;
 use super::costs::{Costs, Interval, Known};
 use super::held::Held;
+use super::spare_events::SpareEvents;
 use crate::driver::types::{CUcontext, CUevent};
 
 /// Number of streams that can be watched at the same time.
@@ -37,10 +38,6 @@ const PROBES: usize = 16;
 /// Largest number of pending markers of one stream. A full window has sixteen, and up to twice as many with kernels
 /// of known cost. Launches beyond these get their marker later.
 const RING: usize = 32;
-/// Number of contexts for which spare events are kept.
-const POOLS: usize = 16;
-/// Largest number of spare events of one context.
-const SPARE: usize = 64;
 /// Number of launches for which a stream is not watched after the driver failed to record a marker.
 const BLIND: u32 = 1024;
 
@@ -71,7 +68,7 @@ impl Stream {
 #[derive(Debug)]
 pub struct Markers {
     slots: Box<[Slot]>,
-    pools: Box<[Pool]>,
+    spare: SpareEvents,
     /// Held while a stream gets a slot, so that no stream gets two.
     claiming: AtomicBool,
 }
@@ -129,13 +126,6 @@ struct Marker {
     behind: AtomicBool,
 }
 
-/// Spare events of one context, kept for new launch markers.
-#[derive(Debug)]
-struct Pool {
-    context: AtomicUsize,
-    events: [AtomicUsize; SPARE],
-}
-
 /// Launches of one stream that a look found completed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Reaped {
@@ -154,10 +144,9 @@ const SHARP: u64 = 8;
 
 impl Default for Markers {
     fn default() -> Self {
-        let pool = || Pool { context: AtomicUsize::new(0), events: [const { AtomicUsize::new(0) }; SPARE] };
         Self {
             slots: (0..SLOTS).map(|_| Slot::default()).collect(),
-            pools: (0..POOLS).map(|_| pool()).collect(),
+            spare: SpareEvents::default(),
             claiming: AtomicBool::new(false),
         }
     }
@@ -201,7 +190,7 @@ impl Markers {
         let _held = Held::take(&slot.held)?;
         // An idle slot keeps the event of its last marker, which belongs to the context of the stream before.
         let before = slot.context.load(Ordering::Relaxed);
-        slot.clear(|event| self.put(before, event, card));
+        slot.clear(|event| self.spare.put(before, event, card));
         slot.name.store(key.0, Ordering::Relaxed);
         slot.of.store(key.1, Ordering::Relaxed);
         slot.context.store(context, Ordering::Relaxed);
@@ -221,16 +210,17 @@ impl Markers {
         }
         let context = slot.context.load(Ordering::Relaxed);
         let event = self
+            .spare
             .take(context)
             .or_else(|| card.create(std::ptr::with_exposed_provenance_mut(context)));
         let Some(event) = event.filter(|&event| {
             let marked = card.mark(stream, event);
             if !marked {
-                self.put(context, event, card);
+                self.spare.put(context, event, card);
             }
             marked
         }) else {
-            slot.drop_markers(|event| self.put(context, event, card));
+            slot.drop_markers(|event| self.spare.put(context, event, card));
             slot.blind.store(BLIND, Ordering::Relaxed);
             return slot.take_for_done();
         };
@@ -285,7 +275,7 @@ impl Markers {
                 {
                     learn(&marker.interval, took);
                 }
-                self.put(slot.context.load(Ordering::Relaxed), last, card);
+                self.spare.put(slot.context.load(Ordering::Relaxed), last, card);
             }
         }
         let now = card.now().0;
@@ -321,7 +311,7 @@ impl Markers {
         let _held = Held::wait_for(&slot.held);
         let context = slot.context.load(Ordering::Relaxed);
         let left = slot.take_for_done();
-        slot.clear(|event| self.put(context, event, card));
+        slot.clear(|event| self.spare.put(context, event, card));
         left
     }
 
@@ -334,40 +324,6 @@ impl Markers {
             markers: self,
             context,
             held: of_context.map(|slot| (slot, Held::wait_for(&slot.held))).collect(),
-        }
-    }
-
-    fn pool(&self, context: usize) -> Option<&Pool> {
-        let known = self.pools.iter().find(|pool| pool.context.load(Ordering::Acquire) == context);
-        known.or_else(|| {
-            self.pools.iter().find(|pool| {
-                pool.context
-                    .compare_exchange(0, context, Ordering::AcqRel, Ordering::Relaxed)
-                    .is_ok()
-            })
-        })
-    }
-
-    fn take(&self, context: usize) -> Option<CUevent> {
-        let mut spare = self
-            .pool(context)?
-            .events
-            .iter()
-            .filter(|event| event.load(Ordering::Relaxed) != 0);
-        let event =
-            spare.find_map(|event| Some(event.swap(0, Ordering::AcqRel)).filter(|&event| event != 0))?;
-        Some(std::ptr::with_exposed_provenance_mut(event))
-    }
-
-    fn put(&self, context: usize, event: CUevent, card: &impl Card) {
-        let kept = self.pool(context).is_some_and(|pool| {
-            pool.events.iter().any(|place| {
-                let address = event.expose_provenance();
-                place.compare_exchange(0, address, Ordering::AcqRel, Ordering::Relaxed).is_ok()
-            })
-        });
-        if !kept {
-            card.destroy(event);
         }
     }
 }
@@ -531,11 +487,7 @@ impl Frozen<'_> {
     /// Forgets the events, which were destroyed with the context, and returns the number of launches in
     /// flight.
     pub fn end_context(&self) -> u64 {
-        let pools = self.markers.pools.iter();
-        for pool in pools.filter(|pool| pool.context.load(Ordering::Acquire) == self.context) {
-            pool.events.iter().for_each(|event| event.store(0, Ordering::Relaxed));
-            pool.context.store(0, Ordering::Release);
-        }
+        self.markers.spare.forget(self.context);
         let left = self.held.iter().map(|(slot, _)| {
             let left = slot.take_for_done();
             slot.clear(|_| ());

@@ -21,6 +21,7 @@ mod held;
 pub mod markers;
 pub(crate) mod process;
 pub mod launch_window;
+mod spare_events;
 
 #[cfg(test)]
 mod tests;

@@ -37,6 +37,8 @@ struct State {
     launched: u64,
     /// For each event, when the work before its last record was done; `None` while it is not.
     done: Vec<Option<u64>>,
+    /// Context of each event.
+    contexts: Vec<usize>,
     capturing: bool,
     refusing: bool,
     exiting: bool,
@@ -270,12 +272,16 @@ impl State {
 }
 
 impl Card for Model {
-    fn context_of(&self, _: Stream) -> CUcontext {
-        std::ptr::without_provenance_mut(0x1000)
+    fn context_of(&self, stream: Stream) -> CUcontext {
+        std::ptr::without_provenance_mut(match stream {
+            Stream::Own(_) => 0x1000,
+            Stream::Legacy(context) | Stream::PerThread(context, _) => context,
+        })
     }
 
-    fn create(&self, _: CUcontext) -> Option<CUevent> {
+    fn create(&self, context: CUcontext) -> Option<CUevent> {
         let mut state = self.state.borrow_mut();
+        state.contexts.push(context.addr());
         state.done.push(Some(0));
         Some(std::ptr::without_provenance_mut(state.done.len()))
     }
@@ -285,6 +291,8 @@ impl Card for Model {
     fn mark(&self, stream: Stream, event: CUevent) -> bool {
         let mut state = self.state.borrow_mut();
         assert!(!state.capturing, "a marker while the process captures");
+        let context = state.contexts[event.addr() - 1];
+        assert_eq!(context, self.context_of(stream).addr(), "an event of another context");
         if state.orders_others {
             assert_eq!(state.last, Some(stream), "a marker that orders others, and not right after a launch");
         }

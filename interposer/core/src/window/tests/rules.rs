@@ -2,7 +2,11 @@
 
 use std::sync::atomic::Ordering::Relaxed;
 
+use gpushare_proto::Nanos;
+
 use super::card::{MICRO, MILLI, Model, Step};
+use crate::window::Card;
+use crate::window::aimd::DRAIN_TARGET;
 use crate::window::launch_window::Window;
 use crate::window::markers::Stream;
 
@@ -154,6 +158,24 @@ fn events_are_made_once_and_used_again() {
     model.run(&window, (0..20_000).map(|_| Step::new(5 * MICRO)));
     // As many as may be pending, and the last that was done.
     assert!(model.markers_made() <= 33, "{}", model.markers_made());
+}
+
+/// More streams than places in the table, whose slots pass from one context to the other.
+#[test]
+fn a_marker_is_an_event_of_its_streams_own_context() {
+    let (model, window) = (Model::default(), Window::default());
+    for number in 0..2_000 {
+        let stream = Stream::PerThread(0x1000 + number / 500 % 2 * 0x1000, number);
+        for _ in 0..3 {
+            model.launch(&window, Step::new(MICRO).on(stream));
+            model.pass_time(10 * MICRO);
+        }
+        // The thread finds all of it done.
+        model.pass_time(MILLI);
+        window.ends_within(Nanos::ZERO, DRAIN_TARGET, &model);
+        let slot = window.markers.slot(stream, &model);
+        slot.into_iter().for_each(|slot| _ = window.markers.expire(slot, model.now()));
+    }
 }
 
 #[test]
