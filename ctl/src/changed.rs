@@ -6,11 +6,11 @@ use gpushare_proto::admin::{AdminReply, AdminRequest, ConfigChange};
 use serde::Serialize;
 
 use crate::cli::ReloadArgs;
-use crate::client::{Admin, Client};
 use crate::exit::CtlError;
 use crate::output;
 use crate::places::Places;
 use crate::table::harmless;
+use gpushare_connection::{Admin, Client};
 
 /// Card, session or user whose setting, term or phase a command changed.
 #[derive(Clone, Copy, Debug, Serialize)]

@@ -16,10 +16,10 @@ use gpushare_proto::admin::{AdminReply, AdminRequest};
 use serde::Serialize;
 
 use crate::cli::DashboardArgs;
-use crate::client::{Admin, Client};
 use crate::exit::{self, CtlError};
 use crate::output;
 use crate::places::Places;
+use gpushare_connection::{Admin, Client};
 
 /// File that leads a browser to the link. The next link replaces it, and each link works once.
 const FILE: &str = "gpushare-dashboard.html";

@@ -5,6 +5,9 @@ use std::io::{self, Write as _};
 use std::path::PathBuf;
 use std::process::ExitCode;
 
+use gpushare_connection::ClientError;
+use gpushare_proto::tenant::FailureCode;
+
 /// Exit code of a failure that no other code describes.
 pub(crate) const ERROR: u8 = 1;
 /// Exit code of `doctor`: a check found an error, or the command itself failed.
@@ -29,6 +32,21 @@ pub(crate) trait CommandError: std::error::Error {
     /// Returns the exit code of a command that fails with this error.
     fn code(&self) -> u8 {
         ERROR
+    }
+}
+
+impl CommandError for ClientError {
+    fn code(&self) -> u8 {
+        match self {
+            Self::Absent(_) | Self::Silent(_) | Self::Gone(_) => DAEMON_DOWN,
+            Self::Denied(_) | Self::Stranger { .. } => PERMISSION,
+            Self::Refused(failure) => match failure.code {
+                FailureCode::Permission => PERMISSION,
+                FailureCode::NotFound => NOT_FOUND,
+                _ => ERROR,
+            },
+            _ => ERROR,
+        }
     }
 }
 

@@ -10,11 +10,11 @@ use gpushare_proto::tenant::FailureCode;
 use serde::Serialize;
 
 use crate::cli::ExplainArgs;
-use crate::client::{Admin, Client, ClientError};
 use crate::exit::CtlError;
 use crate::output;
 use crate::places::Places;
 use crate::table::{count, harmless, short, table};
+use gpushare_connection::{Admin, Client, ClientError};
 
 pub(crate) fn explain(args: &ExplainArgs, places: &Places) -> Result<(), CtlError> {
     let mut client = Client::<Admin>::connect(places.administered())?;

@@ -1,12 +1,11 @@
 //! `gpushare-ctl`, the command line of gpushare. The library exists for the commands that print the manual.
 //!
-//! In reading order: arguments, exit codes, choice of the daemon, connection to it, output, and the commands.
+//! In reading order: arguments, exit codes, choice of the daemon, output, and the commands.
 #![forbid(unsafe_code)]
 
 mod cli;
 mod exit;
 mod places;
-mod client;
 mod output;
 mod table;
 mod status;
@@ -25,6 +24,7 @@ mod run;
 mod doctor;
 mod env;
 mod jupyter;
+mod cdi;
 mod completions;
 
 use std::process::ExitCode;
@@ -63,6 +63,7 @@ fn dispatch(cli: cli::Cli) -> Result<ExitCode, exit::CtlError> {
         cli::Command::Doctor(args) => return Ok(doctor::doctor(&args, &places)?),
         cli::Command::Own(args) => own::own(&args, &places)?,
         cli::Command::Jupyter(command) => jupyter::jupyter(&command, cli.runtime_dir)?,
+        cli::Command::Cdi(command) => cdi::cdi(&command, &places)?,
         cli::Command::Completions(args) => completions::print(&args)?,
         cli::Command::StartDaemon => run::detach()?,
         cli::Command::DoctorProbe { question } => doctor::probe(&question)?,

@@ -7,12 +7,12 @@ use gpushare_proto::tenant::{OwnWait, TenantReply, TenantRequest};
 use serde::Serialize;
 
 use crate::cli::OwnArgs;
-use crate::client::{Client, ClientError, Tenant};
 use crate::exit::{CommandError, CtlError};
 use crate::places::Places;
 use crate::run::start;
 use crate::table::{harmless, list, short};
 use crate::{exit, output, status};
+use gpushare_connection::{Client, ClientError, Tenant};
 
 /// Reason why the command has no answer.
 #[derive(Debug, thiserror::Error)]

@@ -8,12 +8,12 @@ use serde_json::json;
 
 use crate::changed::{self, Whose};
 use crate::cli::{CreateArgs, NoneOr, SessionCommand, TokenArgs, Which};
-use crate::client::{Admin, Client};
 use crate::exit::CtlError;
 use crate::places::Places;
 use crate::run::token::{self, Draft};
 use crate::table::{harmless, list};
 use crate::{output, status};
+use gpushare_connection::{Admin, Client};
 
 pub(crate) fn session(command: &SessionCommand, places: &Places) -> Result<(), CtlError> {
     let mut client = Client::connect(places.administered())?;
@@ -125,7 +125,7 @@ fn create(client: &mut Client<Admin>, args: &CreateArgs, places: &Places) -> Res
     // First the file, then the session: a session whose token cannot be written could not be joined.
     let draft = match &binding {
         Binding::Token => Some(Draft::new(secrets, &args.name, args.token_file.as_deref())?),
-        Binding::Uid(_) | Binding::Cgroup(_) => None,
+        Binding::Uid(_) | Binding::Cgroup(_) | Binding::Pod(_) => None,
     };
     let AdminReply::Created { session, name, token, gpu } =
         client.ask(&AdminRequest::Session(SessionRequest::Create { new, binding }))?

@@ -7,12 +7,12 @@ use gpushare_proto::tenant::GpuChoice;
 
 use crate::changed::{self, Whose};
 use crate::cli::{Change, ChangeSession, ChangeWeight, NoneOr, SetArgs, SetCommand};
-use crate::client::{Admin, Client};
 use crate::exit::{self, CommandError, CtlError};
 use crate::places::Places;
 use crate::status;
 use crate::table::list;
 use crate::users;
+use gpushare_connection::{Admin, Client};
 
 /// Card or session to change, with the new value.
 enum Target<'a> {

@@ -11,12 +11,12 @@ use gpushare_proto::{Bytes, GateState, Nanos};
 use serde::Serialize;
 
 use crate::cli::StatusArgs;
-use crate::client::{Admin, Client, ClientError};
 use crate::exit::CtlError;
 use crate::output;
 use crate::places::Places;
 use crate::table::{Column, harmless, list, short, table};
 use crate::users;
+use gpushare_connection::{Admin, Client, ClientError};
 
 /// State of the daemon with what the capacities of its cards consist of, and the users of its sessions.
 #[derive(Serialize)]

@@ -9,12 +9,12 @@ use serde::Serialize;
 
 use crate::cli::UsageArgs;
 use crate::cli::moment::{self, KEPT, local};
-use crate::client::{Admin, Client};
 use crate::exit::{self, CommandError, CtlError};
 use crate::output;
 use crate::places::Places;
 use crate::table::{harmless, short, table};
 use crate::users;
+use gpushare_connection::{Admin, Client};
 
 /// Length of the intervals for which the daemon records usage, in seconds.
 const HOUR: u64 = 3600;

@@ -11,9 +11,9 @@ use std::path::Path;
 use gpushare_proto::admin::{AdminReply, AdminRequest, WatchEvent};
 
 use crate::cli::WatchArgs;
-use crate::client::{Admin, Client};
 use crate::exit::CtlError;
 use crate::places::Places;
+use gpushare_connection::{Admin, Client};
 use trace::Trace;
 use words::Words;
 

@@ -268,6 +268,8 @@ pub enum Binding {
     /// All processes in a control group or below it, whatever token they have. The path is relative to the
     /// hierarchy's root.
     Cgroup(String),
+    /// All processes of the Kubernetes pod with this UID, whatever token they have.
+    Pod(String),
 }
 
 impl fmt::Display for Binding {
@@ -276,6 +278,7 @@ impl fmt::Display for Binding {
             Self::Token => f.write_str("its token"),
             Self::Uid(uid) => write!(f, "user {uid}"),
             Self::Cgroup(path) => write!(f, "cgroup {path}"),
+            Self::Pod(uid) => write!(f, "pod {uid}"),
         }
     }
 }

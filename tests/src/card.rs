@@ -43,7 +43,12 @@ impl Card {
         self.process.pid()
     }
 
-    /// Takes its first GPU off the bus, for good.
+    /// Resets its first GPU after it fell off the bus.
+    pub fn reset(&self) -> anyhow::Result<()> {
+        Ok(Observer::connect(&self.socket)?.reset(GpuIndex(0))?)
+    }
+
+    /// Takes its first GPU off the bus, until it is reset.
     pub fn fall_off(&self) -> anyhow::Result<()> {
         Ok(Observer::connect(&self.socket)?.fall_off(GpuIndex(0))?)
     }

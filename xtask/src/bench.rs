@@ -26,6 +26,7 @@ use serde::{Deserialize, Serialize};
 use crate::output::{progress, result};
 use crate::promise::{Check, Promises};
 
+mod allocate;
 mod hostile;
 mod hotpath;
 mod instructions;
@@ -35,13 +36,14 @@ mod startup;
 mod viewers;
 
 /// Checks of all benchmarks.
-pub(crate) const CHECKS: [Check; 7] = [
+pub(crate) const CHECKS: [Check; 8] = [
     instructions::CHECK,
     startup::CHECK,
     hotpath::CHECK,
     quota::CHECK,
     viewers::CHECK,
     sched::CHECK,
+    allocate::CHECK,
     hostile::CHECK,
 ];
 
@@ -54,6 +56,8 @@ pub(crate) enum Bench {
     Quota,
     /// Cost of the page for browsers with a thousand sessions
     Viewers,
+    /// Cost of an answer of the device plugin to the kubelet
+    Allocate,
     /// Cost of a decision: in the core, and from a request to the open gate
     Sched,
     /// Effect of attacks of one user on the grants of a thousand sessions, and the user's share; needs root
@@ -72,6 +76,7 @@ pub(crate) fn run(bench: &Bench, json: bool) -> anyhow::Result<ExitCode> {
         Bench::Quota => judge(&quota::measure()?, &quota::CHECK, quota::Quota::values, json),
         Bench::Viewers => judge(&viewers::measure()?, &viewers::CHECK, viewers::Viewers::values, json),
         Bench::Sched => judge(&sched::measure()?, &sched::CHECK, sched::Sched::values, json),
+        Bench::Allocate => judge(&allocate::measure()?, &allocate::CHECK, allocate::Allocate::values, json),
         Bench::Hostile => hostile::CHECK.run(json),
         Bench::Instructions { write } => {
             let measured = instructions::measure()?;

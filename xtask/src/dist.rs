@@ -6,6 +6,7 @@
 //!   completions     │             └─▶ gpushare_V_ARCH.deb
 //!   units, licence  │                 SHA256SUMS
 //!   ctl/jupyter ────┴───────────────▶ gpushare_jupyter-V-py3-none-any.whl, also within the others
+//!   shipped builds, device plugin ──▶ gpushare-node-V-ARCH-linux.tar.gz  for k8s/image/Dockerfile
 //! ```
 //!
 //! The same programs give the same bytes. The time in the packages is that of
@@ -16,6 +17,7 @@ mod deb;
 pub(crate) mod jupyter;
 #[cfg(test)]
 mod installer;
+pub(crate) mod node;
 mod tarball;
 mod tree;
 mod wheel;
@@ -61,6 +63,16 @@ pub(crate) struct Packages {
     deb: Package,
     /// Wheel of the IPython extension.
     jupyter: Package,
+    /// Files of the image of a cluster's nodes, if they were asked for.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    node: Option<Package>,
+}
+
+/// Whether the archive for the image of a cluster's nodes is made, which needs another build.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum ForNodes {
+    Made,
+    LeftOut,
 }
 
 /// Packages that are made together, each as a file of a folder.
@@ -79,12 +91,12 @@ struct Package {
 }
 
 pub(crate) fn run(options: &Options, json: bool) -> anyhow::Result<ExitCode> {
-    result(&build(&options.architecture)?, json)?;
+    result(&build(&options.architecture, ForNodes::Made)?, json)?;
     Ok(ExitCode::SUCCESS)
 }
 
 /// Builds the packages for an architecture.
-pub(crate) fn build(architecture: &str) -> anyhow::Result<Packages> {
+pub(crate) fn build(architecture: &str, for_nodes: ForNodes) -> anyhow::Result<Packages> {
     let binaries = Binaries::build(architecture)?;
     let folder = cargo::workspace().join("target/dist");
     fs::create_dir_all(&folder)?;
@@ -100,6 +112,10 @@ pub(crate) fn build(architecture: &str) -> anyhow::Result<Packages> {
         wheel: package(wheel::write(&batch)?)?,
         deb: package(deb::write(&batch)?)?,
         jupyter: package(jupyter::name())?,
+        node: match for_nodes {
+            ForNodes::Made => Some(package(node::write(&batch)?)?),
+            ForNodes::LeftOut => None,
+        },
         folder: folder.clone(),
     };
     fs::write(folder.join("SHA256SUMS"), checksums(&folder)?)?;
@@ -127,7 +143,12 @@ fn checksums(folder: &Path) -> anyhow::Result<String> {
     let names = entries
         .into_iter()
         .map(|entry| entry.file_name().to_string_lossy().into_owned());
-    let of_this_version = [format!("gpushare-{VERSION}-"), format!("gpushare_{VERSION}_"), jupyter::name()];
+    let of_this_version = [
+        format!("gpushare-{VERSION}-"),
+        format!("gpushare_{VERSION}_"),
+        format!("gpushare-node-{VERSION}-"),
+        jupyter::name(),
+    ];
     let mut names: Vec<String> = names
         .filter(|name| of_this_version.iter().any(|start| name.starts_with(start)))
         .collect();
@@ -167,7 +188,8 @@ impl Packages {
 
 impl fmt::Display for Packages {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for package in [&self.tarball, &self.wheel, &self.deb, &self.jupyter] {
+        let always = [&self.tarball, &self.wheel, &self.deb, &self.jupyter];
+        for package in always.into_iter().chain(&self.node) {
             writeln!(f, "{:>10}  {}", package.bytes, package.name)?;
         }
         write!(f, "in {}", self.folder.display())

@@ -9,6 +9,7 @@ use anyhow::ensure;
 use clap::Args;
 use serde::Serialize;
 
+use crate::cluster;
 use crate::output::{progress, result};
 
 mod clients;
@@ -39,7 +40,7 @@ mod packages;
 /// One check: its name, and what it does.
 type Check = (&'static str, fn() -> anyhow::Result<()>);
 
-const CHECKS: [Check; 16] = [
+const CHECKS: [Check; 17] = [
     ("loom: the gate under every interleaving", loom::check),
     ("quiet: a program without CUDA notices nothing", quiet::check),
     ("python: ctypes shares the simulated card", python::check),
@@ -47,6 +48,10 @@ const CHECKS: [Check; 16] = [
     ("notebooks: kernels of Jupyter take turns, and Ctrl-C ends a wait", notebooks::check),
     ("dashboard: a browser shows the page, and changes a setting by keyboard", dashboard::check),
     ("grafana: Prometheus reads the queries, and the alerts fire in their tests", grafana::check),
+    (
+        "chart: Kubernetes' schemas accept what it makes, wrong values are refused, and the image is built",
+        cluster::check,
+    ),
     ("book: mdbook, as it was looked at, builds the documentation without a warning", crate::book::check),
     ("symbols: every function of CUDA's headers has a row, and every row a header", crate::symbols::check),
     ("chaos: nothing is lost and no program hangs while things break", crate::chaos::check),

@@ -29,6 +29,7 @@ mod promises;
 mod symbols;
 
 mod book;
+mod cluster;
 mod dist;
 mod manual;
 mod replay;
@@ -79,6 +80,8 @@ enum Command {
     /// The documentation as a book of HTML pages
     #[command(subcommand)]
     Book(book::Book),
+    /// Write the plain manifests of Kubernetes, from the Helm chart
+    Manifests,
     /// Write the manual pages of all commands
     Manual(manual::Options),
     /// Count how the driver's functions are treated, and compare the list with NVIDIA's headers
@@ -112,6 +115,7 @@ fn main() -> ExitCode {
         Command::Sim(options) => sim::run(&options, json),
         Command::Dist(options) => dist::run(&options, json),
         Command::Book(book) => book::run(book, json),
+        Command::Manifests => cluster::run(),
         Command::Manual(options) => manual::run(&options, json),
         Command::Symbols => symbols::run(json),
         Command::Imports(options) => imports::run(&options, json),

@@ -38,7 +38,7 @@ pub(crate) struct Options {
 
 /// All checks, those first that need no idle machine.
 fn checks() -> Vec<Check> {
-    let mut checks = vec![pages::CHECK, code::CHECK, sim::CHECK, fuzz::CHECK];
+    let mut checks = vec![pages::CHECK, code::CHECK, sim::CHECK, sim::CLUSTER, fuzz::CHECK];
     checks.extend(bench::CHECKS);
     checks.extend(scenario::CHECKS);
     checks.extend([demo::CHECK, chaos::CHECK]);

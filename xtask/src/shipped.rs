@@ -102,6 +102,27 @@ pub(crate) fn build_counted() -> anyhow::Result<BTreeMap<String, PathBuf>> {
     Ok(built)
 }
 
+/// Builds one more program of users in release, for this machine's architecture or for aarch64.
+///
+/// # Errors
+/// As for [`build`].
+pub(crate) fn build_one(architecture: &str, package: &str, progress: Progress) -> anyhow::Result<PathBuf> {
+    let mut built = match architecture == env::consts::ARCH {
+        true => here()?.run(&[package], progress)?,
+        false => cross::Tools::fetch()?.build(&[package], Linking::Full, progress)?,
+    };
+    let file = built.remove(package).with_context(|| format!("cargo made no {package}"))?;
+    if architecture != env::consts::ARCH {
+        // That build has no debug information already.
+        return Ok(file);
+    }
+    let stripped = file.with_extension("stripped");
+    let mut strip = Command::new("strip");
+    strip.arg("-o").arg(&stripped).arg(&file);
+    output_of(strip).context("cannot strip; is binutils installed?")?;
+    Ok(stripped)
+}
+
 /// A C compiler for that architecture and [`FLOOR`].
 ///
 /// # Errors

@@ -13,6 +13,7 @@
 mod account;
 mod between;
 mod card;
+mod cluster;
 mod draw;
 mod engine;
 mod player;
@@ -26,7 +27,7 @@ mod trace;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use anyhow::Context;
+use anyhow::{Context, ensure};
 use clap::Args;
 use gpushare_proto::Nanos;
 
@@ -42,14 +43,22 @@ use trace::Trace;
 /// Options of `cargo xtask sim`.
 #[derive(Args)]
 pub(crate) struct Options {
-    /// A file, a recording, or one that is built in: hogs, notebooks, mixed, gangs, crowd
+    /// A file, a recording, or one that is built in: hogs, notebooks, mixed, gangs, crowd; for many nodes
+    /// `cluster`, or a file of pods that ends in .csv
     trace: String,
     /// Draw figures into this folder
     #[arg(long, value_name = "DIR")]
     out: Option<PathBuf>,
+    #[command(flatten)]
+    cluster: cluster::Cluster,
 }
 
 pub(crate) fn run(options: &Options, json: bool) -> anyhow::Result<ExitCode> {
+    if cluster::knows(&options.trace) {
+        ensure!(options.out.is_none(), "a trace of pods has no figures: leave out --out");
+        result(&cluster::simulate(&options.trace, &options.cluster)?, json)?;
+        return Ok(ExitCode::SUCCESS);
+    }
     let trace = Trace::load(&options.trace)?;
     let (report, curves) = simulate(&trace);
     if let Some(folder) = &options.out {
@@ -81,6 +90,9 @@ pub(crate) fn predict(text: &str) -> anyhow::Result<Prediction> {
     let (first, last) = first.zip(last).context("the sessions of a prediction did not end")?;
     Ok(Prediction { quanta: outcome.quanta, makespan: last - first })
 }
+
+/// Rows of the scoreboard about many nodes.
+pub(crate) const CLUSTER: Check = cluster::CHECK;
 
 pub(crate) const CHECK: Check = Check {
     name: "sim",

@@ -2,6 +2,7 @@
 //!
 //! Every line of the help that starts with `gpushare-ctl` is an example; a test parses it.
 
+mod cdi;
 mod jupyter;
 pub(crate) mod moment;
 mod run;
@@ -17,6 +18,7 @@ use std::path::PathBuf;
 use clap::{Args, CommandFactory as _, Parser, Subcommand};
 use gpushare_proto::Nanos;
 
+pub(crate) use self::cdi::{CdiCommand, CdiPlace, GenerateArgs};
 pub(crate) use self::jupyter::{InstallArgs, JupyterCommand};
 pub(crate) use self::moment::Moment;
 pub(crate) use self::run::{EnvArgs, RunArgs, Shell};
@@ -74,6 +76,8 @@ pub(crate) enum Command {
     Own(OwnArgs),
     #[command(subcommand)]
     Jupyter(JupyterCommand),
+    #[command(subcommand)]
+    Cdi(CdiCommand),
     Completions(CompletionsArgs),
     /// Internal: detaches the daemon that `run` starts
     #[command(hide = true)]

@@ -16,11 +16,11 @@ use gpushare_sys::peer::Peer;
 
 use super::child::{self, Asked};
 use crate::cli::DoctorArgs;
-use crate::client::{Admin, Client, ClientError, Tenant};
 use crate::places::Places;
 use crate::run::library::{self, LibraryError};
 use crate::run::start;
 use crate::status;
+use gpushare_connection::{Admin, Client, ClientError, Tenant};
 
 /// Folder that stands for `/`, so that tests can check an invented machine.
 #[derive(Clone, Debug)]

@@ -32,10 +32,10 @@ use gpushare_proto::tenant::{GpuChoice, NewSession, TenantReply, TenantRequest};
 pub(crate) use self::detach::detach;
 use self::reach::Reach;
 use crate::cli::{EnvironmentError, RunArgs};
-use crate::client::{Client, ClientError, Tenant};
 use crate::exit::{self, CommandError};
 use crate::places::Places;
 use crate::table::harmless;
+use gpushare_connection::{Client, ClientError, Tenant};
 
 const PRELOAD: &str = "LD_PRELOAD";
 const VISIBLE_DEVICES: &str = "CUDA_VISIBLE_DEVICES";

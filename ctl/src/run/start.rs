@@ -20,9 +20,9 @@ use gpushare_sys::folder::{self, FolderError};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{FlockOperation, OFlags, flock};
 
-use crate::client::{Client, ClientError, Tenant};
 use crate::places::Places;
 use crate::table::harmless;
+use gpushare_connection::{Client, ClientError, Tenant};
 
 /// Name of the lock file in the runtime folder, so that only one process at a time starts a daemon.
 const LOCK: &str = "start.lock";

@@ -14,8 +14,8 @@ use gpushare_proto::follow::{Increment, Increments};
 use gpushare_proto::tenant::{TenantReply, TenantRequest};
 
 use super::run::Input;
-use crate::client::{Admin, Client, ClientError, Tenant};
 use crate::places::Places;
+use gpushare_connection::{Admin, Client, ClientError, Tenant};
 
 /// Pause between two questions on the tenant socket, and between two tries to reach a daemon that is gone.
 const PAUSE: Duration = Duration::from_secs(1);

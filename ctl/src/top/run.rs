@@ -23,11 +23,11 @@ use super::names::Names;
 use super::rows::{self, Row, RowKey};
 use super::screen::{Access, Effect, Order, Screen};
 use super::view::{self, Theme};
-use crate::client::{Admin, Client};
 use crate::exit::CtlError;
 use crate::output;
 use crate::places::Places;
 use crate::table::harmless;
+use gpushare_connection::{Admin, Client};
 
 /// Something that happened.
 #[derive(Debug)]

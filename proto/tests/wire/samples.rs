@@ -236,6 +236,7 @@ pub(crate) fn admin_requests() -> Vec<Named<AdminRequest>> {
         ("Session.create", create(Binding::Token)),
         ("Session.create_uid", create(Binding::Uid(1000))),
         ("Session.create_cgroup", create(Binding::Cgroup("/kubepods/pod7".into()))),
+        ("Session.create_pod", create(Binding::Pod("6f1c2a4e-0b9d-4c1f-9a53-2d1d4b7f0c11".into()))),
         ("Session.memory", change(Change::Memory(terms().memory))),
         ("Session.compute", change(Change::Compute(terms().compute))),
         ("Session.weight", change(Change::Weight(200))),

@@ -8,9 +8,11 @@ pub(crate) mod joined;
 pub(crate) mod orphans;
 pub(crate) mod page;
 pub(crate) mod table;
+pub(crate) mod unknown_pods;
 
 // Events, which concern several facts.
 pub(crate) mod join;
 pub(crate) mod leave;
+pub(crate) mod pods;
 pub(crate) mod returning;
 mod ringer;

@@ -46,6 +46,7 @@ pub(super) fn optional<'de, D: Deserializer<'de>, T: FromStr<Err: Display>>(
 #[serde(default, deny_unknown_fields)]
 pub(super) struct File {
     pub(super) implicit_sessions: Option<bool>,
+    pub(super) pod_sessions: bool,
     #[serde(deserialize_with = "connections_per_user")]
     pub(super) connections_per_user: Option<usize>,
     #[serde(deserialize_with = "user_groups")]

@@ -113,6 +113,8 @@ pub(crate) struct Settings {
     pub(crate) cards: BTreeMap<CardName, CardLimits>,
     /// Whether processes without a token get an implicit session.
     pub(crate) implicit_sessions: bool,
+    /// Whether processes of pods are only served in the session that is bound to their pod.
+    pub(crate) pod_sessions: bool,
     /// Limits on sessions that users register themselves; `None` if users may not register sessions.
     pub(crate) self_service: Option<SelfService>,
     /// Largest number of connections of one user other than the daemon's, or of one user in one container.
@@ -274,6 +276,7 @@ impl Settings {
             managed_limit,
             cards,
             implicit_sessions: file.implicit_sessions.unwrap_or(owner == Owner::User),
+            pod_sessions: file.pod_sessions,
             self_service: file.self_service,
             user_groups: file.user_groups,
             connections_per_user: file.connections_per_user.unwrap_or(CONNECTIONS_PER_USER),

@@ -69,6 +69,7 @@ impl Settings {
         }
         compare! { true:
             "implicit_sessions" implicit_sessions;
+            "pod_sessions" pod_sessions;
             "self_service" self_service;
         }
         let time = |time: Option<Nanos>| time.map_or("off".to_owned(), |time| time.to_string());
@@ -96,6 +97,7 @@ impl Settings {
             self.core.tune(*tuning);
         }
         self.implicit_sessions = new.implicit_sessions;
+        self.pod_sessions = new.pod_sessions;
         self.self_service = new.self_service;
         self.idle_exit = new.idle_exit;
         (tunings.into_iter().map(|(_, new)| new).collect(), changes)

@@ -20,6 +20,7 @@ fn every_key_is_read() {
         &[],
         r#"
         implicit_sessions = true
+        pod_sessions = true
         connections_per_user = 9
         user_groups = ["/system.slice/jupyter-*.service"]
         idle_exit = "10min"
@@ -58,7 +59,7 @@ fn every_key_is_read() {
         "#,
     )
     .unwrap();
-    assert!(settings.implicit_sessions);
+    assert!(settings.implicit_sessions && settings.pod_sessions);
     assert_eq!(settings.connections_per_user, 9);
     assert_eq!(format!("{:?}", settings.user_groups), r#"["/system.slice/jupyter-*.service"]"#);
     assert_eq!(settings.idle_exit, Some(Nanos::from_secs(600)));

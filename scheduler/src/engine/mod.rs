@@ -36,6 +36,7 @@ use crate::clients::awaited::Awaited;
 use crate::clients::joined::JoinedProcesses;
 use crate::clients::orphans::Orphans;
 use crate::clients::table::Clients;
+use crate::clients::unknown_pods::UnknownPods;
 use crate::config::{Owner, Reader, Settings};
 use crate::connections::{ConnectionId, ConnectionLimit};
 use crate::dashboard::Dashboard;
@@ -88,6 +89,7 @@ pub(crate) struct Engine {
     pub(crate) joined: JoinedProcesses,
     pub(crate) clients: Clients,
     pub(crate) awaited: Awaited,
+    pub(crate) unknown_pods: UnknownPods,
     pub(crate) orphans: Orphans,
     pub(crate) peers: Peers,
     pub(crate) postponed: Postponed,
@@ -138,6 +140,7 @@ impl Engine {
             joined: JoinedProcesses::default(),
             clients: Clients::new(ids.1),
             awaited: Awaited::default(),
+            unknown_pods: UnknownPods::default(),
             orphans: Orphans::default(),
             peers: Peers::default(),
             postponed: Postponed::default(),
@@ -323,7 +326,7 @@ impl Engine {
         }
     }
 
-    /// Returns the session to which the control group or the user of a process is bound, if any.
+    /// Returns the session to which the control group, the pod or the user of a process is bound, if any.
     pub(crate) fn bound(&self, peer: &PeerProcess) -> Option<SessionId> {
         self.sessions.bound(peer, self.limit.is_beside_daemon(&peer.principal))
     }

@@ -8,7 +8,7 @@ use gpushare_sys::clock;
 use tracing::warn;
 
 use super::{Engine, POLL};
-use crate::clients::{join, leave};
+use crate::clients::{leave, pods};
 use crate::connections::{ConnectionEvent, ConnectionId, Socket};
 use crate::identity::PeerProcess;
 use crate::input::{Input, Watched};
@@ -76,7 +76,7 @@ impl Engine {
                 self.peers.reply(connection, &TenantReply::Ready { protocol: PROTOCOL });
             }
             (Socket::Tenant, Role::Client { token, returning }) => {
-                let joined = join::join(self, connection, peer, token.as_ref(), returning.as_ref());
+                let joined = pods::join_or_wait(self, connection, peer, token, returning);
                 if let Err(failure) = joined {
                     leave::refuse(self, connection, failure, TenantReply::Error);
                 }
@@ -90,6 +90,7 @@ impl Engine {
             self.feed(Event::Tick);
         }
         sessions::end_expired(self);
+        pods::refuse_late(self, now);
         if self.next_poll.is_some_and(|poll| poll <= now) {
             self.next_poll = Some(now + POLL);
             self.read_pages(None);
@@ -127,6 +128,7 @@ impl Engine {
             self.watchers.due(),
             self.followers.due(),
             self.postponed.due(),
+            self.unknown_pods.due(),
             self.metering.due(self.orphans.due()),
             self.utilization.due(),
             self.persistence.due(),

@@ -88,6 +88,14 @@ pub(super) fn pod(container: &str) -> &str {
     parts.find(is_pod).map_or(container, |(_, end)| &container[..end])
 }
 
+/// Returns the UID of the pod to which a control group belongs. systemd's form of the name has `_` for `-`.
+pub(super) fn pod_uid(group: &str) -> Option<String> {
+    let name = pod(container(group)?).rsplit('/').next()?;
+    let name = name.strip_suffix(SLICE).unwrap_or(name);
+    let uid = name.strip_prefix("pod").or_else(|| Some(name.rsplit_once("-pod")?.1))?;
+    (!uid.is_empty()).then(|| uid.replace('_', "-"))
+}
+
 /// Whether a part of a path is the name of a pod.
 fn is_pod(&(part, _): &(&str, usize)) -> bool {
     part.starts_with("pod") || part.contains("-pod")
@@ -138,6 +146,32 @@ mod tests {
             "/system.slice/docker.service",
         ] {
             assert_eq!(container(path), None, "{path}");
+        }
+    }
+
+    #[test]
+    fn the_uid_of_a_pod_is_in_the_name_of_its_control_group() {
+        let uid = "6f1c2a4e-0b9d-4c1f-9a53-2d1d4b7f0c11";
+        let slice = format!("kubepods-burstable-pod{}.slice", uid.replace('-', "_"));
+        for group in [
+            format!("/kubepods/burstable/pod{uid}/1f2e"),
+            format!("/kubepods/pod{uid}/1f2e/init"),
+            format!("/kubepods/pod{uid}"),
+            format!("/kubepods.slice/kubepods-burstable.slice/{slice}/cri-containerd-2.scope"),
+            format!("/kubepods/pod{uid}/1f2e/kubepods/podanother/3"),
+            format!("/../../pod{uid}/1f2e"),
+            format!("/../../{slice}/crio-2.scope"),
+        ] {
+            assert_eq!(pod_uid(&group).as_deref(), Some(uid), "{group}");
+        }
+        for group in [
+            "/",
+            "/docker/1f2e",
+            "/docker/1f2e/kubepods/pod1/2",
+            "/kubepods/besteffort",
+            "/user.slice/user-7.slice/kubepods/pod1/2",
+        ] {
+            assert_eq!(pod_uid(group), None, "{group}");
         }
     }
 

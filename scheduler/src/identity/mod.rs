@@ -18,7 +18,7 @@ use gpushare_sys::user_namespace::{self, Namespace};
 use gpushare_sys::{peer, process};
 use serde::{Deserialize, Serialize};
 
-use container::{container, made_by};
+use container::{container, made_by, pod_uid};
 pub(crate) use lineage::{Genealogist, KnownLineage};
 pub(crate) use principal::{Principal, User};
 pub(crate) use user_groups::UserGroups;
@@ -145,6 +145,11 @@ impl PeerProcess {
     pub(crate) fn users(&self) -> [u32; 2] {
         let maker = made_by(self.groups.iter().map(String::as_str));
         [maker.unwrap_or(self.uid), self.user]
+    }
+
+    /// Returns the UID of the Kubernetes pod that the process is in.
+    pub(crate) fn pod(&self) -> Option<String> {
+        self.groups.iter().find_map(|group| pod_uid(group))
     }
 
     /// Returns the control group of the container that the process is in, else the name of the user namespace

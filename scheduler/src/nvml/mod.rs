@@ -1,15 +1,12 @@
 //! Cards, sensors and processes as NVIDIA's management library (NVML) reports them.
 //!
 //! NVML is optional. Without NVML a card becomes known through the first client that uses it.
-//!
-//! A GPU that is divided into MIG instances cannot be used as a whole. Instead each of its instances is a
-//! card, with its own identity and memory.
 
 mod reader;
 
 use std::collections::BTreeMap;
-use std::ffi::OsStr;
 
+use gpushare_nvml::{devices, load};
 use gpushare_proto::tenant::GpuInfo;
 use gpushare_proto::{Bytes, GpuUuid};
 use nvml_wrapper::enum_wrappers::device::TemperatureSensor;
@@ -20,12 +17,6 @@ use nvml_wrapper::{Device, Nvml};
 use tracing::{debug, info, warn};
 
 pub(crate) use reader::Reader;
-
-/// File name of NVML as the driver's packages install it.
-const LIBRARY: &str = "libnvidia-ml.so.1";
-
-/// Value of `NVML_DEVICE_MIG_ENABLE` in NVML's headers.
-const MIG_ENABLED: u32 = 1;
 
 /// Returns the machine's cards in NVML's order; none without NVML.
 pub(crate) fn cards() -> Vec<GpuInfo> {
@@ -44,31 +35,6 @@ pub(crate) fn cards() -> Vec<GpuInfo> {
                 .flatten()
         })
         .collect()
-}
-
-/// Returns all undivided GPUs and all MIG instances, in NVML's order.
-fn devices(nvml: &Nvml) -> impl Iterator<Item = Device<'_>> {
-    let whole = (0..nvml.device_count().unwrap_or(0)).filter_map(|index| {
-        nvml.device_by_index(index)
-            .inspect_err(|cause| warn!("NVML does not give card {index}: {cause}"))
-            .ok()
-    });
-    whole.flat_map(|device| match device.mig_mode() {
-        Ok(mode) if mode.current == MIG_ENABLED => instances(&device),
-        // An error means that the library or the GPU does not support instances.
-        _ => vec![device],
-    })
-}
-
-/// Returns the MIG instances of a divided GPU. Their indexes may have gaps.
-fn instances<'nvml>(device: &Device<'nvml>) -> Vec<Device<'nvml>> {
-    let most = device.mig_device_count().unwrap_or(0);
-    (0..most).filter_map(|index| device.mig_device_by_index(index).ok()).collect()
-}
-
-/// Loads NVML, the driver's management library.
-pub(crate) fn load() -> Result<Nvml, NvmlError> {
-    Nvml::builder().lib_path(OsStr::new(LIBRARY)).init()
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

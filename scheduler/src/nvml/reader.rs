@@ -23,7 +23,7 @@ impl<Q: Send + 'static> Reader<Q> {
     ) -> io::Result<Self> {
         Self::reading(
             name,
-            move || super::load().ok().map(|nvml| move |question| read(&nvml, question)),
+            move || gpushare_nvml::load().ok().map(|nvml| move |question| read(&nvml, question)),
             deliver,
         )
     }

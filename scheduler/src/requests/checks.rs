@@ -65,6 +65,14 @@ pub(super) fn check_binding(sessions: &Sessions, binding: &Binding) -> Result<()
             plain(path)
         )));
     }
+    if let Binding::Pod(uid) = binding
+        && !is_pod_uid(uid)
+    {
+        return Err(bad_request(format!(
+            "`{}` is no UID of a pod; write it as `metadata.uid` of the pod has it",
+            plain(uid)
+        )));
+    }
     match sessions.with_binding(binding) {
         Some(session) => Err(bad_request(format!(
             "{binding} belongs to session {} already; delete that one first",
@@ -72,6 +80,12 @@ pub(super) fn check_binding(sessions: &Sessions, binding: &Binding) -> Result<()
         ))),
         None => Ok(()),
     }
+}
+
+/// Whether a text may be the UID of a pod: lower-case letters and digits in groups.
+fn is_pod_uid(uid: &str) -> bool {
+    let is_part = |byte: u8| byte.is_ascii_digit() || byte.is_ascii_lowercase() || byte == b'-';
+    (1..=64).contains(&uid.len()) && uid.bytes().all(is_part)
 }
 
 pub(super) fn check_new(new: &NewSession) -> Result<(), Failure> {

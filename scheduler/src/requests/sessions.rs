@@ -13,6 +13,7 @@ use super::checks::{
 };
 use crate::clients::leave::forget_session;
 use crate::clients::orphans::LONG;
+use crate::clients::pods;
 use crate::engine::Engine;
 use crate::identity::PeerProcess;
 use crate::operation::{Operation, bad_request, failure, plain};
@@ -100,7 +101,11 @@ fn create(
     let card = place(engine, &new.gpu)?;
     let token = match binding {
         Binding::Token => Some(new_token()?),
-        Binding::Uid(_) | Binding::Cgroup(_) => None,
+        Binding::Uid(_) | Binding::Cgroup(_) | Binding::Pod(_) => None,
+    };
+    let pod = match &binding {
+        Binding::Pod(uid) => Some(uid.clone()),
+        _ => None,
     };
     let origin = Origin::Created { token: token.as_ref().map(TokenHash::of), binding, uid: peer.uid };
     if let Some(name) = &new.name {
@@ -117,6 +122,9 @@ fn create(
             Session { expires, ..Session::new(name, new.terms, origin, new.oversubscribe, card) }
         },
     );
+    if let Some(pod) = pod {
+        pods::pod_is_known(engine, &pod);
+    }
     let name = engine.sessions.name(session);
     Ok(AdminReply::Created { session, name, token, gpu: card })
 }

@@ -23,6 +23,7 @@ pub(super) struct Index {
     owned: BTreeMap<User, BTreeSet<SessionId>>,
     users: BTreeMap<u32, SessionId>,
     groups: BTreeMap<String, SessionId>,
+    pods: BTreeMap<String, SessionId>,
     names: BTreeMap<String, BTreeSet<SessionId>>,
     /// Numbers of sessions that are assigned to each card.
     placed: BTreeMap<GpuUuid, usize>,
@@ -41,6 +42,9 @@ impl Index {
             Origin::Created { binding: Binding::Uid(uid), .. } => _ = self.users.entry(*uid).or_insert(id),
             Origin::Created { binding: Binding::Cgroup(path), .. } => {
                 self.groups.entry(path.trim_end_matches('/').to_owned()).or_insert(id);
+            }
+            Origin::Created { binding: Binding::Pod(uid), .. } => {
+                self.pods.entry(uid.clone()).or_insert(id);
             }
             Origin::Created { binding: Binding::Token, .. } => {}
         }
@@ -63,6 +67,7 @@ impl Index {
             Origin::Created { binding: Binding::Cgroup(path), .. } => {
                 take(&mut self.groups, path.trim_end_matches('/'), id);
             }
+            Origin::Created { binding: Binding::Pod(uid), .. } => take(&mut self.pods, uid.as_str(), id),
             Origin::Created { binding: Binding::Token, .. } => {}
         }
         if let Some(user) = session.user() {
@@ -115,6 +120,15 @@ impl Index {
 
     pub(super) fn by_user(&self, uid: u32) -> Option<SessionId> {
         self.users.get(&uid).copied()
+    }
+
+    /// Returns whether a session is bound to a pod.
+    pub(super) fn has_pods(&self) -> bool {
+        !self.pods.is_empty()
+    }
+
+    pub(super) fn by_pod(&self, uid: &str) -> Option<SessionId> {
+        self.pods.get(uid).copied()
     }
 
     /// Returns the session bound to a control group or to the closest one around it, with the length of

@@ -97,22 +97,24 @@ impl Sessions {
         (opens && (revoked || !found.revoked)).then_some(session)
     }
 
-    /// Returns the session to which the control group or the user of a process is bound, if any.
+    /// Returns the session to which the control group, the pod or the user of a process is bound, if any.
     ///
     /// A container chooses the user ids of its processes. So bindings to users count only for processes
     /// `beside` the daemon: outside of containers, or in the daemon's own one.
     pub(crate) fn bound(&self, peer: &PeerProcess, beside: bool) -> Option<SessionId> {
         let users = peer.users();
-        self.by_binding(if beside { &users } else { &[] }, &peer.groups)
+        let pod = self.index.has_pods().then(|| peer.pod()).flatten();
+        self.by_binding(if beside { &users } else { &[] }, pod.as_deref(), &peer.groups)
     }
 
-    /// Returns the session bound to the innermost of the control groups, else the session bound to the first
-    /// of the users.
-    fn by_binding(&self, users: &[u32], paths: &[String]) -> Option<SessionId> {
+    /// Returns the session bound to the innermost of the control groups, else the session bound to the pod,
+    /// else the session bound to the first of the users.
+    fn by_binding(&self, users: &[u32], pod: Option<&str>, paths: &[String]) -> Option<SessionId> {
         let groups = paths.iter().filter_map(|path| self.index.by_group(path));
         let group = groups.max_by_key(|&(length, _)| length);
         let user = || users.iter().find_map(|&uid| self.index.by_user(uid));
-        group.map(|(_, id)| id).or_else(user)
+        let of_pod = || self.index.by_pod(pod?);
+        group.map(|(_, id)| id).or_else(of_pod).or_else(user)
     }
 
     pub(crate) fn named(&self, which: &str) -> Result<SessionId, String> {
@@ -238,6 +240,7 @@ impl Sessions {
         let id = match binding {
             Binding::Token => None,
             Binding::Uid(uid) => self.index.by_user(*uid),
+            Binding::Pod(uid) => self.index.by_pod(uid),
             Binding::Cgroup(path) => {
                 let path = path.trim_end_matches('/');
                 self.index

@@ -118,6 +118,7 @@ impl Session {
         let bound = || match &self.origin {
             Origin::Created { binding: Binding::Uid(uid), .. } => Some(uid.to_string()),
             Origin::Created { binding: Binding::Cgroup(group), .. } => Some(group.clone()),
+            Origin::Created { binding: binding @ Binding::Pod(_), .. } => Some(binding.to_string()),
             _ => None,
         };
         let user = self.user().map(|user| user.given()).or_else(bound);

@@ -25,15 +25,15 @@ fn a_control_group_comes_before_a_user_and_the_closest_first() {
     let user = bound_to(&mut sessions, Binding::Uid(7));
     let outer = bound_to(&mut sessions, Binding::Cgroup("/pods".into()));
     let inner = bound_to(&mut sessions, Binding::Cgroup("/pods/a".into()));
-    let of = |uid, path: &str| sessions.by_binding(&[uid, uid], &[path.to_owned()]);
+    let of = |uid, path: &str| sessions.by_binding(&[uid, uid], None, &[path.to_owned()]);
     assert_eq!(of(7, "/pods/a/b"), Some(inner));
     assert_eq!(of(7, "/pods/ab"), Some(outer));
     assert_eq!(of(8, "/pods"), Some(outer));
     assert_eq!(of(7, "/podsters"), Some(user));
     assert_eq!(of(8, "/"), None);
     let docker = ["/system.slice/containerd.service", "/pods/a"].map(str::to_owned);
-    assert_eq!(sessions.by_binding(&[7, 7], &docker), Some(inner));
-    assert_eq!(sessions.by_binding(&[100_005, 7], &[]), Some(user));
+    assert_eq!(sessions.by_binding(&[7, 7], None, &docker), Some(inner));
+    assert_eq!(sessions.by_binding(&[100_005, 7], None, &[]), Some(user));
 }
 
 #[test]

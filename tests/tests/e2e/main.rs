@@ -22,6 +22,7 @@ mod orphans;
 mod backends;
 mod audit;
 mod captures;
+mod containers;
 mod contexts;
 mod deaths;
 mod hangups;

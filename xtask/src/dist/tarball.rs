@@ -47,7 +47,7 @@ fn checksums(tree: &Tree) -> String {
 }
 
 /// Writes an archive that depends on nothing but the tree and the time.
-fn archive(tree: &Tree, time: u64, to: impl std::io::Write) -> anyhow::Result<()> {
+pub(super) fn archive(tree: &Tree, time: u64, to: impl std::io::Write) -> anyhow::Result<()> {
     let mut archive = Builder::new(GzBuilder::new().mtime(0).write(to, Compression::best()));
     let header = |kind, mode, size| {
         let mut header = Header::new_gnu();

@@ -25,7 +25,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
 use self::blocks::Blocks;
-use crate::dist::{self, Packages};
+use crate::dist::{self, ForNodes, Packages};
 use crate::output::progress;
 use crate::shipped::FLOOR;
 use crate::tools;
@@ -51,7 +51,7 @@ pub(super) fn check() -> anyhow::Result<()> {
         Ok(())
     })?;
 
-    let packages = dist::build(std::env::consts::ARCH)?;
+    let packages = dist::build(std::env::consts::ARCH, ForNodes::LeftOut)?;
     progress(&packages);
     let blocks = Blocks::read()?;
     ensure!(blocks.get("source") == "cargo xtask dist", "docs/install.md makes the packages in another way");

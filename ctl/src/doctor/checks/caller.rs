@@ -192,7 +192,7 @@ mod tests {
     use super::super::super::facts::DaemonFacts;
     use super::super::super::model::Severity::{Error, Ok, Skipped, Warning};
     use super::*;
-    use crate::client::ClientError;
+    use gpushare_connection::ClientError;
 
     fn answering(facts: &mut Facts, pid: u32) {
         facts.daemons = vec![DaemonFacts {

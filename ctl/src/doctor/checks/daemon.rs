@@ -13,8 +13,8 @@ use rustix::fs::{Access, AtFlags, CWD, accessat};
 
 use super::super::facts::{DaemonFacts, Facts};
 use super::super::model::Outcome;
-use crate::client::ClientError;
 use crate::table::list;
+use gpushare_connection::ClientError;
 
 pub(super) fn program(facts: &Facts) -> Vec<Outcome> {
     vec![match &facts.scheduler {

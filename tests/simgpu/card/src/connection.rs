@@ -228,7 +228,12 @@ impl Observer {
         }
     }
 
-    /// Lets a GPU fall off the bus, for good.
+    /// Resets a GPU that fell off the bus.
+    pub fn reset(&self, gpu: GpuIndex) -> Result<(), CallError> {
+        self.0.call(Request::Reset(gpu), &[]).map(|_| ())
+    }
+
+    /// Lets a GPU fall off the bus, until it is reset.
     pub fn fall_off(&self, gpu: GpuIndex) -> Result<(), CallError> {
         self.0.call(Request::FallOff(gpu), &[]).map(|_| ())
     }

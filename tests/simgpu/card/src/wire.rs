@@ -116,8 +116,10 @@ pub enum Request {
     Peer { from: GpuIndex, to: GpuIndex, allowed: bool },
     /// Counts advice about managed memory.
     Advise(Advice),
-    /// A GPU falls off the bus: everybody who uses it has lost it, and nobody gets it again.
+    /// A GPU falls off the bus: everybody who uses it has lost it, and nobody gets it until it is reset.
     FallOff(GpuIndex),
+    /// A GPU that fell off is reset: those who come now get it.
+    Reset(GpuIndex),
     /// The process ends properly: its memory comes back at once.
     Goodbye,
     /// The card ends.

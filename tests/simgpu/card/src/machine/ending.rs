@@ -42,6 +42,12 @@ impl Card {
         Ok(())
     }
 
+    /// A GPU is there again. Who has lost it does not get it back.
+    pub(super) fn reset(&mut self, gpu: GpuIndex) -> Result<(), Failure> {
+        self.gpus.get_mut(gpu.0 as usize).ok_or(Failure::Unknown)?.lost = false;
+        Ok(())
+    }
+
     pub(super) fn stop_work(&mut self, id: ClientId) {
         for index in 0..self.gpus.len() {
             let taken = self.gpus[index].compute.forget(id, self.now);

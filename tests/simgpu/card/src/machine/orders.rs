@@ -169,6 +169,7 @@ impl Card {
                 }
             }
             Request::FallOff(gpu) => self.fall_off(gpu)?,
+            Request::Reset(gpu) => self.reset(gpu)?,
             // The shell answers it: the machine does not know the clock.
             Request::Stats => return Err(Failure::Unknown),
             Request::Goodbye => {

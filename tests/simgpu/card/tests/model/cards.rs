@@ -76,6 +76,10 @@ fn a_gpu_that_falls_off_takes_its_users_with_it_and_nobody_else() {
     let again = bench.request(other, Request::CreateContext(FAR, SECOND));
     assert_eq!(again.unwrap_err(), Failure::Lost);
     assert_eq!(bench.lost(), [false, true]);
+    bench.request(other, Request::Reset(SECOND)).unwrap();
+    bench.request(other, Request::CreateContext(FAR, SECOND)).unwrap();
+    assert_eq!(bench.synchronize(process), Err(Failure::Sticky(Sticky::Lost)));
+    assert_eq!(bench.lost(), [false, false]);
 }
 
 #[test]

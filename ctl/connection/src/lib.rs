@@ -1,4 +1,4 @@
-//! Blocking connection to the daemon, on the tenant socket or the admin socket.
+//! Blocking connection of a tool to the daemon, on the tenant socket or the admin socket.
 //!
 //! ```text
 //!   connect ─▶ Hello(Tool) ─▶ Ready{protocol} ─▶ request ─▶ reply ─▶ request …
@@ -6,6 +6,8 @@
 //!
 //! Each step waits at most five seconds. The socket is close-on-exec: a session that was registered over this
 //! connection lives as long as the process, not the connection.
+
+#![forbid(unsafe_code)]
 
 use std::io::{self, ErrorKind, Read as _, Write as _};
 use std::os::unix::fs::FileTypeExt as _;
@@ -16,81 +18,107 @@ use std::time::Duration;
 use gpushare_proto::admin::{AdminReply, AdminRequest};
 use gpushare_proto::codec::{self, CodecError, HEADER, Message};
 use gpushare_proto::names::RuntimeDir;
-use gpushare_proto::tenant::{Failure, FailureCode, Hello, PROTOCOL, Role, TenantReply, TenantRequest};
+use gpushare_proto::tenant::{Failure, Hello, PROTOCOL, Role, TenantReply, TenantRequest};
 use gpushare_sys::peer::Peer;
 use gpushare_sys::socket;
-
-use crate::exit::{self, CommandError};
 
 /// Longest wait for the daemon, per step: to connect, to send a message, or to receive one.
 const PATIENCE: Duration = Duration::from_secs(5);
 
 /// Reason why a request to the daemon failed.
 #[derive(Debug, thiserror::Error)]
-pub(crate) enum ClientError {
+pub enum ClientError {
+    /// No daemon listens at this path.
     #[error(
         "no gpushare daemon answers at {0}; `gpushare-ctl run` starts one, or run `gpushare-scheduler --user`"
     )]
     Absent(PathBuf),
+    /// This user may not connect to this path.
     #[error(
         "this user may not connect to {0}; run as its owner (sudo), or name your own daemon with --runtime-dir; \
          `gpushare-ctl top` shows your own sessions"
     )]
     Denied(PathBuf),
+    /// Another user than expected listens in a guessed folder.
     #[error(
         "user {uid} listens at {path}, who is neither root nor this user; remove that folder, or name your own \
          daemon with --runtime-dir"
     )]
-    Stranger { path: PathBuf, uid: u32 },
+    Stranger {
+        /// Path of the socket.
+        path: PathBuf,
+        /// User who listens.
+        uid: u32,
+    },
+    /// The path is of another kind of file.
     #[error(
         "{path} is {what}, not the socket of a daemon; remove it, or choose another folder with --runtime-dir"
     )]
-    NotASocket { path: PathBuf, what: &'static str },
+    NotASocket {
+        /// Path of the file.
+        path: PathBuf,
+        /// Kind of the file, with its article.
+        what: &'static str,
+    },
+    /// The path is too long for a socket, or has a zero byte.
     #[error("{path} cannot be the path of a socket ({cause}); choose a shorter folder with --runtime-dir")]
-    BadPath { path: PathBuf, cause: io::Error },
+    BadPath {
+        /// Path that was tried.
+        path: PathBuf,
+        /// Error of the system.
+        cause: io::Error,
+    },
+    /// The daemon does not answer in time.
     #[error("the daemon at {0} does not answer within {PATIENCE:?}; see its log, and restart it if it hangs")]
     Silent(PathBuf),
+    /// The daemon hung up without an answer.
     #[error("the daemon at {0} closed the connection without an answer; its log says why")]
     Closed(PathBuf),
+    /// The daemon hung up on a watcher.
     #[error("the daemon at {0} has ended, or this watcher did not keep up; the daemon's log says which")]
     Gone(PathBuf),
+    /// The connection failed in another way.
     #[error("the connection to {path} failed: {cause}; try again")]
-    Broken { path: PathBuf, cause: io::Error },
+    Broken {
+        /// Path of the socket.
+        path: PathBuf,
+        /// Error of the system.
+        cause: io::Error,
+    },
+    /// The daemon speaks this other version of the protocol.
     #[error("{}", codec::protocol_mismatch(*.0))]
     Protocol(u16),
+    /// The reply is no message.
     #[error(
         "the reply at {path} cannot be decoded ({cause}); install the same gpushare version on both sides"
     )]
-    Nonsense { path: PathBuf, cause: CodecError },
+    Nonsense {
+        /// Path of the socket.
+        path: PathBuf,
+        /// Error of the decoder.
+        cause: CodecError,
+    },
+    /// The reply is a message that does not belong to the request.
     #[error("the daemon at {0} sent an unexpected reply; install the same gpushare version on both sides")]
     Unexpected(PathBuf),
+    /// The request does not fit into a message.
     #[error("the request is too long to be sent to the daemon; choose a shorter --name")]
     TooLong,
+    /// The daemon refused the request.
     #[error("{}", .0.message)]
     Refused(Failure),
 }
 
-impl CommandError for ClientError {
-    fn code(&self) -> u8 {
-        match self {
-            Self::Absent(_) | Self::Silent(_) | Self::Gone(_) => exit::DAEMON_DOWN,
-            Self::Denied(_) | Self::Stranger { .. } => exit::PERMISSION,
-            Self::Refused(failure) => match failure.code {
-                FailureCode::Permission => exit::PERMISSION,
-                FailureCode::NotFound => exit::NOT_FOUND,
-                _ => exit::ERROR,
-            },
-            _ => exit::ERROR,
-        }
-    }
-}
-
 /// One of the daemon's two sockets, tenant or admin, with the types of messages.
-pub(crate) trait Door {
+pub trait Door {
+    /// Messages to the daemon on this socket.
     type Request: Message;
+    /// Messages of the daemon on this socket.
     type Reply: Message;
 
+    /// Path of the socket in a runtime folder.
     const PATH: fn(&RuntimeDir) -> PathBuf;
+    /// First message on the socket.
     const HELLO: fn(Hello) -> Self::Request;
 
     /// Returns the daemon's protocol version if `reply` answers the connection's first message.
@@ -101,11 +129,11 @@ pub(crate) trait Door {
 
 /// Tenant socket, for processes that use a card.
 #[derive(Debug)]
-pub(crate) struct Tenant;
+pub struct Tenant;
 
 /// Admin socket, for administration.
 #[derive(Debug)]
-pub(crate) struct Admin;
+pub struct Admin;
 
 macro_rules! door {
     ($door:ident: $request:ident -> $reply:ident at $path:ident) => {
@@ -138,14 +166,15 @@ door!(Admin: AdminRequest -> AdminReply at admin_socket);
 
 /// Connection to the daemon whose first messages have been exchanged.
 #[derive(Debug)]
-pub(crate) struct Client<D: Door> {
+pub struct Client<D: Door> {
     stream: UnixStream,
     path: PathBuf,
     door: std::marker::PhantomData<D>,
 }
 
 impl<D: Door> Client<D> {
-    pub(crate) fn connect(dir: &RuntimeDir) -> Result<Self, ClientError> {
+    /// Connects to the daemon in a runtime folder.
+    pub fn connect(dir: &RuntimeDir) -> Result<Self, ClientError> {
         let path = (D::PATH)(dir);
         let mut client = Self { stream: open(&path)?, path, door: std::marker::PhantomData };
         let uid = client.peer().uid;
@@ -160,7 +189,8 @@ impl<D: Door> Client<D> {
         }
     }
 
-    pub(crate) fn ask(&mut self, request: &D::Request) -> Result<D::Reply, ClientError> {
+    /// Sends a request and waits for its reply.
+    pub fn ask(&mut self, request: &D::Request) -> Result<D::Reply, ClientError> {
         let frame = codec::encode(request).map_err(|_| ClientError::TooLong)?;
         match self.stream.write_all(&frame) {
             // A daemon that rejects a peer sends the reason and closes the connection before it reads.
@@ -171,14 +201,15 @@ impl<D: Door> Client<D> {
     }
 
     /// Waits for the daemon's next reply to the last request.
-    pub(crate) fn listen(&mut self) -> Result<D::Reply, ClientError> {
+    pub fn listen(&mut self) -> Result<D::Reply, ClientError> {
         self.hear().map_err(|error| match error {
             ClientError::Closed(path) => ClientError::Gone(path),
             other => other,
         })
     }
 
-    pub(crate) fn wait_forever(&mut self) -> Result<(), ClientError> {
+    /// Lets later replies take any time.
+    pub fn wait_forever(&mut self) -> Result<(), ClientError> {
         let result = self.stream.set_read_timeout(None);
         result.map_err(|cause| self.broken(cause))
     }
@@ -194,12 +225,12 @@ impl<D: Door> Client<D> {
     }
 
     /// Returns the daemon's process as the kernel reports it; pid 0 for a process outside this PID namespace.
-    pub(crate) fn peer(&self) -> Peer {
+    pub fn peer(&self) -> Peer {
         gpushare_sys::peer::credentials(&self.stream).unwrap_or(Peer { pid: 0, uid: 0, gid: 0 })
     }
 
     /// Returns the error for a reply that does not belong to the request.
-    pub(crate) fn unexpected(&self) -> ClientError {
+    pub fn unexpected(&self) -> ClientError {
         ClientError::Unexpected(self.path.clone())
     }
 

@@ -1,0 +1,372 @@
+//! An API server for tests: plain HTTP over loopback, with the calls that gpushare makes.
+//!
+//! ```text
+//!   GET  /api/v1/pods?fieldSelector=spec.nodeName=…              list, as whole pods or as metadata only
+//!   GET  /api/v1/pods?…&watch=true&resourceVersion=V             changes after V, one JSON line each
+//!   POST /api/v1/namespaces/NS/events                            event, which is checked and kept
+//! ```
+//!
+//! Whatever a real server would refuse is refused, with a `Status` object: other calls, other selectors, an
+//! event of another namespace than its pod, and a version that is no longer kept.
+
+use std::collections::BTreeMap;
+use std::convert::Infallible;
+use std::net::SocketAddr;
+use std::path::Path;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use anyhow::Context;
+use http_body_util::combinators::BoxBody;
+use http_body_util::{BodyExt as _, Full, StreamBody};
+use hyper::body::{Bytes, Frame, Incoming};
+use hyper::header::{ACCEPT, CONTENT_TYPE};
+use hyper::service::service_fn;
+use hyper::{Method, Request, Response, StatusCode};
+use hyper_util::rt::TokioIo;
+use serde_json::{Value, json};
+use tokio::net::TcpListener;
+use tokio::sync::{mpsc, watch};
+use tokio::task::JoinHandle;
+use tokio_stream::StreamExt as _;
+use tokio_stream::wrappers::UnboundedReceiverStream;
+
+/// Longest wait for an event on a busy machine.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+type Answer = Response<BoxBody<Bytes, Infallible>>;
+
+/// An API server that runs in this process. Dropping it ends it.
+#[derive(Debug)]
+pub struct ApiServer {
+    shared: Arc<Shared>,
+    address: SocketAddr,
+    server: JoinHandle<()>,
+}
+
+#[derive(Debug)]
+struct Shared {
+    state: Mutex<State>,
+    /// Number of changes, for those who wait for one.
+    changes: watch::Sender<u64>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    /// Version of the latest change.
+    version: u64,
+    /// Oldest version from which can be watched.
+    oldest: u64,
+    pods: BTreeMap<(String, String), Value>,
+    /// Changes of pods: version, type and pod.
+    log: Vec<(u64, &'static str, Value)>,
+    events: Vec<Value>,
+    /// Whether every request is refused.
+    is_down: bool,
+    /// Number of the present generation of watches. Those of an earlier one end.
+    watches: u64,
+}
+
+impl Shared {
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn change<T>(&self, change: impl FnOnce(&mut State) -> T) -> T {
+        let changed = change(&mut self.state());
+        self.changes.send_modify(|count| *count += 1);
+        changed
+    }
+}
+
+impl State {
+    fn put(&mut self, key: (String, String), mut pod: Value) {
+        self.version += 1;
+        pod["metadata"]["resourceVersion"] = json!(self.version.to_string());
+        let was_there = self.pods.insert(key, pod.clone()).is_some();
+        let kind = if was_there { "MODIFIED" } else { "ADDED" };
+        self.log.push((self.version, kind, pod));
+    }
+}
+
+impl ApiServer {
+    /// Starts a server without pods.
+    pub async fn start() -> anyhow::Result<Self> {
+        let listener = TcpListener::bind("127.0.0.1:0").await?;
+        let address = listener.local_addr()?;
+        let shared = Arc::new(Shared { state: Mutex::default(), changes: watch::Sender::new(0) });
+        let server = tokio::spawn(serve(listener, Arc::clone(&shared)));
+        Ok(Self { shared, address, server })
+    }
+
+    /// Writes a file for `KUBECONFIG` that names this server.
+    pub fn write_config(&self, path: &Path) -> anyhow::Result<()> {
+        let config = json!({
+            "apiVersion": "v1",
+            "kind": "Config",
+            "clusters": [{"name": "test", "cluster": {"server": format!("http://{}", self.address)}}],
+            "users": [{"name": "test", "user": {}}],
+            "contexts": [{"name": "test", "context": {"cluster": "test", "user": "test"}}],
+            "current-context": "test",
+        });
+        Ok(std::fs::write(path, config.to_string())?)
+    }
+
+    /// Creates a pod on a node, or replaces its annotations.
+    pub fn put_pod(&self, node: &str, namespace: &str, name: &str, uid: &str, annotations: &[(&str, &str)]) {
+        let annotations: BTreeMap<&str, &str> = annotations.iter().copied().collect();
+        let pod = json!({
+            "apiVersion": "v1",
+            "kind": "Pod",
+            "metadata": {"name": name, "namespace": namespace, "uid": uid, "annotations": annotations},
+            "spec": {"nodeName": node, "containers": [{"name": "main", "image": "example.org/cuda"}]},
+        });
+        self.shared
+            .change(|state| state.put((namespace.to_owned(), name.to_owned()), pod));
+    }
+
+    /// Deletes a pod.
+    pub fn delete_pod(&self, namespace: &str, name: &str) {
+        self.shared.change(|state| {
+            if let Some(mut pod) = state.pods.remove(&(namespace.to_owned(), name.to_owned())) {
+                state.version += 1;
+                pod["metadata"]["resourceVersion"] = json!(state.version.to_string());
+                state.log.push((state.version, "DELETED", pod));
+            }
+        });
+    }
+
+    /// Ends all watches and forgets the changes, so that clients must list again.
+    pub fn forget_changes(&self) {
+        self.shared.change(|state| {
+            state.log.clear();
+            // The present version is too old as well.
+            state.version += 1;
+            state.oldest = state.version;
+            state.watches += 1;
+        });
+    }
+
+    /// Refuses every request from now on, and ends all watches; or answers again.
+    pub fn set_down(&self, is_down: bool) {
+        self.shared.change(|state| {
+            state.is_down = is_down;
+            state.watches += 1;
+        });
+    }
+
+    /// Events that were created so far.
+    pub fn events(&self) -> Vec<Value> {
+        self.shared.state().events.clone()
+    }
+
+    /// Waits until there are so many events.
+    pub async fn until_events(&self, count: usize) -> anyhow::Result<Vec<Value>> {
+        let mut changes = self.shared.changes.subscribe();
+        let enough = changes.wait_for(|_| self.shared.state().events.len() >= count);
+        let waited = tokio::time::timeout(PATIENCE, enough).await.map(drop);
+        waited.with_context(|| format!("fewer than {count} events: {:?}", self.events()))?;
+        Ok(self.events())
+    }
+}
+
+impl Drop for ApiServer {
+    fn drop(&mut self) {
+        self.server.abort();
+    }
+}
+
+async fn serve(listener: TcpListener, shared: Arc<Shared>) {
+    // They end with this task.
+    let mut connections = tokio::task::JoinSet::new();
+    while let Ok((stream, _)) = listener.accept().await {
+        let shared = Arc::clone(&shared);
+        connections.spawn(async move {
+            let service = service_fn(move |request| {
+                let shared = Arc::clone(&shared);
+                async move { Ok::<_, Infallible>(answer(&shared, request).await) }
+            });
+            // A client may hang up at any time.
+            let _ = hyper::server::conn::http1::Builder::new()
+                .serve_connection(TokioIo::new(stream), service)
+                .await;
+        });
+    }
+}
+
+async fn answer(shared: &Arc<Shared>, request: Request<Incoming>) -> Answer {
+    if shared.state().is_down {
+        return failure(StatusCode::SERVICE_UNAVAILABLE, "the server is down");
+    }
+    let (parts, body) = request.into_parts();
+    let path: Vec<&str> = parts.uri.path().trim_matches('/').split('/').collect();
+    let query = query(parts.uri.query().unwrap_or_default());
+    let accept = parts.headers.get(ACCEPT).and_then(|accept| accept.to_str().ok());
+    let metadata_only = accept.is_some_and(|accept| accept.contains("as=PartialObjectMetadata"));
+    match (&parts.method, &path[..]) {
+        (&Method::GET, ["api", "v1", "pods"]) => {
+            let selector = query.get("fieldSelector").map(String::as_str).unwrap_or_default();
+            let Some(node) = selector.strip_prefix("spec.nodeName=") else {
+                return failure(StatusCode::BAD_REQUEST, "field label not supported");
+            };
+            let of = Selection { node: node.to_owned(), metadata_only };
+            match query.get("watch").map(String::as_str) {
+                Some("true" | "1") => {
+                    let version = query.get("resourceVersion").and_then(|version| version.parse().ok());
+                    watch_pods(shared, of, version.unwrap_or(0))
+                }
+                _ => list_pods(shared, &of),
+            }
+        }
+        (&Method::POST, ["api", "v1", "namespaces", namespace, "events"]) => {
+            let Ok(body) = body.collect().await else {
+                return failure(StatusCode::BAD_REQUEST, "the body has no end");
+            };
+            create_event(shared, namespace, &body.to_bytes())
+        }
+        (method, _) => {
+            failure(StatusCode::NOT_FOUND, &format!("no such call: {method} {}", parts.uri.path()))
+        }
+    }
+}
+
+/// Which pods a client asks for, and in which form.
+#[derive(Clone, Debug)]
+struct Selection {
+    node: String,
+    metadata_only: bool,
+}
+
+impl Selection {
+    fn has(&self, pod: &Value) -> bool {
+        pod["spec"]["nodeName"] == *self.node
+    }
+
+    fn form(&self, pod: &Value) -> Value {
+        match self.metadata_only {
+            true => json!({
+                "apiVersion": "meta.k8s.io/v1",
+                "kind": "PartialObjectMetadata",
+                "metadata": pod["metadata"],
+            }),
+            false => pod.clone(),
+        }
+    }
+}
+
+fn list_pods(shared: &Shared, of: &Selection) -> Answer {
+    let state = shared.state();
+    let (version, kind) = match of.metadata_only {
+        true => ("meta.k8s.io/v1", "PartialObjectMetadataList"),
+        false => ("v1", "PodList"),
+    };
+    let pods = state.pods.values().filter(|pod| of.has(pod));
+    as_json(
+        StatusCode::OK,
+        &json!({
+            "apiVersion": version,
+            "kind": kind,
+            "metadata": {"resourceVersion": state.version.to_string()},
+            "items": pods.map(|pod| of.form(pod)).collect::<Vec<_>>(),
+        }),
+    )
+}
+
+fn watch_pods(shared: &Arc<Shared>, of: Selection, mut version: u64) -> Answer {
+    let (sender, lines) = mpsc::unbounded_channel();
+    let shared = Arc::clone(shared);
+    let watches = shared.state().watches;
+    tokio::spawn(async move {
+        let mut changes = shared.changes.subscribe();
+        loop {
+            // Marked as seen before the state is read, so that no change is missed.
+            changes.borrow_and_update();
+            {
+                let state = shared.state();
+                if state.watches != watches {
+                    return;
+                }
+                if version < state.oldest {
+                    let gone = status(StatusCode::GONE, "too old resource version");
+                    let _ = sender.send(line("ERROR", &gone));
+                    return;
+                }
+                let sent = version;
+                for (at, kind, pod) in state.log.iter().filter(|(at, ..)| *at > sent) {
+                    if of.has(pod) && sender.send(line(kind, &of.form(pod))).is_err() {
+                        return;
+                    }
+                    version = *at;
+                }
+            }
+            tokio::select! {
+                changed = changes.changed() => if changed.is_err() { return },
+                () = sender.closed() => return,
+            }
+        }
+    });
+    let frames = UnboundedReceiverStream::new(lines).map(|line| Ok(Frame::data(line)));
+    Response::builder()
+        .header(CONTENT_TYPE, "application/json")
+        .body(StreamBody::new(frames).boxed())
+        .unwrap_or_default()
+}
+
+fn line(kind: &str, object: &Value) -> Bytes {
+    Bytes::from(json!({"type": kind, "object": object}).to_string() + "\n")
+}
+
+fn create_event(shared: &Shared, namespace: &str, body: &[u8]) -> Answer {
+    let Ok(mut event) = serde_json::from_slice::<Value>(body) else {
+        return failure(StatusCode::BAD_REQUEST, "the body is no JSON");
+    };
+    let about = &event["involvedObject"];
+    let is_named = event["metadata"]["name"].is_string() || event["metadata"]["generateName"].is_string();
+    let is_of_namespace = event["metadata"]["namespace"] == *namespace && about["namespace"] == *namespace;
+    let is_event = event["kind"] == "Event" && event["apiVersion"] == "v1";
+    let is_whole = ["reason", "message"].iter().all(|field| event[field].is_string())
+        && matches!(event["type"].as_str(), Some("Normal" | "Warning"))
+        && about["uid"].is_string();
+    if !(is_named && is_of_namespace && is_event && is_whole) {
+        return failure(StatusCode::UNPROCESSABLE_ENTITY, "the event is invalid");
+    }
+    shared.change(|state| {
+        state.version += 1;
+        event["metadata"]["name"] = json!(format!("event.{}", state.version));
+        event["metadata"]["resourceVersion"] = json!(state.version.to_string());
+        state.events.push(event.clone());
+    });
+    as_json(StatusCode::CREATED, &event)
+}
+
+/// Returns the parameters of a query. Only the escapes of selectors are known.
+fn query(text: &str) -> BTreeMap<String, String> {
+    let pairs = text.split('&').filter_map(|pair| pair.split_once('='));
+    pairs
+        .map(|(key, value)| (key.to_owned(), value.replace("%3D", "=").replace("%2C", ",")))
+        .collect()
+}
+
+fn status(code: StatusCode, message: &str) -> Value {
+    json!({
+        "apiVersion": "v1",
+        "kind": "Status",
+        "metadata": {},
+        "status": "Failure",
+        "message": message,
+        "reason": code.canonical_reason().unwrap_or_default().replace(' ', ""),
+        "code": code.as_u16(),
+    })
+}
+
+fn failure(code: StatusCode, message: &str) -> Answer {
+    as_json(code, &status(code, message))
+}
+
+fn as_json(code: StatusCode, value: &Value) -> Answer {
+    Response::builder()
+        .status(code)
+        .header(CONTENT_TYPE, "application/json")
+        .body(Full::new(Bytes::from(value.to_string())).boxed())
+        .unwrap_or_default()
+}

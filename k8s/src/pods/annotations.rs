@@ -1,0 +1,356 @@
+//! Decision about a pod's annotations: the terms of its session, and the problems of which its owner is told.
+//!
+//! ```text
+//!   annotation is absent           the maximum for memory and compute, weight 100, priority normal
+//!   annotation cannot be read      the value that the pod has, and a problem
+//!   annotation is above the most   the most, and a problem
+//! ```
+
+use std::collections::BTreeMap;
+use std::fmt;
+
+use gpushare_proto::admin::MIN_MEMORY;
+use gpushare_proto::session::{Amount, DEFAULT_WEIGHT, Priority, Quota, Terms};
+use gpushare_proto::{Bytes, Percent, ranges};
+
+use super::maxima::Most;
+
+/// Annotations by which a pod asks for its terms.
+pub(crate) const MEMORY: &str = "gpushare.dev/memory";
+pub(crate) const COMPUTE: &str = "gpushare.dev/compute";
+pub(crate) const WEIGHT: &str = "gpushare.dev/weight";
+pub(crate) const PRIORITY: &str = "gpushare.dev/priority";
+
+/// Values of a pod that the annotations set.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Limits {
+    /// Memory on each card; none for no limit.
+    pub(crate) memory: Option<Amount>,
+    /// Share of each card's time; none for no limit.
+    pub(crate) compute: Option<Percent>,
+    pub(crate) weight: u32,
+    pub(crate) priority: Priority,
+}
+
+impl Limits {
+    /// Returns the limits among the terms of a session.
+    pub(crate) fn of(terms: &Terms) -> Self {
+        let share = |amount| match amount {
+            Amount::Share(share) => Some(share),
+            Amount::Bytes(_) => None,
+        };
+        Self {
+            memory: terms.memory.every,
+            compute: terms.compute.every.and_then(share),
+            weight: terms.weight,
+            priority: terms.priority,
+        }
+    }
+
+    /// Returns the quota of memory.
+    pub(crate) fn memory(&self) -> Quota {
+        Quota { every: self.memory, cards: Vec::new() }
+    }
+
+    /// Returns the quota of card time.
+    pub(crate) fn compute(&self) -> Quota {
+        Quota { every: self.compute.map(Amount::Share), cards: Vec::new() }
+    }
+}
+
+/// Reason why an annotation does not count as it is written.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum Problem {
+    #[error("{key}: {cause}. The pod keeps {kept}")]
+    Unreadable { key: &'static str, cause: String, kept: String },
+    #[error(
+        "{key}: {asked} is above {most}, the most for pods of this namespace. The pod gets {most}; ask the \
+         administrator of the node for more"
+    )]
+    Above { key: &'static str, asked: String, most: String },
+}
+
+impl Problem {
+    /// Returns the annotation with its fault, whatever limit the pod has meanwhile.
+    pub(crate) fn fault(&self) -> String {
+        match self {
+            Self::Unreadable { key, cause, .. } => format!("{key}: {cause}"),
+            Self::Above { .. } => self.to_string(),
+        }
+    }
+
+    fn is_of(&self, annotation: &str) -> bool {
+        let (Self::Unreadable { key, .. } | Self::Above { key, .. }) = self;
+        *key == annotation
+    }
+}
+
+/// Decides the limits of a pod. `had` are those that its session has; `card` is the memory of its smallest
+/// card, if that is known.
+pub(crate) fn judge(
+    annotations: &BTreeMap<String, String>,
+    most: &Most,
+    had: Option<&Limits>,
+    card: Option<Bytes>,
+) -> (Limits, Vec<Problem>) {
+    let usual = Limits {
+        memory: most.memory,
+        compute: most.compute,
+        weight: DEFAULT_WEIGHT.min(most.weight),
+        priority: Priority::Normal.min(most.priority),
+    };
+    let had = had.unwrap_or(&usual);
+    let mut judge = Judge { annotations, problems: Vec::new() };
+    let memory = judge.value(MEMORY, memory, had.memory, usual.memory);
+    let memory = judge.within(MEMORY, memory, most.memory, |asked, most| exceeds(asked, most, card));
+    let compute = judge.value(COMPUTE, compute, had.compute, usual.compute);
+    let compute = judge.within(COMPUTE, compute, most.compute, |asked, most| asked > most);
+    let weight = judge.value(WEIGHT, weight, Some(had.weight), Some(usual.weight));
+    let weight = judge.within(WEIGHT, weight, Some(most.weight), |asked, most| asked > most);
+    let priority = judge.value(PRIORITY, priority, Some(had.priority), Some(usual.priority));
+    let priority = judge.within(PRIORITY, priority, Some(most.priority), |asked, most| asked > most);
+    let limits = Limits {
+        memory,
+        compute,
+        weight: weight.unwrap_or(usual.weight),
+        priority: priority.unwrap_or(usual.priority),
+    };
+    (limits, judge.problems)
+}
+
+/// Annotations under decision.
+struct Judge<'a> {
+    annotations: &'a BTreeMap<String, String>,
+    problems: Vec<Problem>,
+}
+
+impl Judge<'_> {
+    /// Reads an annotation.
+    fn value<T: Copy + fmt::Display>(
+        &mut self,
+        key: &'static str,
+        read: impl Fn(&str) -> Result<T, String>,
+        had: Option<T>,
+        usual: Option<T>,
+    ) -> Option<T> {
+        let Some(text) = self.annotations.get(key) else {
+            return usual;
+        };
+        match read(text.trim()) {
+            Ok(value) => Some(value),
+            Err(cause) => {
+                self.problems.push(Problem::Unreadable { key, cause, kept: words(had) });
+                had
+            }
+        }
+    }
+
+    /// Returns a value, at most the greatest one.
+    fn within<T: Copy + fmt::Display>(
+        &mut self,
+        key: &'static str,
+        value: Option<T>,
+        most: Option<T>,
+        exceeds: impl Fn(T, T) -> bool,
+    ) -> Option<T> {
+        let Some(greatest) = most else {
+            return value;
+        };
+        match value {
+            Some(asked) if exceeds(asked, greatest) => {
+                // The owner of the pod did not ask for a usual value, nor for one that is kept.
+                let is_asked = self.annotations.contains_key(key);
+                if is_asked && !self.problems.iter().any(|problem| problem.is_of(key)) {
+                    let (asked, most) = (asked.to_string(), greatest.to_string());
+                    self.problems.push(Problem::Above { key, asked, most });
+                }
+                most
+            }
+            None => most,
+            within => within,
+        }
+    }
+}
+
+fn words<T: fmt::Display>(value: Option<T>) -> String {
+    value.map_or_else(|| "no limit".to_owned(), |value| value.to_string())
+}
+
+/// Whether an amount of memory is above another one. Without the size of the card, bytes and shares cannot
+/// be compared, and count as above.
+fn exceeds(asked: Amount, most: Amount, card: Option<Bytes>) -> bool {
+    match (asked, most, card) {
+        (Amount::Bytes(asked), Amount::Bytes(most), _) => asked > most,
+        (Amount::Share(asked), Amount::Share(most), _) => asked > most,
+        (asked, most, Some(card)) => asked.of(card) > most.of(card),
+        (_, _, None) => true,
+    }
+}
+
+/// Reads an amount of memory. A size may have Kubernetes' own form, like `8Gi`.
+fn memory(text: &str) -> Result<Amount, String> {
+    if text.ends_with('%') {
+        return share(text).map(Amount::Share);
+    }
+    let full = match text.ends_with('i') {
+        true => format!("{text}B"),
+        false => text.to_owned(),
+    };
+    let no_size = |_| format!("`{text}` is no size; write it like 8GiB or 50%");
+    let bytes: Bytes = full.parse().map_err(no_size)?;
+    match bytes < MIN_MEMORY {
+        true => Err(format!("a program can do nothing with {bytes}; write {MIN_MEMORY} or more")),
+        false => Ok(Amount::Bytes(bytes)),
+    }
+}
+
+fn compute(text: &str) -> Result<Percent, String> {
+    share(text)
+}
+
+fn share(text: &str) -> Result<Percent, String> {
+    let number: f64 = text.strip_suffix('%').unwrap_or(text).trim().parse().unwrap_or(f64::NAN);
+    if number > 100.0 {
+        return Err(format!("`{text}` is above 100%; write at most 100%"));
+    }
+    let share: Result<Percent, _> = text.parse();
+    match share {
+        Ok(share) if share.0 > 0 => Ok(share),
+        Ok(_) => Err(format!("`{text}` is no part of a card; write more than 0%")),
+        Err(_) => Err(format!("`{text}` is no share; write it like 25%")),
+    }
+}
+
+fn weight(text: &str) -> Result<u32, String> {
+    let weight = text
+        .parse()
+        .map_err(|_| format!("`{text}` is no weight; write a number like 100"))?;
+    ranges::WEIGHT.check(weight).map_err(|error| error.to_string())
+}
+
+fn priority(text: &str) -> Result<Priority, String> {
+    text.parse().map_err(|error| format!("{error}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const USUAL: Limits = Limits { memory: None, compute: None, weight: 100, priority: Priority::Normal };
+
+    fn judged(written: &[(&str, &str)], most: &Most, had: Option<&Limits>) -> (Limits, Vec<String>) {
+        let annotations = written
+            .iter()
+            .map(|&(key, value)| (format!("gpushare.dev/{key}"), value.to_owned()));
+        let (limits, problems) = judge(&annotations.collect(), most, had, Some(Bytes::gib(80)));
+        (limits, problems.iter().map(ToString::to_string).collect())
+    }
+
+    fn wide() -> Most {
+        Most { weight: 10_000, priority: Priority::High, ..Most::default() }
+    }
+
+    const fn gib(n: u64) -> Option<Amount> {
+        Some(Amount::Bytes(Bytes::gib(n)))
+    }
+
+    #[test]
+    fn a_share_without_annotation_has_no_memory_cap_and_weight_100() {
+        assert_eq!(judged(&[], &Most::default(), None), (USUAL, vec![]));
+    }
+
+    #[test]
+    fn each_annotation_sets_its_limit() {
+        let all = [("memory", "8Gi"), ("compute", "25%"), ("weight", "400"), ("priority", "high")];
+        let wanted = Limits {
+            memory: gib(8),
+            compute: Some(Percent(2500)),
+            weight: 400,
+            priority: Priority::High,
+        };
+        assert_eq!(judged(&all, &wide(), None), (wanted, vec![]));
+        for (text, memory) in [("8GiB", gib(8)), ("50%", Some(Amount::Share(Percent(5000))))] {
+            assert_eq!(judged(&[("memory", text)], &wide(), None).0.memory, memory);
+        }
+    }
+
+    #[test]
+    fn an_annotation_that_is_no_size_keeps_the_limit_that_the_pod_has() {
+        let had = Limits { memory: gib(4), ..USUAL };
+        let (limits, problems) = judged(&[("memory", "lots")], &wide(), Some(&had));
+        assert_eq!(limits, had);
+        assert_eq!(
+            problems,
+            ["gpushare.dev/memory: `lots` is no size; write it like 8GiB or 50%. The pod keeps 4GiB",]
+        );
+        let (limits, problems) = judged(&[("memory", "1KiB")], &wide(), None);
+        assert_eq!(limits, USUAL);
+        assert!(problems[0].ends_with("write 1MiB or more. The pod keeps no limit"), "{problems:?}");
+    }
+
+    #[test]
+    fn a_limit_above_100_percent_is_refused() {
+        for key in ["memory", "compute"] {
+            let (limits, problems) = judged(&[(key, "150%")], &wide(), None);
+            assert_eq!(limits, USUAL);
+            assert_eq!(
+                problems,
+                [format!(
+                    "gpushare.dev/{key}: `150%` is above 100%; write at most 100%. The pod keeps no limit"
+                )]
+            );
+        }
+    }
+
+    #[test]
+    fn what_is_no_share_weight_or_priority_says_what_would_be_one() {
+        for (key, text, wanted) in [
+            ("compute", "8GiB", "`8GiB` is no share; write it like 25%"),
+            ("compute", "0%", "write more than 0%"),
+            ("weight", "heavy", "`heavy` is no weight; write a number like 100"),
+            ("weight", "0", "10000"),
+            ("priority", "urgent", "write low, normal or high"),
+        ] {
+            let (limits, problems) = judged(&[(key, text)], &wide(), None);
+            assert_eq!(limits, USUAL);
+            assert!(problems.len() == 1 && problems[0].contains(wanted), "{problems:?}");
+        }
+    }
+
+    #[test]
+    fn values_above_the_maxima_become_the_maxima() {
+        let most = Most { memory: gib(8), compute: Some(Percent(5000)), ..Most::default() };
+        let all = [("memory", "40GiB"), ("compute", "75%"), ("weight", "200"), ("priority", "high")];
+        let (limits, problems) = judged(&all, &most, None);
+        let wanted = Limits { memory: gib(8), compute: Some(Percent(5000)), ..USUAL };
+        assert_eq!(limits, wanted);
+        assert_eq!(problems.len(), 4);
+        assert_eq!(
+            problems[2],
+            "gpushare.dev/weight: 200 is above 100, the most for pods of this namespace. The pod gets 100; ask the \
+             administrator of the node for more"
+        );
+        // Without annotations the maxima are silent.
+        assert_eq!(judged(&[], &most, None), (wanted, vec![]));
+        let low = Most { weight: 10, priority: Priority::Low, ..most };
+        let (limits, problems) = judged(&[], &low, None);
+        assert_eq!((limits.weight, limits.priority, problems), (10, Priority::Low, vec![]));
+    }
+
+    #[test]
+    fn a_kept_limit_is_within_the_maxima_too() {
+        let most = Most { memory: gib(2), ..wide() };
+        let had = Limits { memory: gib(4), ..USUAL };
+        let (limits, problems) = judged(&[("memory", "lots")], &most, Some(&had));
+        assert_eq!((limits.memory, problems.len()), (gib(2), 1));
+    }
+
+    #[test]
+    fn a_share_of_memory_is_compared_by_the_size_of_the_card() {
+        let most = Most { memory: gib(8), ..Most::default() };
+        let tenth = Amount::Share(Percent(1000));
+        assert_eq!(judged(&[("memory", "10%")], &most, None).0.memory, Some(tenth));
+        assert_eq!(judged(&[("memory", "11%")], &most, None).0.memory, gib(8));
+        assert!(exceeds(tenth, Amount::Bytes(Bytes::gib(8)), None), "on a card of unknown size");
+    }
+}

@@ -1,0 +1,279 @@
+//! Decision what to change: from the pods of the node and the daemon's sessions to acts on sessions.
+//!
+//! ```text
+//!   pod in the cluster, has a share, no session       create one, named NAMESPACE/POD
+//!   pod in the cluster, session with other limits     change the session
+//!   session of a pod that the cluster no longer has   delete the session
+//! ```
+//!
+//! Sessions of pods are recognised by their binding. So nothing is remembered here: a new agent, or a new
+//! daemon, is brought to the same state.
+
+use std::collections::BTreeMap;
+
+use gpushare_proto::admin::{Change, SessionView};
+use gpushare_proto::lookup::MAX_SESSION_NAME;
+use gpushare_proto::session::{Binding, NewSession, Terms};
+use gpushare_proto::tenant::GpuChoice;
+use gpushare_proto::{Bytes, GpuUuid};
+
+use super::annotations::{Limits, Problem, judge};
+use super::maxima::Maxima;
+
+/// Pod of this node, as the cluster has it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Pod {
+    pub(crate) uid: String,
+    pub(crate) namespace: String,
+    pub(crate) name: String,
+    pub(crate) annotations: BTreeMap<String, String>,
+}
+
+/// Cards of which the kubelet has given shares to a pod, by namespace and name of the pod.
+pub(crate) type Given = BTreeMap<(String, String), Vec<GpuUuid>>;
+
+/// Session of a pod, as the daemon has it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Held {
+    pub(crate) pod: String,
+    /// Number of the session, which no other session has as its name.
+    pub(crate) session: String,
+    pub(crate) name: String,
+    pub(crate) terms: Terms,
+    /// Whether the session has processes.
+    pub(crate) is_busy: bool,
+}
+
+impl Held {
+    /// Returns a session as one of a pod; none if it is not bound to a pod.
+    pub(crate) fn of(session: &SessionView) -> Option<Self> {
+        let Binding::Pod(pod) = &session.state.binding else {
+            return None;
+        };
+        Some(Self {
+            pod: pod.clone(),
+            session: session.session.to_string(),
+            name: session.name.clone(),
+            terms: session.state.terms.clone(),
+            is_busy: !session.clients.is_empty(),
+        })
+    }
+}
+
+/// Act on a session of a pod.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Act {
+    Create {
+        new: Box<NewSession>,
+        pod: String,
+    },
+    Change {
+        session: String,
+        change: Change,
+    },
+    /// The session has neither a pod nor processes any more.
+    Delete {
+        session: String,
+    },
+}
+
+/// Facts from which the acts follow.
+#[derive(Debug)]
+pub(crate) struct Facts<'a> {
+    pub(crate) pods: &'a [Pod],
+    pub(crate) given: &'a Given,
+    pub(crate) held: &'a [Held],
+    /// Names of all other sessions that last.
+    pub(crate) names: &'a [String],
+    /// Memory of the cards.
+    pub(crate) cards: &'a BTreeMap<GpuUuid, Bytes>,
+    pub(crate) maxima: &'a Maxima,
+}
+
+/// Acts, and the problems of pods' annotations.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(crate) struct Plan {
+    pub(crate) acts: Vec<Act>,
+    /// Places of pods among the facts, each with one problem.
+    pub(crate) problems: Vec<(usize, Problem)>,
+}
+
+/// Decides what to change.
+pub(crate) fn plan(facts: &Facts<'_>) -> Plan {
+    let mut plan = Plan::default();
+    let mut names: Vec<String> = facts.held.iter().map(|held| held.name.clone()).collect();
+    names.extend_from_slice(facts.names);
+    for (place, pod) in facts.pods.iter().enumerate() {
+        let cards = facts.given.get(&(pod.namespace.clone(), pod.name.clone()));
+        let held = facts.held.iter().find(|held| held.pod == pod.uid);
+        // The kubelet may forget the shares of a pod that has ended.
+        if held.is_none() && cards.is_none() {
+            continue;
+        }
+        let totals = cards.into_iter().flatten().filter_map(|card| facts.cards.get(card));
+        let had = held.map(|held| Limits::of(&held.terms));
+        let most = facts.maxima.of(&pod.namespace);
+        let (limits, problems) = judge(&pod.annotations, &most, had.as_ref(), totals.min().copied());
+        plan.problems.extend(problems.into_iter().map(|problem| (place, problem)));
+        match (held, had) {
+            (Some(held), Some(had)) => plan.acts.extend(changes(&held.session, &had, &limits)),
+            _ => {
+                let name = name(pod, &names);
+                names.push(name.clone());
+                let new = new_session(pod, name, &limits, cards.map_or(&[][..], Vec::as_slice));
+                plan.acts.push(Act::Create { new: Box::new(new), pod: pod.uid.clone() });
+            }
+        }
+    }
+    let is_gone = |held: &&Held| !facts.pods.iter().any(|pod| pod.uid == held.pod);
+    let gone = facts.held.iter().filter(is_gone).filter(|held| !held.is_busy);
+    plan.acts.extend(gone.map(|held| Act::Delete { session: held.session.clone() }));
+    plan
+}
+
+/// Returns the changes from old to new limits.
+fn changes(session: &str, old: &Limits, new: &Limits) -> Vec<Act> {
+    let mut changes = Vec::new();
+    if old.memory != new.memory {
+        changes.push(Change::Memory(new.memory()));
+    }
+    if old.compute != new.compute {
+        changes.push(Change::Compute(new.compute()));
+    }
+    if old.weight != new.weight {
+        changes.push(Change::Weight(new.weight));
+    }
+    if old.priority != new.priority {
+        changes.push(Change::Priority(new.priority));
+    }
+    let act = |change| Act::Change { session: session.to_owned(), change };
+    changes.into_iter().map(act).collect()
+}
+
+fn new_session(pod: &Pod, name: String, limits: &Limits, cards: &[GpuUuid]) -> NewSession {
+    let labels = [("namespace", &pod.namespace), ("pod", &pod.name)];
+    NewSession {
+        name: Some(name),
+        terms: Terms {
+            memory: limits.memory(),
+            compute: limits.compute(),
+            weight: limits.weight,
+            priority: limits.priority,
+            ttl: None,
+            labels: labels.map(|(key, value)| (key.to_owned(), value.clone())).into(),
+        },
+        oversubscribe: false,
+        // It counts as placed there. A pod with shares of several cards may use all of them.
+        gpu: cards.first().map_or(GpuChoice::Auto, |card| GpuChoice::Uuid(*card)),
+    }
+}
+
+/// Returns the name of a pod's session: `NAMESPACE/POD`. A part of the UID follows if the name is too long, or
+/// belongs to the session of a former pod that has not ended.
+fn name(pod: &Pod, taken: &[String]) -> String {
+    let full = format!("{}/{}", pod.namespace, pod.name);
+    if full.len() <= MAX_SESSION_NAME && !taken.contains(&full) {
+        return full;
+    }
+    let suffix: String = format!("-{}", pod.uid).chars().take(9).collect();
+    let kept: String = full.chars().take(MAX_SESSION_NAME - suffix.len()).collect();
+    kept + &suffix
+}
+
+#[cfg(test)]
+mod tests {
+    use gpushare_proto::session::{Amount, Quota};
+
+    use super::*;
+
+    const CARD: GpuUuid = GpuUuid::gpu([7; 16]);
+
+    fn pod(name: &str, uid: &str, annotations: &[(&str, &str)]) -> Pod {
+        let annotations = annotations
+            .iter()
+            .map(|(key, value)| (format!("gpushare.dev/{key}"), (*value).to_owned()));
+        Pod {
+            uid: uid.to_owned(),
+            namespace: "ml".to_owned(),
+            name: name.to_owned(),
+            annotations: annotations.collect(),
+        }
+    }
+
+    fn given(names: &[&str]) -> Given {
+        let one = |name: &&str| (("ml".to_owned(), (*name).to_owned()), vec![CARD]);
+        names.iter().map(one).collect()
+    }
+
+    fn decided(pods: &[Pod], given: &Given, held: &[Held], names: &[&str]) -> Plan {
+        let names: Vec<String> = names.iter().map(|&name| name.to_owned()).collect();
+        let (cards, maxima) = (BTreeMap::from([(CARD, Bytes::gib(80))]), Maxima::default());
+        plan(&Facts { pods, given, held, names: &names, cards: &cards, maxima: &maxima })
+    }
+
+    /// Sessions as they are after the creations of a plan.
+    fn after(plan: &Plan) -> Vec<Held> {
+        let created = plan.acts.iter().filter_map(|act| match act {
+            Act::Create { new, pod } => Some(Held {
+                pod: pod.clone(),
+                session: format!("s-{pod}"),
+                name: new.name.clone().unwrap(),
+                terms: new.terms.clone(),
+                is_busy: false,
+            }),
+            _ => None,
+        });
+        created.collect()
+    }
+
+    #[test]
+    fn a_pod_with_a_share_gets_a_session_with_its_name_and_card() {
+        let pods = [pod("train", "u1", &[("memory", "8GiB")]), pod("web", "u2", &[])];
+        let plan = decided(&pods, &given(&["train", "gone"]), &[], &[]);
+        let [Act::Create { new, pod }] = &plan.acts[..] else { panic!("{plan:?}") };
+        assert_eq!((pod.as_str(), new.name.as_deref()), ("u1", Some("ml/train")));
+        assert_eq!(new.gpu, GpuChoice::Uuid(CARD));
+        assert_eq!(new.terms.memory, Quota::every(Amount::Bytes(Bytes::gib(8))));
+        assert_eq!(new.terms.labels["namespace"], "ml");
+        assert_eq!(plan.problems, []);
+    }
+
+    #[test]
+    fn a_changed_annotation_changes_the_session_and_nothing_else() {
+        let before = [pod("train", "u1", &[("memory", "8GiB")])];
+        let all = given(&["train"]);
+        let held = after(&decided(&before, &all, &[], &[]));
+        assert_eq!(decided(&before, &all, &held, &[]), Plan::default());
+        let now = [pod("train", "u1", &[("memory", "4GiB"), ("weight", "50"), ("compute", "x")])];
+        let plan = decided(&now, &all, &held, &[]);
+        let change = |change| Act::Change { session: "s-u1".to_owned(), change };
+        let memory = Change::Memory(Quota::every(Amount::Bytes(Bytes::gib(4))));
+        assert_eq!(plan.acts, [change(memory), change(Change::Weight(50))]);
+        assert!(matches!(plan.problems[..], [(0, Problem::Unreadable { .. })]));
+    }
+
+    #[test]
+    fn a_pod_that_ended_keeps_its_session_until_the_cluster_forgets_it() {
+        let pods = [pod("train", "u1", &[])];
+        let held = after(&decided(&pods, &given(&["train"]), &[], &[]));
+        assert_eq!(decided(&pods, &Given::new(), &held, &[]), Plan::default());
+        let busy = Held { is_busy: true, ..held[0].clone() };
+        assert_eq!(decided(&[], &Given::new(), &[busy], &[]), Plan::default());
+        let gone = decided(&[], &Given::new(), &held, &[]);
+        assert_eq!(gone.acts, [Act::Delete { session: "s-u1".to_owned() }]);
+    }
+
+    #[test]
+    fn a_pod_beside_another_session_of_its_name_gets_a_name_of_its_own() {
+        let old = after(&decided(&[pod("db-0", "aaaaaaaa-1", &[])], &given(&["db-0"]), &[], &[]));
+        let new = [pod("db-0", "bbbbbbbb-2", &[])];
+        let plan = decided(&new, &given(&["db-0"]), &old, &[]);
+        assert_eq!(after(&plan)[0].name, "ml/db-0-bbbbbbbb");
+        assert_eq!(plan.acts[1], Act::Delete { session: "s-aaaaaaaa-1".to_owned() });
+        let beside = decided(&new, &given(&["db-0"]), &[], &["ml/db-0"]);
+        assert_eq!(after(&beside)[0].name, "ml/db-0-bbbbbbbb");
+        let long = [pod(&"x".repeat(99), "cccccccc-3", &[])];
+        let name = &after(&decided(&long, &given(&[&"x".repeat(99)]), &[], &[]))[0].name;
+        assert!(name.len() == MAX_SESSION_NAME && name.ends_with("x-cccccccc"), "{name}");
+    }
+}

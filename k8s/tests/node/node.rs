@@ -1,0 +1,81 @@
+//! A simulated node: world, folders of the kubelet and the runtime, and the plugin's process.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use gpushare_k8s::api::v1beta1::{Device, Empty, ListAndWatchResponse};
+use gpushare_kubelet::{Kubelet, Plugin};
+use gpushare_tests::{Artifacts, Part, Process, World};
+use tonic::Streaming;
+
+/// Node with two simulated cards.
+pub(crate) struct Node {
+    pub(crate) world: World,
+}
+
+impl Node {
+    pub(crate) fn new() -> anyhow::Result<Self> {
+        let world = World::with_card_flags(Artifacts::of_tests()?, &["--gpus", "2", "--memory", "256MiB"])?;
+        let node = Self { world };
+        for folder in ["plugins", "cdi"] {
+            fs::create_dir(node.path(folder))?;
+        }
+        for file in ["nvidiactl", "nvidia-uvm", "nvidia0", "nvidia1"] {
+            node.put(&format!("root/dev/{file}"))?;
+        }
+        node.put("root/usr/lib64/libcuda.so.1")?;
+        Ok(node)
+    }
+
+    pub(crate) fn path(&self, relative: &str) -> PathBuf {
+        self.world.folder().join(relative)
+    }
+
+    fn put(&self, relative: &str) -> anyhow::Result<()> {
+        let path = self.path(relative);
+        fs::create_dir_all(path.parent().unwrap_or(Path::new("/")))?;
+        Ok(fs::write(path, "")?)
+    }
+
+    /// Starts the plugin with these flags besides those for the node's folders.
+    pub(crate) fn plugin(&self, flags: &[&str]) -> anyhow::Result<Process> {
+        let mut command = self.world.program(Path::new(env!("CARGO_BIN_EXE_gpushare-k8s")));
+        command.arg("device-plugin").args(flags);
+        command.arg("--plugins-dir").arg(self.path("plugins"));
+        command.arg("--cdi-dir").arg(self.path("cdi"));
+        command.arg("--files").arg(self.path("files"));
+        command.arg("--host-root").arg(self.path("root"));
+        command.arg("--runtime-dir").arg(self.world.runtime_dir().root());
+        command.arg("--library").arg(self.world.path(Part::Library));
+        command.arg("--ctl").arg(self.world.path(Part::Ctl));
+        command.arg("--pod-resources").arg(self.path("pod-resources.sock"));
+        command.arg("--maxima").arg(self.path("pods.toml"));
+        command.env_remove("NODE_NAME").env("KUBECONFIG", self.path("kubeconfig"));
+        Process::start(command, self.world.folder(), "plugin")
+    }
+
+    pub(crate) fn kubelet(&self) -> anyhow::Result<Kubelet> {
+        Kubelet::start(&self.path("plugins"))
+    }
+
+    /// Text with the paths of this run replaced by names.
+    pub(crate) fn without_paths(&self, text: &str) -> String {
+        text.replace(&*self.world.folder().to_string_lossy(), "WORLD")
+            .replace("aarch64-linux-gnu", "x86_64-linux-gnu")
+    }
+}
+
+/// Starts to watch the devices of a plugin. Returns the first list too.
+pub(crate) async fn watch(
+    plugin: &mut Plugin,
+) -> anyhow::Result<(Vec<Device>, Streaming<ListAndWatchResponse>)> {
+    let mut lists = plugin.list_and_watch(Empty {}).await?.into_inner();
+    let first = next(&mut lists).await?;
+    Ok((first, lists))
+}
+
+/// Waits for the next list of devices.
+pub(crate) async fn next(lists: &mut Streaming<ListAndWatchResponse>) -> anyhow::Result<Vec<Device>> {
+    let list = tokio::time::timeout(gpushare_tests::patience::PATIENCE, lists.message()).await??;
+    Ok(list.map(|list| list.devices).unwrap_or_default())
+}

@@ -1,0 +1,90 @@
+//! Processes of pods whose sessions do not exist yet.
+//!
+//! The node's agent makes a session for each pod (`k8s/src/pods`). A container may start before that. With
+//! `pod_sessions` in the configuration such a process waits, whatever token it has, so that it never runs
+//! without its pod's limits:
+//!
+//! ```text
+//!   hello of a pod's process ── its pod has a session ──────────────────▶ joins
+//!                            └─ else waits ── the session is made ──────▶ joins
+//!                                          └─ PATIENCE is over ─────────▶ refused, with the reason
+//! ```
+//!
+//! A process that the daemon knew before keeps its session, and never waits.
+
+use gpushare_proto::tenant::{Failure, FailureCode, Returning, TenantReply};
+use gpushare_proto::{Nanos, Token};
+use gpushare_sys::clock;
+
+use super::unknown_pods::Waiting;
+use super::{ancestry, join, leave};
+use crate::connections::ConnectionId;
+use crate::engine::Engine;
+use crate::identity::PeerProcess;
+use crate::operation::{Operation, failure};
+
+/// Longest wait for the session of a pod. Libraries wait 5 s for the answer to their hello, so the reason
+/// comes before that.
+const PATIENCE: Nanos = Nanos::from_millis(4_500);
+
+/// Joins the process of a hello to its session, or lets it wait for the session of its pod.
+pub(crate) fn join_or_wait(
+    engine: &mut Engine,
+    connection: ConnectionId,
+    peer: &PeerProcess,
+    token: Option<Token>,
+    returning: Option<Returning>,
+) -> Result<(), Failure> {
+    match unknown_pod(engine, peer) {
+        Some(pod) => {
+            Operation::done("process.wait")
+                .peer(peer)
+                .info(format_args!("pid {} waits for the session of its pod {pod}", peer.pid));
+            let until = clock::monotonic() + PATIENCE;
+            engine.unknown_pods.insert(connection, Waiting { pod, until, token, returning });
+            Ok(())
+        }
+        None => join::join(engine, connection, peer, token.as_ref(), returning.as_ref()),
+    }
+}
+
+/// Returns the UID of the pod of a process that must wait; none for one that need not.
+fn unknown_pod(engine: &Engine, peer: &PeerProcess) -> Option<String> {
+    let is_known = |process| ancestry::client_session(engine, process).is_some();
+    if !engine.settings.pod_sessions || engine.bound(peer).is_some() || peer.id.is_some_and(is_known) {
+        return None;
+    }
+    peer.pod()
+}
+
+/// Joins the processes that wait for a pod, whose session exists now.
+pub(crate) fn pod_is_known(engine: &mut Engine, pod: &str) {
+    for connection in engine.unknown_pods.of_pod(pod) {
+        let peer = engine.peers.get(connection).map(|(_, peer)| peer.clone());
+        let Some((waiting, peer)) = engine.unknown_pods.take(connection).zip(peer) else {
+            continue;
+        };
+        let joined =
+            join::join(engine, connection, &peer, waiting.token.as_ref(), waiting.returning.as_ref());
+        if let Err(failure) = joined {
+            leave::refuse(engine, connection, failure, TenantReply::Error);
+        }
+    }
+}
+
+/// Refuses the processes that have waited long enough.
+pub(crate) fn refuse_late(engine: &mut Engine, now: Nanos) {
+    while let Some((connection, waiting)) = engine.unknown_pods.take_late(now) {
+        leave::refuse(engine, connection, unknown(&waiting.pod), TenantReply::Error);
+    }
+}
+
+fn unknown(pod: &str) -> Failure {
+    failure(
+        FailureCode::Unavailable,
+        format!(
+            "the node's agent has made no session for pod {pod}; ask for `gpushare.dev/gpu: 1` in its limits, and \
+             see the log of gpushare-k8s on this node"
+        ),
+    )
+}

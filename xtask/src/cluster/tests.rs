@@ -1,0 +1,246 @@
+//! Tests of the chart that need no other tools: its schema, and the manifests that are committed.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+
+use gpushare_tests::cargo;
+use serde::Deserialize as _;
+use serde_json::Value;
+
+use crate::dist::VERSION;
+
+fn text(path: &str) -> String {
+    fs::read_to_string(cargo::workspace().join(path)).unwrap()
+}
+
+fn yaml(path: &str) -> Vec<Value> {
+    let text = text(path);
+    serde_yaml_ng::Deserializer::from_str(&text)
+        .map(|document| Value::deserialize(document).unwrap())
+        .collect()
+}
+
+fn schema() -> Value {
+    serde_json::from_str(&text("k8s/chart/values.schema.json")).unwrap()
+}
+
+/// Command line of a container of the manifests.
+fn command_of(container: &str) -> Vec<String> {
+    let objects = yaml("k8s/manifests/gpushare.yaml");
+    let pods = objects.iter().find(|object| object["kind"] == "DaemonSet").unwrap();
+    let containers = pods["spec"]["template"]["spec"]["containers"].as_array().unwrap();
+    let found = containers.iter().find(|found| found["name"] == container).unwrap();
+    let words = found["command"].as_array().unwrap();
+    words.iter().map(|word| word.as_str().unwrap().to_owned()).collect()
+}
+
+#[test]
+fn the_chart_has_the_version_of_the_programs() {
+    let chart = &yaml("k8s/chart/Chart.yaml")[0];
+    assert_eq!((chart["version"].as_str(), chart["appVersion"].as_str()), (Some(VERSION), Some(VERSION)));
+}
+
+#[test]
+fn the_programs_know_every_flag_of_the_manifests() {
+    for (container, definition) in
+        [("scheduler", gpushare_scheduler::command()), ("plugin", gpushare_k8s::command())]
+    {
+        let command = command_of(container);
+        assert!(command[0].ends_with(definition.get_name()), "{command:?}");
+        definition.try_get_matches_from(&command).unwrap();
+    }
+}
+
+#[test]
+fn every_value_is_described_and_has_a_default_or_is_an_option_of_the_daemon() {
+    let schema = schema();
+    let defaults = &yaml("k8s/chart/values.yaml")[0];
+    let mut described = 0;
+    described_below("", &schema, &mut described);
+    assert!(described > 80, "only {described} values are described");
+    // Both ways: a default without a description, and a described value without a default.
+    same_keys("", &schema, defaults);
+}
+
+fn described_below(path: &str, schema: &Value, described: &mut usize) {
+    let named = ["properties", "patternProperties"];
+    for (name, value) in named.iter().filter_map(|key| schema[*key].as_object()).flatten() {
+        let path = format!("{path}.{name}");
+        let description = value["description"].as_str().unwrap_or_default();
+        assert!(description.len() > 8 && !description.ends_with('.'), "{path}: `{description}`");
+        *described += 1;
+        described_below(&path, value, described);
+    }
+}
+
+fn same_keys(path: &str, schema: &Value, defaults: &Value) {
+    // A value without keys of its own, or a map whose keys the user chooses.
+    let (Some(known), Some(given)) = (schema["properties"].as_object(), defaults.as_object()) else {
+        return;
+    };
+    if path.starts_with(".plugin.maxima.")
+        || matches!(path, ".scheduler.config" | ".plugin.resources" | ".scheduler.resources")
+    {
+        return;
+    }
+    let known: BTreeMap<_, _> = known.iter().filter(|(name, _)| *name != "global").collect();
+    let names: BTreeSet<_> = known.keys().copied().collect();
+    assert_eq!(names, given.keys().collect::<BTreeSet<_>>(), "keys of `{path}`");
+    for (name, value) in known {
+        same_keys(&format!("{path}.{name}"), value, &given[name]);
+    }
+}
+
+/// Keys of a table of the page about the configuration, by the table's name.
+fn keys_of_the_page() -> BTreeMap<String, BTreeSet<String>> {
+    let page = text("docs/configuration.md");
+    let example = page.split("```toml\n").nth(1).unwrap().split("```").next().unwrap();
+    let table: toml::Table = example.parse().unwrap();
+    let keys = |table: &toml::Table| {
+        let plain = table.iter().filter(|(_, value)| !value.is_table());
+        plain.map(|(name, _)| name.clone()).collect()
+    };
+    let tables = table.iter().filter_map(|(name, value)| Some((name.clone(), value.as_table()?)));
+    let mut found: BTreeMap<String, BTreeSet<String>> = tables
+        .map(|(name, table)| {
+            let inner = table.values().find_map(toml::Value::as_table);
+            (name, keys(inner.unwrap_or(table)))
+        })
+        .collect();
+    found.insert(String::new(), keys(&table));
+    found
+}
+
+#[test]
+fn the_schema_has_the_settings_of_the_daemon() {
+    /// Keys that the chart sets, or that make no sense in a pod.
+    const LEFT_OUT: [&str; 9] = [
+        "idle_exit",
+        "implicit_sessions",
+        "log_file",
+        "metrics",
+        "metrics_names",
+        "pod_sessions",
+        "record",
+        "record_limit",
+        "state_dir",
+    ];
+    let schema = schema();
+    let config = &schema["properties"]["scheduler"]["properties"]["config"];
+    for (table, keys) in keys_of_the_page() {
+        let known = match table.as_str() {
+            "" => config,
+            "gpus" => config["properties"]["gpus"]["patternProperties"]
+                .as_object()
+                .unwrap()
+                .values()
+                .next()
+                .unwrap(),
+            table => &config["properties"][table],
+        };
+        let known = known["properties"].as_object().unwrap();
+        let known = known
+            .iter()
+            .filter(|(_, value)| !is_table(value))
+            .map(|(name, _)| name.as_str());
+        let wanted = keys.iter().map(String::as_str).filter(|key| !LEFT_OUT.contains(key));
+        assert_eq!(known.collect::<BTreeSet<_>>(), wanted.collect::<BTreeSet<_>>(), "table `{table}`");
+    }
+}
+
+fn is_table(schema: &Value) -> bool {
+    schema["type"] == "object"
+}
+
+#[test]
+fn numbers_have_the_ranges_of_the_page() {
+    let page = text("docs/configuration.md");
+    let mut compared = 0;
+    let mut whole = |name: &str, value: &Value| {
+        let Some(least) = value["minimum"].as_u64() else { return };
+        let row = format!("| `{name}` | {least} | {} |", value["maximum"]);
+        assert!(page.contains(&row), "the page has no row {row}");
+        compared += 1;
+    };
+    let schema = schema();
+    let config = &schema["properties"]["scheduler"]["properties"]["config"]["properties"];
+    for (name, value) in config.as_object().unwrap() {
+        whole(name, value);
+        for (key, value) in value["properties"].as_object().into_iter().flatten() {
+            // The page names the keys of these tables with the table.
+            let prefix = if name == "audit" { "audit." } else { "" };
+            whole(&format!("{prefix}{key}"), value);
+        }
+    }
+    assert_eq!(compared, 5);
+}
+
+#[test]
+fn times_sizes_and_shares_have_the_ranges_of_the_page() {
+    let page = text("docs/configuration.md");
+    let schema = schema();
+    let config = &schema["properties"]["scheduler"]["properties"]["config"]["properties"];
+    let tables = config.as_object().unwrap().iter();
+    let mut compared = 0;
+    for (table, value) in tables {
+        for (key, value) in value["properties"].as_object().into_iter().flatten() {
+            let description = value["description"].as_str().unwrap();
+            let Some((least, greatest)) =
+                description.rsplit_once(", ").and_then(|(_, range)| range.split_once(" to "))
+            else {
+                continue;
+            };
+            let greatest = greatest.split(';').next().unwrap();
+            let name = if matches!(table.as_str(), "audit" | "dashboard") {
+                format!("{table}.{key}")
+            } else {
+                key.clone()
+            };
+            let row = |least: &str| page.contains(&format!("| `{name}` | {least} | {greatest} |"));
+            assert!(row(least) || row(&least.replace("us", "µs")), "{name}: {description}");
+            compared += 1;
+        }
+    }
+    assert!(compared > 20, "only {compared} settings have a range");
+}
+
+#[test]
+fn each_profile_of_the_hub_asks_for_one_share_and_a_size_that_is_one() {
+    let values = &yaml("k8s/jupyterhub/values.yaml")[0];
+    let mut sizes = Vec::new();
+    let mut shares = 0;
+    overrides(values, &mut |settings| {
+        for (key, value) in settings.as_object().unwrap() {
+            match key.as_str() {
+                "extra_resource_limits" => {
+                    assert_eq!(*value, serde_json::json!({ gpushare_k8s::RESOURCE: "1" }));
+                    shares += 1;
+                }
+                "extra_annotations" => {
+                    let (name, size) = value.as_object().unwrap().iter().next().unwrap();
+                    assert_eq!(name, "gpushare.dev/memory");
+                    sizes.push(size.as_str().unwrap().parse::<gpushare_proto::Bytes>().unwrap());
+                }
+                key => panic!("KubeSpawner's setting {key} is not looked at"),
+            }
+        }
+    });
+    assert_eq!(shares, 3);
+    assert_eq!(sizes, [8, 16, 4].map(gpushare_proto::Bytes::gib));
+}
+
+/// Calls `look` for the settings of each profile and choice.
+fn overrides(value: &Value, look: &mut impl FnMut(&Value)) {
+    match value {
+        Value::Object(map) => {
+            for (key, value) in map {
+                match key.as_str() {
+                    "kubespawner_override" => look(value),
+                    _ => overrides(value, look),
+                }
+            }
+        }
+        Value::Array(list) => list.iter().for_each(|value| overrides(value, look)),
+        _ => {}
+    }
+}

@@ -1,0 +1,139 @@
+//! Report of a trace of pods under each placement: one model, as a table or as JSON.
+
+use std::fmt;
+
+use anyhow::Context;
+use gpushare_proto::Nanos;
+use gpushare_workload::report::percentile;
+use serde::Serialize;
+
+use super::Cluster;
+use super::placement::Placement;
+use super::pods::Pods;
+use super::run::Outcome;
+
+/// One trace under every placement.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub(crate) struct Report {
+    pub(super) trace: String,
+    pub(super) nodes: u16,
+    pub(super) cards: u32,
+    pub(super) pods: usize,
+    pub(super) shares: u16,
+    pub(super) rows: Vec<Row>,
+}
+
+/// One placement's.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub(super) struct Row {
+    pub(super) placement: Placement,
+    pub(super) done: usize,
+    pub(super) failed: usize,
+    /// Starts that were out of memory.
+    pub(super) out_of_memory: usize,
+    /// From the arrival to the start that succeeded, of pods that are done.
+    pub(super) queue_p50_s: f64,
+    pub(super) queue_p95_s: f64,
+    pub(super) queue_p99_s: f64,
+    /// From the start to the end, by the same alone on a card.
+    pub(super) slowdown_p50: f64,
+    pub(super) slowdown_p95: f64,
+    pub(super) slowdown_p99: f64,
+    /// From the arrival to the end.
+    pub(super) turnaround_mean_s: f64,
+    /// Work of all cards until the last arrival, by their time until then.
+    pub(super) utilisation_percent: f64,
+    /// Time of cards with a pod until then, by the same.
+    pub(super) occupied_percent: f64,
+    pub(super) makespan_s: f64,
+}
+
+fn seconds(time: Nanos) -> f64 {
+    time.0 as f64 / 1e9
+}
+
+/// In thousandths: what is told is what is compared.
+fn rounded(value: f64) -> f64 {
+    (value * 1e3).round() / 1e3
+}
+
+impl Row {
+    pub(super) fn of(placement: Placement, cluster: &Cluster, pods: &Pods, outcome: &Outcome) -> Self {
+        let (mut queues, mut slowdowns, mut turnaround) = (Vec::new(), Vec::new(), 0.0);
+        for (pod, end) in pods.pods.iter().zip(&outcome.ends) {
+            let Some(started) = end.started else { continue };
+            queues.push(seconds(started - pod.arrives));
+            slowdowns.push(seconds(end.ended - started) / seconds(pod.runs));
+            turnaround += seconds(end.ended - pod.arrives);
+        }
+        queues.sort_by(f64::total_cmp);
+        slowdowns.sort_by(f64::total_cmp);
+        let first = pods.pods.first().map_or(Nanos::ZERO, |pod| pod.arrives);
+        let window = pods.pods.last().map_or(Nanos::ZERO, |pod| pod.arrives) - first;
+        let last = outcome.ends.iter().map(|end| end.ended).max().unwrap_or(first);
+        let cards = f64::from(cluster.nodes) * f64::from(cluster.cards);
+        let available = cards * window.0 as f64;
+        let percent = |time: f64| if available > 0.0 { rounded(time / available * 100.0) } else { 0.0 };
+        Self {
+            placement,
+            done: queues.len(),
+            failed: pods.pods.len() - queues.len(),
+            out_of_memory: outcome.out_of_memory,
+            queue_p50_s: rounded(percentile(&queues, 50)),
+            queue_p95_s: rounded(percentile(&queues, 95)),
+            queue_p99_s: rounded(percentile(&queues, 99)),
+            slowdown_p50: rounded(percentile(&slowdowns, 50)),
+            slowdown_p95: rounded(percentile(&slowdowns, 95)),
+            slowdown_p99: rounded(percentile(&slowdowns, 99)),
+            turnaround_mean_s: rounded(turnaround / queues.len().max(1) as f64),
+            utilisation_percent: percent(outcome.done_in_window),
+            occupied_percent: percent(outcome.occupied.0 as f64),
+            makespan_s: rounded(seconds(last - first)),
+        }
+    }
+}
+
+impl Report {
+    pub(super) fn row(&self, placement: Placement) -> anyhow::Result<&Row> {
+        let row = self.rows.iter().find(|row| row.placement == placement);
+        row.with_context(|| format!("no row of {placement:?}"))
+    }
+}
+
+/// A line of the table: what it is, and each placement's.
+type Line = (&'static str, fn(&Row) -> String);
+
+const LINES: [Line; 13] = [
+    ("pods that were done", |row| row.done.to_string()),
+    ("failed pods", |row| row.failed.to_string()),
+    ("starts out of memory", |row| row.out_of_memory.to_string()),
+    ("time in the queue, p50, s", |row| format!("{:.0}", row.queue_p50_s)),
+    ("    p95", |row| format!("{:.0}", row.queue_p95_s)),
+    ("    p99", |row| format!("{:.0}", row.queue_p99_s)),
+    ("slowdown, p50", |row| format!("{:.2}", row.slowdown_p50)),
+    ("    p95", |row| format!("{:.2}", row.slowdown_p95)),
+    ("    p99", |row| format!("{:.2}", row.slowdown_p99)),
+    ("turnaround, mean, s", |row| format!("{:.0}", row.turnaround_mean_s)),
+    ("utilisation, %", |row| format!("{:.1}", row.utilisation_percent)),
+    ("cards with a pod, %", |row| format!("{:.1}", row.occupied_percent)),
+    ("makespan, s", |row| format!("{:.0}", row.makespan_s)),
+];
+
+impl fmt::Display for Report {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { trace, nodes, cards, pods, shares, rows } = self;
+        writeln!(f, "{trace}: {pods} pods, {nodes} nodes, {cards} cards, {shares} shares of each card")?;
+        for nth in 0..2 {
+            write!(f, "{:<28}", "")?;
+            rows.iter().try_for_each(|row| write!(f, "{:>10}", row.placement.head()[nth]))?;
+            if nth == 0 {
+                writeln!(f)?;
+            }
+        }
+        for (what, figure) in LINES {
+            write!(f, "\n{what:<28}")?;
+            rows.iter().try_for_each(|row| write!(f, "{:>10}", figure(row)))?;
+        }
+        Ok(())
+    }
+}
