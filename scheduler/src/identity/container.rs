@@ -12,6 +12,8 @@
 //! one container could appear as many. For the same reason a group in a user's own slice is no container,
 //! whatever its name: it belongs to that user.
 
+use super::pod::pod_of;
+
 /// Names of control groups in which each child group is a container or holds containers.
 const FOLDERS: [&str; 4] = ["docker", "lxc", "garden", "libpod_parent"];
 /// Parts of names that mark the control group of a container.
@@ -22,32 +24,44 @@ const SLICE: &str = ".slice";
 const PODS: &str = "kubepods";
 /// Suffix of control groups of services, which make their inner groups themselves.
 const SERVICE: &str = ".service";
-/// Beginning of the path of the slice in which systemd keeps the groups of one user.
-const USERS: &str = "/user.slice/user-";
+/// Slice in which systemd keeps a slice for each user.
+const USERS: &str = "user.slice";
+/// Prefix of the slice of one user, in which that user names the groups.
+const USER: &str = "user-";
 
 /// Returns the control group of the container to which `group` belongs.
 pub(super) fn container(group: &str) -> Option<&str> {
-    match beside(group) {
-        None if owner(group).is_some() => None,
-        None => named(group),
+    if let Some(pod) = pod_of(group) {
+        return Some(pod.container);
+    }
+    match (beside(group), owner(group)) {
+        (None, Some(_)) => None,
+        (None, None) => named(group),
+        // The user chooses the names that follow.
+        (Some(_), Some((_, slice))) => Some(slice),
         // A slice is no container.
-        Some(slice) if slice.ends_with(SLICE) => named(group).or(Some(slice)),
+        (Some(slice), None) if slice.ends_with(SLICE) => named(group).or(Some(slice)),
         // The container may choose the names that follow.
-        container => container,
+        (container, None) => container,
     }
 }
 
 /// Returns the user who made the container to which one of `groups` belongs.
 pub(super) fn made_by<'a>(groups: impl IntoIterator<Item = &'a str>) -> Option<u32> {
-    groups
-        .into_iter()
-        .find_map(|group| owner(group).filter(|_| named(group).is_some()))
+    groups.into_iter().find_map(|group| {
+        let (user, _) = owner(group)?;
+        named(group).is_some().then_some(user)
+    })
 }
 
-/// Returns the user in whose own slice a control group is. The user names the groups below.
-fn owner(group: &str) -> Option<u32> {
-    let slice = group.strip_prefix(USERS)?.split('/').next()?;
-    slice.strip_suffix(SLICE)?.parse().ok()
+/// Returns the user in whose own slice a control group is, with the path of that slice. The user names the
+/// groups below.
+fn owner(group: &str) -> Option<(u32, &str)> {
+    let mut names = parts(group).skip(1).skip_while(|(name, _)| *name == "..");
+    names.next().filter(|(name, _)| *name == USERS)?;
+    let (slice, end) = names.next()?;
+    let user = slice.strip_prefix(USER)?.strip_suffix(SLICE)?.parse().ok()?;
+    Some((user, &group[..end]))
 }
 
 /// Returns the outermost control group that does not hold this daemon. The daemon must see the path relative
@@ -84,16 +98,11 @@ fn named(group: &str) -> Option<&str> {
 
 /// Returns the pod to which a container's control group belongs, or that group if it is in no pod.
 pub(super) fn pod(container: &str) -> &str {
+    if let Some(pod) = pod_of(container) {
+        return pod.path;
+    }
     let mut parts = parts(container).skip_while(|(part, _)| !part.starts_with(PODS));
     parts.find(is_pod).map_or(container, |(_, end)| &container[..end])
-}
-
-/// Returns the UID of the pod to which a control group belongs. systemd's form of the name has `_` for `-`.
-pub(super) fn pod_uid(group: &str) -> Option<String> {
-    let name = pod(container(group)?).rsplit('/').next()?;
-    let name = name.strip_suffix(SLICE).unwrap_or(name);
-    let uid = name.strip_prefix("pod").or_else(|| Some(name.rsplit_once("-pod")?.1))?;
-    (!uid.is_empty()).then(|| uid.replace('_', "-"))
 }
 
 /// Whether a part of a path is the name of a pod.
@@ -101,14 +110,18 @@ fn is_pod(&(part, _): &(&str, usize)) -> bool {
     part.starts_with("pod") || part.contains("-pod")
 }
 
-/// Returns the service that made a container's control group, or that group if its path names no service.
+/// Returns the service that made a container's control group, or that group if its path names no service. The
+/// kubelet has pods made, whatever service makes them.
 pub(super) fn maker(container: &str) -> &str {
+    if pod_of(container).is_some() {
+        return container;
+    }
     let service = parts(container).find(|(part, _)| part.ends_with(SERVICE));
     service.map_or(container, |(_, end)| &container[..end])
 }
 
 /// Returns the parts of a path, each with the offset of its end.
-fn parts(path: &str) -> impl Iterator<Item = (&str, usize)> {
+pub(super) fn parts(path: &str) -> impl Iterator<Item = (&str, usize)> {
     path.split('/').scan(0, |start, part| {
         let end = *start + part.len();
         *start = end + 1;
@@ -150,32 +163,6 @@ mod tests {
     }
 
     #[test]
-    fn the_uid_of_a_pod_is_in_the_name_of_its_control_group() {
-        let uid = "6f1c2a4e-0b9d-4c1f-9a53-2d1d4b7f0c11";
-        let slice = format!("kubepods-burstable-pod{}.slice", uid.replace('-', "_"));
-        for group in [
-            format!("/kubepods/burstable/pod{uid}/1f2e"),
-            format!("/kubepods/pod{uid}/1f2e/init"),
-            format!("/kubepods/pod{uid}"),
-            format!("/kubepods.slice/kubepods-burstable.slice/{slice}/cri-containerd-2.scope"),
-            format!("/kubepods/pod{uid}/1f2e/kubepods/podanother/3"),
-            format!("/../../pod{uid}/1f2e"),
-            format!("/../../{slice}/crio-2.scope"),
-        ] {
-            assert_eq!(pod_uid(&group).as_deref(), Some(uid), "{group}");
-        }
-        for group in [
-            "/",
-            "/docker/1f2e",
-            "/docker/1f2e/kubepods/pod1/2",
-            "/kubepods/besteffort",
-            "/user.slice/user-7.slice/kubepods/pod1/2",
-        ] {
-            assert_eq!(pod_uid(group), None, "{group}");
-        }
-    }
-
-    #[test]
     fn a_container_in_a_users_slice_is_made_by_that_user() {
         let by = |group| made_by([group]);
         assert_eq!(by("/user.slice/user-1000.slice/user@1000.service/app.slice/docker-x.scope"), Some(1000));
@@ -207,7 +194,9 @@ mod tests {
             ("/../9c3b/docker/x", "/../9c3b"),
             ("/../9c3b/init/x", "/../9c3b"),
             ("/../../podb/2/init", "/../../podb"),
-            ("/../../../user.slice/user-0.slice/session-1.scope", "/../../../user.slice"),
+            ("/../../../user.slice/user-0.slice/session-1.scope", "/../../../user.slice/user-0.slice"),
+            ("/../../../user.slice/user-7.slice/user@7.service/docker/x", "/../../../user.slice/user-7.slice"),
+            ("/../../../user.slice/x", "/../../../user.slice"),
             ("/../..", "/../.."),
             ("/../../docker-2.scope/init", "/../../docker-2.scope"),
             ("/../../kubepods-podb.slice/crio-2.scope/x-pod/y", "/../../kubepods-podb.slice/crio-2.scope"),

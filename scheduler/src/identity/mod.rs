@@ -6,6 +6,7 @@
 
 mod container;
 mod lineage;
+mod pod;
 mod principal;
 mod user_groups;
 mod watch;
@@ -18,8 +19,9 @@ use gpushare_sys::user_namespace::{self, Namespace};
 use gpushare_sys::{peer, process};
 use serde::{Deserialize, Serialize};
 
-use container::{container, made_by, pod_uid};
+use container::{container, made_by};
 pub(crate) use lineage::{Genealogist, KnownLineage};
+pub(crate) use pod::is_pod_uid;
 pub(crate) use principal::{Principal, User};
 pub(crate) use user_groups::UserGroups;
 pub(crate) use watch::{Watch, death};
@@ -149,7 +151,7 @@ impl PeerProcess {
 
     /// Returns the UID of the Kubernetes pod that the process is in.
     pub(crate) fn pod(&self) -> Option<String> {
-        self.groups.iter().find_map(|group| pod_uid(group))
+        self.groups.iter().find_map(|group| Some(pod::pod_of(group)?.uid))
     }
 
     /// Returns the control group of the container that the process is in, else the name of the user namespace

@@ -10,6 +10,7 @@ use gpushare_proto::{Bytes, GpuId, GpuUuid, Nanos, Percent, SessionId};
 
 use crate::cards::Cards;
 use crate::engine::Engine;
+use crate::identity::is_pod_uid;
 use crate::operation::{bad_request, failure, plain};
 use crate::sessions::Sessions;
 use crate::sessions::terms::names_card;
@@ -80,12 +81,6 @@ pub(super) fn check_binding(sessions: &Sessions, binding: &Binding) -> Result<()
         ))),
         None => Ok(()),
     }
-}
-
-/// Whether a text may be the UID of a pod: lower-case letters and digits in groups.
-fn is_pod_uid(uid: &str) -> bool {
-    let is_part = |byte: u8| byte.is_ascii_digit() || byte.is_ascii_lowercase() || byte == b'-';
-    (1..=64).contains(&uid.len()) && uid.bytes().all(is_part)
 }
 
 pub(super) fn check_new(new: &NewSession) -> Result<(), Failure> {
