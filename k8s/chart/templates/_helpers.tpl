@@ -98,6 +98,7 @@ metrics_names = {{ .Values.metrics.names }}
 
 {{/* Rules that hold between values, which the schema cannot say. */}}
 {{- define "gpushare.check" -}}
+{{- include "gpushare.ranges" . }}
 {{- if and (eq .Values.cards.access "runtime") (not .Values.cards.runtimeClass) }}
 {{- fail "cards.runtimeClass is empty, but cards.access is `runtime`; name the runtime class of NVIDIA's runtime, or set cards.access to `host`" }}
 {{- end }}

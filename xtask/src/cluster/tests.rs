@@ -152,27 +152,75 @@ fn is_table(schema: &Value) -> bool {
     schema["type"] == "object"
 }
 
+fn ranges() -> BTreeMap<String, Value> {
+    serde_yaml_ng::from_str(&text("k8s/chart/files/ranges.yaml")).unwrap()
+}
+
+#[test]
+fn every_number_and_share_has_a_range_that_its_description_names() {
+    let mut found = BTreeMap::new();
+    numbers_below("", &schema(), &mut found);
+    let ranges = ranges();
+    assert_eq!(found.keys().collect::<Vec<_>>(), ranges.keys().collect::<Vec<_>>());
+    for (path, range) in ranges {
+        for (form, unit) in [("number", ""), ("percent", "%")] {
+            if let Some(ends) = range[form].as_array() {
+                let words = format!("{}{unit} to {}{unit}", ends[0], ends[1]);
+                assert!(found[&path].contains(&words), "{path}: {words}, and `{}`", found[&path]);
+            }
+        }
+    }
+}
+
+/// Collects the paths and descriptions of numbers and shares, with `*` for names that the user chooses.
+fn numbers_below(path: &str, schema: &Value, found: &mut BTreeMap<String, String>) {
+    let forms = schema["oneOf"].as_array().into_iter().flatten().chain([schema]);
+    let is_number = |form: &Value| form["type"] == "integer" || form["$ref"] == "#/definitions/share";
+    if forms.into_iter().any(is_number) {
+        found.insert(path.trim_start_matches('.').to_owned(), schema["description"].to_string());
+    }
+    for (key, is_chosen) in [("properties", false), ("patternProperties", true)] {
+        for (name, value) in schema[key].as_object().into_iter().flatten() {
+            let name = if is_chosen { "*" } else { name };
+            numbers_below(&format!("{path}.{name}"), value, found);
+        }
+    }
+}
+
 #[test]
 fn numbers_have_the_ranges_of_the_page() {
     let page = text("docs/configuration.md");
     let mut compared = 0;
-    let mut whole = |name: &str, value: &Value| {
-        let Some(least) = value["minimum"].as_u64() else { return };
-        let row = format!("| `{name}` | {least} | {} |", value["maximum"]);
+    for (path, range) in ranges() {
+        let (Some(setting), Some(ends)) = (path.strip_prefix("scheduler.config."), range["number"].as_array())
+        else {
+            continue;
+        };
+        // The page names the keys of this table with the table.
+        let name = match setting.strip_prefix("audit.") {
+            Some(_) => setting,
+            None => setting.rsplit('.').next().unwrap(),
+        };
+        let row = format!("| `{name}` | {} | {} |", ends[0], ends[1]);
         assert!(page.contains(&row), "the page has no row {row}");
         compared += 1;
-    };
-    let schema = schema();
-    let config = &schema["properties"]["scheduler"]["properties"]["config"]["properties"];
-    for (name, value) in config.as_object().unwrap() {
-        whole(name, value);
-        for (key, value) in value["properties"].as_object().into_iter().flatten() {
-            // The page names the keys of these tables with the table.
-            let prefix = if name == "audit" { "audit." } else { "" };
-            whole(&format!("{prefix}{key}"), value);
-        }
     }
     assert_eq!(compared, 5);
+}
+
+#[test]
+fn the_account_may_do_what_the_plugin_does_and_nothing_else() {
+    let objects = yaml("k8s/manifests/gpushare.yaml");
+    let roles: Vec<_> = objects.iter().filter(|object| object["kind"] == "ClusterRole").collect();
+    let rules: Vec<Value> = roles.iter().flat_map(|role| role["rules"].as_array().unwrap().clone()).collect();
+    // The calls of k8s/src/pods/cluster.rs; the API server of the tests (k8s/kubelet) knows no others.
+    assert_eq!(
+        rules,
+        [
+            serde_json::json!({"apiGroups": [""], "resources": ["pods"], "verbs": ["list", "watch"]}),
+            serde_json::json!({"apiGroups": [""], "resources": ["events"], "verbs": ["create"]}),
+        ]
+    );
 }
 
 #[test]
