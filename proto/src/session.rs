@@ -257,8 +257,11 @@ impl Terms {
 }
 
 /// Rule that decides which processes belong to a session.
+///
+/// Older programs know three of the rules and read the fourth one, too, in every answer that names it. So a pod
+/// is written as a control group of the name `pod:UID`. The path of a control group begins with `/`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
+#[serde(from = "WrittenBinding", into = "WrittenBinding")]
 pub enum Binding {
     /// The processes that have the session's token.
     #[default]
@@ -270,6 +273,42 @@ pub enum Binding {
     Cgroup(String),
     /// All processes of the Kubernetes pod with this UID, whatever token they have.
     Pod(String),
+}
+
+/// Binding as it is on the wire, in the registry and in JSON.
+#[derive(Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+enum WrittenBinding {
+    Token,
+    Uid(u32),
+    Cgroup(String),
+}
+
+/// Beginning of the name by which a pod is written as a control group.
+const POD: &str = "pod:";
+
+impl From<Binding> for WrittenBinding {
+    fn from(binding: Binding) -> Self {
+        match binding {
+            Binding::Token => Self::Token,
+            Binding::Uid(uid) => Self::Uid(uid),
+            Binding::Cgroup(path) => Self::Cgroup(path),
+            Binding::Pod(uid) => Self::Cgroup(format!("{POD}{uid}")),
+        }
+    }
+}
+
+impl From<WrittenBinding> for Binding {
+    fn from(written: WrittenBinding) -> Self {
+        match written {
+            WrittenBinding::Token => Self::Token,
+            WrittenBinding::Uid(uid) => Self::Uid(uid),
+            WrittenBinding::Cgroup(name) => match name.strip_prefix(POD) {
+                Some(uid) => Self::Pod(uid.to_owned()),
+                None => Self::Cgroup(name),
+            },
+        }
+    }
 }
 
 impl fmt::Display for Binding {
@@ -376,6 +415,31 @@ mod tests {
         assert!(read(r#"{"0": 1.5GiB}"#).contains("not a JSON object"));
         assert!(read(r#"{"0": true}"#).contains("neither a number nor a text"));
         assert!(read("{}").contains("names no card"));
+    }
+
+    #[test]
+    fn older_programs_read_the_binding_to_a_pod() {
+        #[derive(Debug, PartialEq, Eq, Deserialize)]
+        enum Older {
+            Token,
+            Uid(u32),
+            Cgroup(String),
+        }
+        let pod = Binding::Pod("6f1c2a4e".to_owned());
+        let older = Older::Cgroup("pod:6f1c2a4e".to_owned());
+        let config = bincode::config::standard();
+        let bytes = bincode::serde::encode_to_vec(&pod, config).unwrap();
+        let (read, length): (Older, usize) = bincode::serde::decode_from_slice(&bytes, config).unwrap();
+        assert_eq!((read, length), (older, bytes.len()));
+        let json = serde_json::to_string(&pod).unwrap();
+        assert_eq!(json, r#"{"cgroup":"pod:6f1c2a4e"}"#);
+        assert_eq!(serde_json::from_str::<Binding>(&json).unwrap(), pod);
+        for (other, text) in
+            [(Binding::Token, r#""token""#), (Binding::Cgroup("/a".to_owned()), r#"{"cgroup":"/a"}"#)]
+        {
+            assert_eq!(serde_json::to_string(&other).unwrap(), text);
+            assert_eq!(serde_json::from_str::<Binding>(text).unwrap(), other);
+        }
     }
 
     #[test]

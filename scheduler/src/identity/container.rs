@@ -195,7 +195,10 @@ mod tests {
             ("/../9c3b/init/x", "/../9c3b"),
             ("/../../podb/2/init", "/../../podb"),
             ("/../../../user.slice/user-0.slice/session-1.scope", "/../../../user.slice/user-0.slice"),
-            ("/../../../user.slice/user-7.slice/user@7.service/docker/x", "/../../../user.slice/user-7.slice"),
+            (
+                "/../../../user.slice/user-7.slice/user@7.service/docker/x",
+                "/../../../user.slice/user-7.slice",
+            ),
             ("/../../../user.slice/x", "/../../../user.slice"),
             ("/../..", "/../.."),
             ("/../../docker-2.scope/init", "/../../docker-2.scope"),

@@ -146,11 +146,7 @@ fn in_slices<'a>(group: &'a str, names: &[(&'a str, usize)], above: usize) -> Op
 
 /// Finds a pod in the name that a runtime without systemd's driver gives to a container of the systemd driver:
 /// `SLICE:RUNTIME:CONTAINER`, below the runtime's own service or the root.
-fn in_scope_name<'a>(
-    group: &'a str,
-    names: &[(&'a str, usize)],
-    is_seen_from_root: bool,
-) -> Option<Pod<'a>> {
+fn in_scope_name<'a>(group: &'a str, names: &[(&'a str, usize)], is_seen_from_root: bool) -> Option<Pod<'a>> {
     let is_of_runtime = is_seen_from_root
         && names.first().is_some_and(|(name, _)| *name == "system.slice")
         && names.get(1).is_some_and(|(name, _)| RUNTIMES.contains(name));
@@ -180,7 +176,10 @@ fn in_folders<'a>(group: &'a str, names: &[(&'a str, usize)], is_seen_from_root:
 
 /// Returns the path of the container that follows a pod's place among the names, or of the pod.
 fn container<'a>(group: &'a str, names: &[(&'a str, usize)], pod: usize) -> &'a str {
-    let end = names.get(pod + 1).or_else(|| names.get(pod)).map_or(group.len(), |&(_, end)| end);
+    let end = names
+        .get(pod + 1)
+        .or_else(|| names.get(pod))
+        .map_or(group.len(), |&(_, end)| end);
     &group[..end]
 }
 
@@ -190,7 +189,9 @@ fn uid_of_slice(slice: &str) -> Option<String> {
     let uid = pod.strip_prefix("pod")?.replace('_', "-");
     let class = CLASSES.iter().find_map(|class| above.strip_suffix(class)?.strip_suffix('-'));
     let holder = class.unwrap_or(above);
-    let is_kubelets = holder.strip_suffix(PODS).is_some_and(|root| root.is_empty() || root.ends_with('-'));
+    let is_kubelets = holder
+        .strip_suffix(PODS)
+        .is_some_and(|root| root.is_empty() || root.ends_with('-'));
     (is_kubelets && is_pod_uid(&uid)).then_some(uid)
 }
 
@@ -210,7 +211,9 @@ mod tests {
 
     /// Replaces `UID`, and `UNIT` by the UID as systemd's driver writes it.
     fn filled(text: &str) -> String {
-        text.replace("UID", UID).replace("UNIT", &UID.replace('-', "_")).replace("STATIC", STATIC)
+        text.replace("UID", UID)
+            .replace("UNIT", &UID.replace('-', "_"))
+            .replace("STATIC", STATIC)
     }
 
     #[test]
@@ -303,7 +306,9 @@ mod tests {
 
     #[test]
     fn static_pods_have_the_hash_of_their_file_as_uid() {
-        for group in ["/kubepods/burstable/podSTATIC/1", "/kubepods.slice/kubepods-podSTATIC.slice/crio-1.scope"] {
+        for group in
+            ["/kubepods/burstable/podSTATIC/1", "/kubepods.slice/kubepods-podSTATIC.slice/crio-1.scope"]
+        {
             assert_eq!(seen(&["/"], &filled(group)).unwrap().0, STATIC);
         }
     }
@@ -320,7 +325,10 @@ mod tests {
             ("/init.scope", "/system.slice/containerd.service/a/kubepods-podUNIT.slice:cri-containerd:2"),
             ("/init.scope", "/containerd.service/kubepods-podUNIT.slice:cri-containerd:2"),
             ("/init.scope", "/system.slice/run-1.scope/kubepods/podUID"),
-            ("/init.scope", "/user.slice/user-7.slice/user@7.service/kubepods.slice/kubepods-podUNIT.slice/2"),
+            (
+                "/init.scope",
+                "/user.slice/user-7.slice/user@7.service/kubepods.slice/kubepods-podUNIT.slice/2",
+            ),
             ("/init.scope", "/user.slice/user-7.slice/user@7.service/app.slice/kubepods/podUID/2"),
             ("/init.scope", "/user.slice/user-7.slice/kubepods/podUID/2"),
             ("/", "/user/ana/0/kubepods/podUID/2"),
@@ -330,7 +338,10 @@ mod tests {
             // The same, seen by a daemon in a pod.
             (own, "/../../../../system.slice/train.service/kubepods/podUID/2"),
             (own, "/../../../../system.slice/train.service/kubepods-podUNIT.slice:cri-containerd:2"),
-            (own, "/../../../../user.slice/user-7.slice/user@7.service/kubepods.slice/kubepods-podUNIT.slice/2"),
+            (
+                own,
+                "/../../../../user.slice/user-7.slice/user@7.service/kubepods.slice/kubepods-podUNIT.slice/2",
+            ),
             (own, "/../../../../podUID/2"),
             (own, "/../../../../besteffort/podUID/2"),
             (own, "/../../../../kubepods-podUNIT.slice/2"),
