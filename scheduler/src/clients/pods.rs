@@ -5,13 +5,14 @@
 //! without its pod's limits:
 //!
 //! ```text
-//!   hello of a pod's process ── its pod has a session ──────────────────▶ joins
-//!                            └─ else waits ── the session is made ──────▶ joins
+//!   hello of a pod's process ── it has a session ───────────────────────▶ joins
+//!                            └─ else waits ── a session is made for it ─▶ joins
 //!                                          └─ PATIENCE is over ─────────▶ refused, with the reason
 //! ```
 //!
 //! A process that the daemon knew before keeps its session, and never waits.
 
+use gpushare_proto::session::Binding;
 use gpushare_proto::tenant::{Failure, FailureCode, Returning, TenantReply};
 use gpushare_proto::{Nanos, Token};
 use gpushare_sys::clock;
@@ -57,11 +58,23 @@ fn unknown_pod(engine: &Engine, peer: &PeerProcess) -> Option<String> {
     peer.pod()
 }
 
-/// Joins the processes that wait for a pod, whose session exists now.
-pub(crate) fn pod_is_known(engine: &mut Engine, pod: &str) {
-    for connection in engine.unknown_pods.of_pod(pod) {
-        let peer = engine.peers.get(connection).map(|(_, peer)| peer.clone());
-        let Some((waiting, peer)) = engine.unknown_pods.take(connection).zip(peer) else {
+/// Looks again at the processes that wait, after new settings or for the binding of a new session, and joins
+/// those that need not wait any more.
+pub(crate) fn look_again(engine: &mut Engine, new: Option<&Binding>) {
+    let waiting = match new {
+        Some(Binding::Token) => return,
+        Some(Binding::Pod(pod)) => engine.unknown_pods.of_pod(pod),
+        // The control group or the user of any of them.
+        Some(Binding::Cgroup(_) | Binding::Uid(_)) | None => engine.unknown_pods.all(),
+    };
+    for connection in waiting {
+        let Some(peer) = engine.peers.get(connection).map(|(_, peer)| peer.clone()) else {
+            continue;
+        };
+        if unknown_pod(engine, &peer).is_some() {
+            continue;
+        }
+        let Some(waiting) = engine.unknown_pods.take(connection) else {
             continue;
         };
         let joined =

@@ -44,6 +44,11 @@ impl UnknownPods {
         of_pod.map(|(&connection, _)| connection).collect()
     }
 
+    /// Returns all connections that wait.
+    pub(super) fn all(&self) -> Vec<ConnectionId> {
+        self.waiting.keys().copied().collect()
+    }
+
     /// Removes a connection whose wait is over. Returns its hello.
     pub(super) fn take_late(&mut self, now: Nanos) -> Option<(ConnectionId, Waiting)> {
         let &(_, connection) = self.ends.first().filter(|(until, _)| *until <= now)?;
@@ -68,10 +73,8 @@ mod tests {
             let waiting = Waiting { pod: pod.to_owned(), until: Nanos(until), token: None, returning: None };
             unknown.insert(connection(n), waiting);
         }
-        assert_eq!(
-            (unknown.due(), unknown.of_pod("a")),
-            (Some(Nanos(10)), vec![connection(1), connection(3)])
-        );
+        assert_eq!((unknown.due(), unknown.all()), (Some(Nanos(10)), [1, 2, 3, 4].map(connection).to_vec()));
+        assert_eq!(unknown.of_pod("a"), [1, 3].map(connection));
         assert!(unknown.take_late(Nanos(9)).is_none());
         assert!(unknown.take(connection(2)).is_some() && unknown.take(connection(2)).is_none());
         let late = |unknown: &mut UnknownPods| unknown.take_late(Nanos(25)).map(|(connection, _)| connection);

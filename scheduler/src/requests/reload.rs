@@ -8,6 +8,7 @@ use gpushare_proto::admin::{AdminReply, ConfigChange, Setting};
 use gpushare_proto::tenant::{Failure, FailureCode};
 use tracing::{info, warn};
 
+use crate::clients::pods;
 use crate::config::{ConfigError, Settings};
 use crate::engine::Engine;
 use crate::exit::is_denied;
@@ -32,6 +33,7 @@ pub(crate) fn configured(
         Ok(changes) => {
             log(changes);
             engine.audit.reloaded(peer, changes);
+            pods::look_again(engine, None);
         }
         Err(Failure { message, .. }) => {
             warn!("the configuration was read again, and {message}");

@@ -103,10 +103,7 @@ fn create(
         Binding::Token => Some(new_token()?),
         Binding::Uid(_) | Binding::Cgroup(_) | Binding::Pod(_) => None,
     };
-    let pod = match &binding {
-        Binding::Pod(uid) => Some(uid.clone()),
-        _ => None,
-    };
+    let bound = binding.clone();
     let origin = Origin::Created { token: token.as_ref().map(TokenHash::of), binding, uid: peer.uid };
     if let Some(name) = &new.name {
         for (session, other) in engine.sessions.displace(name) {
@@ -122,9 +119,7 @@ fn create(
             Session { expires, ..Session::new(name, new.terms, origin, new.oversubscribe, card) }
         },
     );
-    if let Some(pod) = pod {
-        pods::pod_is_known(engine, &pod);
-    }
+    pods::look_again(engine, Some(&bound));
     let name = engine.sessions.name(session);
     Ok(AdminReply::Created { session, name, token, gpu: card })
 }
