@@ -63,6 +63,12 @@ struct State {
     events: Vec<Value>,
     /// Whether every request is refused.
     is_down: bool,
+    /// Whether requests to create events are not answered.
+    holds_events: bool,
+    /// Number of requests to create events that had to wait for an answer.
+    held: u64,
+    /// Number of connections that were made.
+    connections: u64,
     /// Number of the present generation of watches. Those of an earlier one end.
     watches: u64,
 }
@@ -155,6 +161,28 @@ impl ApiServer {
         });
     }
 
+    /// Leaves requests to create events without an answer from now on; or answers all of them.
+    pub fn hold_events(&self, holds: bool) {
+        self.shared.change(|state| state.holds_events = holds);
+    }
+
+    /// Waits until a request to create an event waits for its answer.
+    pub async fn until_held(&self) -> anyhow::Result<()> {
+        self.until("a request to create an event", |state| state.held > 0).await
+    }
+
+    /// Number of connections that were made so far.
+    pub fn connections(&self) -> u64 {
+        self.shared.state().connections
+    }
+
+    async fn until(&self, what: &str, holds: impl Fn(&State) -> bool) -> anyhow::Result<()> {
+        let mut changes = self.shared.changes.subscribe();
+        let changed = changes.wait_for(|_| holds(&self.shared.state()));
+        let waited = tokio::time::timeout(PATIENCE, changed).await.map(drop);
+        waited.with_context(|| format!("waited in vain for {what}"))
+    }
+
     /// Events that were created so far.
     pub fn events(&self) -> Vec<Value> {
         self.shared.state().events.clone()
@@ -162,9 +190,7 @@ impl ApiServer {
 
     /// Waits until there are so many events.
     pub async fn until_events(&self, count: usize) -> anyhow::Result<Vec<Value>> {
-        let mut changes = self.shared.changes.subscribe();
-        let enough = changes.wait_for(|_| self.shared.state().events.len() >= count);
-        let waited = tokio::time::timeout(PATIENCE, enough).await.map(drop);
+        let waited = self.until("events", |state| state.events.len() >= count).await;
         waited.with_context(|| format!("fewer than {count} events: {:?}", self.events()))?;
         Ok(self.events())
     }
@@ -181,6 +207,7 @@ async fn serve(listener: TcpListener, shared: Arc<Shared>) {
     let mut connections = tokio::task::JoinSet::new();
     while let Ok((stream, _)) = listener.accept().await {
         let shared = Arc::clone(&shared);
+        shared.change(|state| state.connections += 1);
         connections.spawn(async move {
             let service = service_fn(move |request| {
                 let shared = Arc::clone(&shared);
@@ -222,6 +249,7 @@ async fn answer(shared: &Arc<Shared>, request: Request<Incoming>) -> Answer {
             let Ok(body) = body.collect().await else {
                 return failure(StatusCode::BAD_REQUEST, "the body has no end");
             };
+            until_answered(shared).await;
             create_event(shared, namespace, &body.to_bytes())
         }
         (method, _) => {
@@ -314,6 +342,16 @@ fn watch_pods(shared: &Arc<Shared>, of: Selection, mut version: u64) -> Answer {
 
 fn line(kind: &str, object: &Value) -> Bytes {
     Bytes::from(json!({"type": kind, "object": object}).to_string() + "\n")
+}
+
+/// Waits while requests to create events get no answer.
+async fn until_answered(shared: &Shared) {
+    if shared.state().holds_events {
+        shared.change(|state| state.held += 1);
+        let mut changes = shared.changes.subscribe();
+        // The sender lives as long as the server.
+        let _ = changes.wait_for(|_| !shared.state().holds_events).await;
+    }
 }
 
 fn create_event(shared: &Shared, namespace: &str, body: &[u8]) -> Answer {

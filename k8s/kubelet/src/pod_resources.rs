@@ -52,6 +52,11 @@ impl PodResourcesService {
         Ok(Self { pods, server })
     }
 
+    /// Lists no pods any more, as a kubelet that has just started.
+    pub fn forget(&self) {
+        self.pods.0.lock().unwrap_or_else(PoisonError::into_inner).clear();
+    }
+
     /// Gives a pod with one container the shares with these ids.
     pub fn give(&self, namespace: &str, name: &str, ids: &[&str]) {
         let devices = ContainerDevices {

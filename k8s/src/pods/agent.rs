@@ -13,9 +13,10 @@ use tracing::{debug, info};
 use super::annotations::Problem;
 use super::cluster::{Cluster, Pods};
 use super::daemon::{self, State};
-use super::given::PodResourcesList;
+use super::given::{self, PodResourcesList};
 use super::maxima::MaximaFile;
 use super::plan::{Act, Facts, Given, Plan, Pod, plan};
+use super::reports::{self, Budgets, Key, Report, Reporter, Reports};
 use crate::notes::Notes;
 
 /// Interval between two looks at the kubelet and the daemon.
@@ -40,16 +41,22 @@ pub(crate) struct Sources {
 #[derive(Debug)]
 pub(crate) struct Agent {
     cluster: Cluster,
+    reports: Reports,
+    reporter: Option<Reporter>,
     kubelet: PodResourcesList,
     maxima: MaximaFile,
     daemon: RuntimeDir,
-    /// Last answer of the kubelet.
+    /// Cards of the pods, as the kubelet last listed them.
     given: Given,
     said: Said,
-    /// Acts and events that were refused, with the time of the next try.
+    /// Acts that were refused, with the time of the next try.
     refused: BTreeMap<String, Instant>,
-    /// Problems that are reported as events: UID of the pod, and fault of the annotation.
-    reported: BTreeSet<(String, String)>,
+    /// Problems that are reported as events, or are about to be.
+    reported: BTreeSet<Key>,
+    /// Problems whose events were refused, with the time of the next try.
+    unreported: BTreeMap<Key, Instant>,
+    /// Reports that each pod may still have.
+    budgets: Budgets,
 }
 
 /// What each source was said to lack.
@@ -63,8 +70,11 @@ struct Said {
 
 impl Agent {
     pub(crate) fn new(sources: &Sources) -> Self {
+        let (reports, reporter) = reports::queue();
         Self {
             cluster: Cluster::of_node(&sources.node),
+            reports,
+            reporter: Some(reporter),
             kubelet: PodResourcesList::new(&sources.pod_resources),
             maxima: MaximaFile::new(&sources.maxima),
             daemon: sources.daemon.clone(),
@@ -72,6 +82,8 @@ impl Agent {
             said: Said::default(),
             refused: BTreeMap::new(),
             reported: BTreeSet::new(),
+            unreported: BTreeMap::new(),
+            budgets: Budgets::default(),
         }
     }
 
@@ -79,8 +91,16 @@ impl Agent {
     pub(crate) async fn run(&mut self) {
         let (sender, mut pods) = watch::channel(Pods::None);
         let cluster = self.cluster.clone();
+        let reporter = self.reporter.take();
+        let create_events = async {
+            match reporter {
+                Some(reporter) => reporter.run(&cluster).await,
+                None => std::future::pending().await,
+            }
+        };
         tokio::select! {
             () = cluster.follow(&sender) => {}
+            () = create_events => {}
             () = self.keep(&mut pods) => {}
         }
     }
@@ -97,9 +117,9 @@ impl Agent {
     }
 
     async fn step(&mut self, pods: &[Pod]) {
-        match self.kubelet.given().await {
-            Ok(given) => {
-                self.given = given;
+        match self.kubelet.listed().await {
+            Ok(listed) => {
+                given::note(&mut self.given, pods, &listed);
                 self.said.kubelet.clear();
             }
             Err(problem) => self.said.kubelet.warn(&format!("new pods get no session: {problem}")),
@@ -119,7 +139,7 @@ impl Agent {
             maxima,
         });
         self.act(&plan).await;
-        self.report(pods, &plan).await;
+        self.report(pods, &plan);
     }
 
     async fn state(&self) -> Option<State> {
@@ -173,26 +193,34 @@ impl Agent {
         self.refused.insert(format!("{act:?}"), Instant::now() + RETRY);
     }
 
-    /// Creates an event for each problem that has none yet, and logs it.
-    async fn report(&mut self, pods: &[Pod], plan: &Plan) {
+    /// Logs each problem that has no event yet, and lets the event be created.
+    fn report(&mut self, pods: &[Pod], plan: &Plan) {
+        let now = Instant::now();
+        for (key, problem) in self.reports.take_refused() {
+            self.said.pods.warn(&problem);
+            self.reported.remove(&key);
+            self.unreported.insert(key, now + RETRY);
+        }
+        self.unreported.retain(|_, until| *until > now);
         let of_pod =
             |(place, problem): &(usize, Problem)| Some((pods.get(*place)?.uid.clone(), problem.fault()));
         let current: BTreeSet<_> = plan.problems.iter().filter_map(of_pod).collect();
-        self.reported.retain(|report| current.contains(report));
+        self.reported.retain(|key| current.contains(key));
+        self.budgets.keep(pods);
         for (place, problem) in &plan.problems {
             let Some(pod) = pods.get(*place) else { continue };
-            let report = (pod.uid.clone(), problem.fault());
-            let key = format!("{report:?}");
-            if self.reported.contains(&report) || self.refused.contains_key(&key) {
+            let key = (pod.uid.clone(), problem.fault());
+            if self.reported.contains(&key)
+                || self.unreported.contains_key(&key)
+                || !self.budgets.take(&pod.uid, now)
+            {
                 continue;
             }
             self.said.pods.warn(&format!("pod {}/{}: {problem}", pod.namespace, pod.name));
-            match self.cluster.report(pod, &problem.to_string()).await {
-                Ok(()) => _ = self.reported.insert(report),
-                Err(problem) => {
-                    self.said.pods.warn(&problem.to_string());
-                    self.refused.insert(key, Instant::now() + RETRY);
-                }
+            let report = Report { key: key.clone(), pod: pod.clone(), message: problem.to_string() };
+            // Those that find no room are sent later.
+            if self.reports.send(report) {
+                self.reported.insert(key);
             }
         }
     }

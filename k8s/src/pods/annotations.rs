@@ -11,6 +11,7 @@ use std::fmt;
 
 use gpushare_proto::admin::MIN_MEMORY;
 use gpushare_proto::session::{Amount, DEFAULT_WEIGHT, Priority, Quota, Terms};
+use gpushare_proto::text::is_printable;
 use gpushare_proto::{Bytes, Percent, ranges};
 
 use super::maxima::Most;
@@ -20,6 +21,29 @@ pub(crate) const MEMORY: &str = "gpushare.dev/memory";
 pub(crate) const COMPUTE: &str = "gpushare.dev/compute";
 pub(crate) const WEIGHT: &str = "gpushare.dev/weight";
 pub(crate) const PRIORITY: &str = "gpushare.dev/priority";
+
+/// All of them.
+const ALL: [&str; 4] = [MEMORY, COMPUTE, WEIGHT, PRIORITY];
+
+/// Largest number of characters of an annotation that is kept. No valid one is as long.
+const LONGEST: usize = 128;
+/// Largest number of characters of an annotation that a message repeats. The API server takes events of up to
+/// 1024 bytes.
+const LONGEST_QUOTE: usize = 48;
+
+/// Returns the annotations of a pod that count. A longer text is cut, and becomes one that cannot be read.
+///
+/// All annotations of a pod together may have 256 KiB, and each look at the pods copies them.
+pub(crate) fn kept(mut all: BTreeMap<String, String>) -> BTreeMap<String, String> {
+    all.retain(|key, _| ALL.contains(&key.as_str()));
+    for text in all.values_mut() {
+        if let Some((end, _)) = text.char_indices().nth(LONGEST) {
+            text.truncate(end);
+            text.push('…');
+        }
+    }
+    all
+}
 
 /// Values of a pod that the annotations set.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -85,13 +109,13 @@ impl Problem {
     }
 }
 
-/// Decides the limits of a pod. `had` are those that its session has; `card` is the memory of its smallest
-/// card, if that is known.
+/// Decides the limits of a pod. `session` has those that its session has; `cards` is the memory of each of its
+/// cards that is known.
 pub(crate) fn judge(
     annotations: &BTreeMap<String, String>,
     most: &Most,
-    had: Option<&Limits>,
-    card: Option<Bytes>,
+    session: Option<&Limits>,
+    cards: &[Bytes],
 ) -> (Limits, Vec<Problem>) {
     let usual = Limits {
         memory: most.memory,
@@ -99,10 +123,15 @@ pub(crate) fn judge(
         weight: DEFAULT_WEIGHT.min(most.weight),
         priority: Priority::Normal.min(most.priority),
     };
-    let had = had.unwrap_or(&usual);
+    let had = session.unwrap_or(&usual);
     let mut judge = Judge { annotations, problems: Vec::new() };
     let memory = judge.value(MEMORY, memory, had.memory, usual.memory);
-    let memory = judge.within(MEMORY, memory, most.memory, |asked, most| exceeds(asked, most, card));
+    let memory = match (memory, most.memory, session.and_then(|session| session.memory)) {
+        // Until the cards are known, the limit stays that was decided by them.
+        (Some(asked), Some(most), Some(kept)) if exceeds(asked, most, cards).is_none() => Some(kept),
+        _ => judge
+            .within(MEMORY, memory, most.memory, |asked, most| exceeds(asked, most, cards).unwrap_or(true)),
+    };
     let compute = judge.value(COMPUTE, compute, had.compute, usual.compute);
     let compute = judge.within(COMPUTE, compute, most.compute, |asked, most| asked > most);
     let weight = judge.value(WEIGHT, weight, Some(had.weight), Some(usual.weight));
@@ -176,15 +205,25 @@ fn words<T: fmt::Display>(value: Option<T>) -> String {
     value.map_or_else(|| "no limit".to_owned(), |value| value.to_string())
 }
 
-/// Whether an amount of memory is above another one. Without the size of the card, bytes and shares cannot
-/// be compared, and count as above.
-fn exceeds(asked: Amount, most: Amount, card: Option<Bytes>) -> bool {
-    match (asked, most, card) {
-        (Amount::Bytes(asked), Amount::Bytes(most), _) => asked > most,
-        (Amount::Share(asked), Amount::Share(most), _) => asked > most,
-        (asked, most, Some(card)) => asked.of(card) > most.of(card),
-        (_, _, None) => true,
+/// Whether an amount of memory is above another one on any of the cards. Bytes and shares cannot be compared
+/// without the size of a card.
+fn exceeds(asked: Amount, most: Amount, cards: &[Bytes]) -> Option<bool> {
+    match (asked, most) {
+        (Amount::Bytes(asked), Amount::Bytes(most)) => Some(asked > most),
+        (Amount::Share(asked), Amount::Share(most)) => Some(asked > most),
+        _ if cards.is_empty() => None,
+        _ => Some(cards.iter().any(|&card| asked.of(card) > most.of(card))),
     }
+}
+
+/// Returns the text of an annotation for a log or an event: its beginning, with `?` for characters that
+/// command a terminal or cannot be seen.
+fn quoted(text: &str) -> String {
+    let mut rest = text.chars();
+    let shown = |character| if is_printable(character) { character } else { '?' };
+    let begin: String = rest.by_ref().take(LONGEST_QUOTE).map(shown).collect();
+    let more = if rest.next().is_some() { "…" } else { "" };
+    format!("`{begin}{more}`")
 }
 
 /// Reads an amount of memory. A size may have Kubernetes' own form, like `8Gi`.
@@ -196,7 +235,7 @@ fn memory(text: &str) -> Result<Amount, String> {
         true => format!("{text}B"),
         false => text.to_owned(),
     };
-    let no_size = |_| format!("`{text}` is no size; write it like 8GiB or 50%");
+    let no_size = |_| format!("{} is no size; write it like 8GiB or 50%", quoted(text));
     let bytes: Bytes = full.parse().map_err(no_size)?;
     match bytes < MIN_MEMORY {
         true => Err(format!("a program can do nothing with {bytes}; write {MIN_MEMORY} or more")),
@@ -211,25 +250,26 @@ fn compute(text: &str) -> Result<Percent, String> {
 fn share(text: &str) -> Result<Percent, String> {
     let number: f64 = text.strip_suffix('%').unwrap_or(text).trim().parse().unwrap_or(f64::NAN);
     if number > 100.0 {
-        return Err(format!("`{text}` is above 100%; write at most 100%"));
+        return Err(format!("{} is above 100%; write at most 100%", quoted(text)));
     }
     let share: Result<Percent, _> = text.parse();
     match share {
         Ok(share) if share.0 > 0 => Ok(share),
-        Ok(_) => Err(format!("`{text}` is no part of a card; write more than 0%")),
-        Err(_) => Err(format!("`{text}` is no share; write it like 25%")),
+        Ok(_) => Err(format!("{} is no part of a card; write more than 0%", quoted(text))),
+        Err(_) => Err(format!("{} is no share; write it like 25%", quoted(text))),
     }
 }
 
 fn weight(text: &str) -> Result<u32, String> {
     let weight = text
         .parse()
-        .map_err(|_| format!("`{text}` is no weight; write a number like 100"))?;
+        .map_err(|_| format!("{} is no weight; write a number like 100", quoted(text)))?;
     ranges::WEIGHT.check(weight).map_err(|error| error.to_string())
 }
 
 fn priority(text: &str) -> Result<Priority, String> {
-    text.parse().map_err(|error| format!("{error}"))
+    text.parse()
+        .map_err(|_| format!("{} is no priority; write low, normal or high", quoted(text)))
 }
 
 #[cfg(test)]
@@ -242,7 +282,7 @@ mod tests {
         let annotations = written
             .iter()
             .map(|&(key, value)| (format!("gpushare.dev/{key}"), value.to_owned()));
-        let (limits, problems) = judge(&annotations.collect(), most, had, Some(Bytes::gib(80)));
+        let (limits, problems) = judge(&annotations.collect(), most, had, &[Bytes::gib(80)]);
         (limits, problems.iter().map(ToString::to_string).collect())
     }
 
@@ -351,6 +391,66 @@ mod tests {
         let tenth = Amount::Share(Percent(1000));
         assert_eq!(judged(&[("memory", "10%")], &most, None).0.memory, Some(tenth));
         assert_eq!(judged(&[("memory", "11%")], &most, None).0.memory, gib(8));
-        assert!(exceeds(tenth, Amount::Bytes(Bytes::gib(8)), None), "on a card of unknown size");
+    }
+
+    fn on_cards(text: &str, most: &Most, had: Option<&Limits>, cards: &[u64]) -> Option<Amount> {
+        let cards: Vec<Bytes> = cards.iter().map(|&size| Bytes::gib(size)).collect();
+        judge(&BTreeMap::from([(MEMORY.to_owned(), text.to_owned())]), most, had, &cards)
+            .0
+            .memory
+    }
+
+    #[test]
+    fn a_limit_is_within_the_maximum_on_each_of_several_cards() {
+        let (bytes, half) = (gib(40), Some(Amount::Share(Percent(5000))));
+        let all = Some(Amount::Share(Percent(10_000)));
+        let within = |text, most, cards: &[u64]| {
+            on_cards(text, &Most { memory: most, ..Most::default() }, None, cards)
+        };
+        assert_eq!(within("100%", bytes, &[24]), all);
+        assert_eq!(within("100%", bytes, &[24, 80]), bytes, "80GiB of the second card would be too much");
+        assert_eq!(within("100%", bytes, &[80, 24]), bytes);
+        assert_eq!(within("30GiB", half, &[80]), gib(30));
+        assert_eq!(within("30GiB", half, &[80, 24]), half, "30GiB of the second card would be too much");
+    }
+
+    #[test]
+    fn a_limit_that_cannot_be_compared_stays_and_a_new_one_is_the_maximum() {
+        let most = Most { memory: gib(8), ..Most::default() };
+        let tenth = Some(Amount::Share(Percent(1000)));
+        let had = Limits { memory: tenth, ..USUAL };
+        assert_eq!(on_cards("10%", &most, Some(&had), &[]), tenth);
+        assert_eq!(on_cards("90%", &most, Some(&had), &[]), tenth, "nobody knows what 90% would be");
+        assert_eq!(on_cards("10%", &most, None, &[]), gib(8));
+        assert_eq!(on_cards("10%", &most, Some(&USUAL), &[]), gib(8), "a session without a limit");
+        assert_eq!(on_cards("4GiB", &most, Some(&had), &[]), gib(4));
+    }
+
+    #[test]
+    fn other_annotations_and_long_texts_are_not_kept() {
+        let long = format!("8GiB{}", " ".repeat(200_000));
+        let all = [(MEMORY, long.as_str()), (WEIGHT, "50"), ("example.org/notes", &long)];
+        let kept = kept(all.map(|(key, text)| (key.to_owned(), text.to_owned())).into());
+        assert_eq!(kept.keys().collect::<Vec<_>>(), [MEMORY, WEIGHT]);
+        assert!(kept[WEIGHT] == "50" && kept[MEMORY].len() < 200);
+        let (limits, problems) = judge(&kept, &Most::default(), None, &[]);
+        assert_eq!((limits.memory, limits.weight, problems.len()), (None, 50, 1));
+    }
+
+    #[test]
+    fn a_message_repeats_the_beginning_of_an_annotation_without_commands() {
+        let long = format!("\u{1b}[2J\n{}\u{202e}", "9".repeat(100_000));
+        for (key, wanted) in [
+            ("memory", "is no size"),
+            ("compute", "is no share"),
+            ("weight", "is no weight"),
+            ("priority", "is no priority"),
+        ] {
+            let (_, problems) = judged(&[(key, &long)], &Most::default(), None);
+            assert!(problems[0].contains(wanted) && problems[0].contains("`?[2J?999"), "{problems:?}");
+            assert!(problems[0].len() < 300 && problems[0].chars().all(is_printable), "{problems:?}");
+        }
+        let (_, problems) = judged(&[("compute", &format!("{}%", "9".repeat(1000)))], &wide(), None);
+        assert!(problems[0].contains("…` is above 100%") && problems[0].len() < 300, "{problems:?}");
     }
 }

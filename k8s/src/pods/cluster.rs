@@ -10,7 +10,9 @@
 
 use std::collections::BTreeMap;
 use std::error::Error;
+use std::fmt;
 use std::pin::pin;
+use std::sync::Arc;
 use std::time::Duration;
 
 use k8s_openapi::api::core::v1::{Event, EventSource, ObjectReference, Pod as ApiPod};
@@ -19,10 +21,11 @@ use k8s_openapi::jiff::Timestamp;
 use kube::api::{Api, ListParams, PostParams, WatchEvent, WatchParams};
 use kube::core::PartialObjectMeta;
 use kube::{Client, Config};
-use tokio::sync::watch;
+use tokio::sync::{Mutex, watch};
 use tokio_stream::StreamExt as _;
 use tracing::info;
 
+use super::annotations;
 use super::plan::Pod;
 use crate::notes::Notes;
 
@@ -53,15 +56,48 @@ pub(crate) enum ClusterError {
 /// Pods of the node; none until the API server has listed them.
 pub(crate) type Pods = Option<Vec<Pod>>;
 
-/// API server of the cluster, asked for one node.
-#[derive(Clone, Debug)]
+/// API server of the cluster, asked for one node. Clones share one client.
+#[derive(Clone)]
 pub(crate) struct Cluster {
     node: String,
+    client: Arc<Mutex<Option<Client>>>,
+}
+
+impl fmt::Debug for Cluster {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Cluster").field("node", &self.node).finish_non_exhaustive()
+    }
 }
 
 impl Cluster {
     pub(crate) fn of_node(node: &str) -> Self {
-        Self { node: node.to_owned() }
+        Self { node: node.to_owned(), client: Arc::default() }
+    }
+
+    /// Returns the client for the API server that a service account or KUBECONFIG names.
+    async fn client(&self) -> Result<Client, ClusterError> {
+        let mut client = self.client.lock().await;
+        if let Some(client) = &*client {
+            return Ok(client.clone());
+        }
+        let config = Config::infer().await;
+        let mut config = config.map_err(|cause| ClusterError::Unknown(words(&cause)))?;
+        // Errors are logged and tried again here. The crate would try for minutes without a word.
+        config.default_retry = false;
+        let new = Client::try_from(config).map_err(|cause| ClusterError::Unknown(words(&cause)))?;
+        Ok(client.insert(new).clone())
+    }
+
+    /// Returns an error in words. Drops the client if no API server answered, since it may be elsewhere by now.
+    async fn failed(&self, error: &kube::Error) -> String {
+        if !matches!(error, kube::Error::Api(_)) {
+            *self.client.lock().await = None;
+        }
+        words(error)
+    }
+
+    async fn unlisted(&self, error: &kube::Error) -> ClusterError {
+        ClusterError::Unlisted { node: self.node.clone(), cause: self.failed(error).await }
     }
 
     /// Follows the pods of the node for ever. After an error, those that are known stay.
@@ -86,12 +122,12 @@ impl Cluster {
         pods: &watch::Sender<Pods>,
         listed: impl FnOnce(),
     ) -> Result<(), ClusterError> {
-        let unlisted =
-            |cause: &dyn Error| ClusterError::Unlisted { node: self.node.clone(), cause: words(cause) };
-        let api: Api<ApiPod> = Api::all(client().await?);
+        let api: Api<ApiPod> = Api::all(self.client().await?);
         let here = format!("spec.nodeName={}", self.node);
-        let list = api.list_metadata(&ListParams::default().fields(&here)).await;
-        let list = list.map_err(|cause| unlisted(&cause))?;
+        let list = match api.list_metadata(&ListParams::default().fields(&here)).await {
+            Ok(list) => list,
+            Err(error) => return Err(self.unlisted(&error).await),
+        };
         let mut version = list.metadata.resource_version.unwrap_or_default();
         let mut known: BTreeMap<String, Pod> = list.items.into_iter().filter_map(pod).collect();
         let publish = |known: &BTreeMap<String, Pod>| {
@@ -109,12 +145,18 @@ impl Cluster {
         listed();
         let params = WatchParams::default().fields(&here);
         loop {
-            let events = api.watch_metadata(&params, &version).await;
-            let mut events = pin!(events.map_err(|cause| unlisted(&cause))?);
+            let mut events = match api.watch_metadata(&params, &version).await {
+                Ok(events) => pin!(events),
+                Err(error) => return Err(self.unlisted(&error).await),
+            };
             let mut is_new = false;
             while let Some(event) = events.next().await {
                 is_new = true;
-                match event.map_err(|cause| unlisted(&cause))? {
+                let event = match event {
+                    Ok(event) => event,
+                    Err(error) => return Err(self.unlisted(&error).await),
+                };
+                match event {
                     WatchEvent::Added(of) | WatchEvent::Modified(of) => {
                         follow_version(&mut version, of.metadata.resource_version.as_deref());
                         known.extend(pod(of));
@@ -174,23 +216,14 @@ impl Cluster {
         };
         let unreported =
             |cause| ClusterError::Unreported { pod: format!("{}/{}", pod.namespace, pod.name), cause };
-        let api: Api<Event> = Api::namespaced(client().await?, &pod.namespace);
+        let api: Api<Event> = Api::namespaced(self.client().await?, &pod.namespace);
         let params = PostParams::default();
-        // The limits of other pods must not wait for it.
         match tokio::time::timeout(PATIENCE, api.create(&params, &event)).await {
-            Ok(created) => created.map(drop).map_err(|cause| unreported(words(&cause))),
+            Ok(Ok(_)) => Ok(()),
+            Ok(Err(error)) => Err(unreported(self.failed(&error).await)),
             Err(_) => Err(unreported(format!("no answer within {PATIENCE:?}"))),
         }
     }
-}
-
-/// Returns a client for the API server that a service account or KUBECONFIG names.
-async fn client() -> Result<Client, ClusterError> {
-    let config = Config::infer().await;
-    let mut config = config.map_err(|cause| ClusterError::Unknown(words(&cause)))?;
-    // Errors are logged and tried again here. The crate would try for minutes without a word.
-    config.default_retry = false;
-    Client::try_from(config).map_err(|cause| ClusterError::Unknown(words(&cause)))
 }
 
 /// Returns an error with its first cause, which the crates of HTTP keep to themselves.
@@ -216,7 +249,7 @@ fn pod(of: PartialObjectMeta<ApiPod>) -> Option<(String, Pod)> {
         uid: uid.clone(),
         namespace: namespace?,
         name: name?,
-        annotations: annotations.unwrap_or_default(),
+        annotations: annotations::kept(annotations.unwrap_or_default()),
     };
     Some((uid, pod))
 }

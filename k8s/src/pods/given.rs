@@ -1,11 +1,13 @@
 //! Cards of the node's pods, from the kubelet.
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use gpushare_proto::GpuUuid;
 use tonic::transport::{Channel, Endpoint};
 
-use super::plan::Given;
+use super::plan::{Given, Pod};
 use crate::api::podresources::pod_resources_lister_client::PodResourcesListerClient;
 use crate::api::podresources::{ContainerDevices, ListPodResourcesRequest, PodResources};
 use crate::share::{RESOURCE, Share};
@@ -61,7 +63,7 @@ impl PodResourcesList {
     }
 
     /// Returns the cards of each pod that has shares.
-    pub(crate) async fn given(&mut self) -> Result<Given, GivenError> {
+    pub(crate) async fn listed(&mut self) -> Result<Listed, GivenError> {
         let answer = self.client().await?.list(ListPodResourcesRequest {}).await;
         match answer {
             Ok(answer) => Ok(shares(&answer.into_inner().pod_resources)),
@@ -75,9 +77,23 @@ impl PodResourcesList {
     }
 }
 
+/// Cards of which the kubelet says that pods have shares, by namespace and name of the pod.
+pub(crate) type Listed = BTreeMap<(String, String), Vec<GpuUuid>>;
+
+/// Notes the kubelet's list. A pod that is not in it keeps its cards as long as the cluster has the pod: the
+/// shares of a container never change, and a kubelet that has just started lists none.
+pub(crate) fn note(given: &mut Given, pods: &[Pod], listed: &Listed) {
+    given.retain(|uid, _| pods.iter().any(|pod| pod.uid == *uid));
+    for pod in pods {
+        if let Some(cards) = listed.get(&(pod.namespace.clone(), pod.name.clone())) {
+            given.insert(pod.uid.clone(), cards.clone());
+        }
+    }
+}
+
 /// Returns the cards of the pods that have shares. Ids that are no shares are skipped.
-fn shares(pods: &[PodResources]) -> Given {
-    let mut given = Given::new();
+fn shares(pods: &[PodResources]) -> Listed {
+    let mut given = Listed::new();
     for pod in pods {
         let devices = pod.containers.iter().flat_map(|container| &container.devices);
         let ours = devices.filter(|devices| devices.resource_name == RESOURCE);
@@ -95,8 +111,6 @@ fn shares(pods: &[PodResources]) -> Given {
 
 #[cfg(test)]
 mod tests {
-    use gpushare_proto::GpuUuid;
-
     use super::*;
     use crate::api::podresources::ContainerResources;
 
@@ -123,6 +137,25 @@ mod tests {
             pod("other", vec![container("nvidia.com/gpu", &[format!("{a}::0")])]),
             pod("none", vec![]),
         ];
-        assert_eq!(shares(&listed), Given::from([(("ml".to_owned(), "two".to_owned()), vec![a, b])]));
+        assert_eq!(shares(&listed), Listed::from([(("ml".to_owned(), "two".to_owned()), vec![a, b])]));
+    }
+    #[test]
+    fn a_pod_that_the_kubelet_leaves_out_keeps_its_cards_while_it_exists() {
+        let pod = |uid: &str| Pod {
+            uid: uid.to_owned(),
+            namespace: "ml".to_owned(),
+            name: "train".to_owned(),
+            annotations: BTreeMap::new(),
+        };
+        let cards = vec![GpuUuid::gpu([1; 16])];
+        let listed = Listed::from([(("ml".to_owned(), "train".to_owned()), cards.clone())]);
+        let mut given = Given::new();
+        note(&mut given, &[pod("u1")], &listed);
+        let known = Given::from([("u1".to_owned(), cards.clone())]);
+        assert_eq!(given, known);
+        note(&mut given, &[pod("u1")], &Listed::new());
+        assert_eq!(given, known);
+        note(&mut given, &[pod("u2")], &Listed::new());
+        assert_eq!(given, Given::new(), "another pod of the same name");
     }
 }

@@ -84,7 +84,7 @@ fn weight<'de, D: Deserializer<'de>>(from: D) -> Result<Option<u32>, D::Error> {
 
 impl Maxima {
     /// Parses the text of the file.
-    fn parse(text: &str) -> Result<Self, String> {
+    pub(crate) fn parse(text: &str) -> Result<Self, String> {
         toml::from_str(text).map_err(|error| error.to_string().trim().replace('\n', " "))
     }
 

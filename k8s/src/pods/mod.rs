@@ -21,6 +21,7 @@ mod plan;
 mod cluster;
 mod daemon;
 mod given;
+mod reports;
 
 // Life.
 mod agent;

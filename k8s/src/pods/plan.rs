@@ -29,8 +29,8 @@ pub(crate) struct Pod {
     pub(crate) annotations: BTreeMap<String, String>,
 }
 
-/// Cards of which the kubelet has given shares to a pod, by namespace and name of the pod.
-pub(crate) type Given = BTreeMap<(String, String), Vec<GpuUuid>>;
+/// Cards of which the kubelet has given shares to a pod, by the pod's UID.
+pub(crate) type Given = BTreeMap<String, Vec<GpuUuid>>;
 
 /// Session of a pod, as the daemon has it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -104,16 +104,17 @@ pub(crate) fn plan(facts: &Facts<'_>) -> Plan {
     let mut names: Vec<String> = facts.held.iter().map(|held| held.name.clone()).collect();
     names.extend_from_slice(facts.names);
     for (place, pod) in facts.pods.iter().enumerate() {
-        let cards = facts.given.get(&(pod.namespace.clone(), pod.name.clone()));
+        let cards = facts.given.get(&pod.uid);
         let held = facts.held.iter().find(|held| held.pod == pod.uid);
         // The kubelet may forget the shares of a pod that has ended.
         if held.is_none() && cards.is_none() {
             continue;
         }
-        let totals = cards.into_iter().flatten().filter_map(|card| facts.cards.get(card));
+        let total = |card: &GpuUuid| facts.cards.get(card).copied();
+        let totals: Option<Vec<Bytes>> = cards.and_then(|cards| cards.iter().map(total).collect());
         let had = held.map(|held| Limits::of(&held.terms));
         let most = facts.maxima.of(&pod.namespace);
-        let (limits, problems) = judge(&pod.annotations, &most, had.as_ref(), totals.min().copied());
+        let (limits, problems) = judge(&pod.annotations, &most, had.as_ref(), &totals.unwrap_or_default());
         plan.problems.extend(problems.into_iter().map(|problem| (place, problem)));
         match (held, had) {
             (Some(held), Some(had)) => plan.acts.extend(changes(&held.session, &had, &limits)),
@@ -200,9 +201,8 @@ mod tests {
         }
     }
 
-    fn given(names: &[&str]) -> Given {
-        let one = |name: &&str| (("ml".to_owned(), (*name).to_owned()), vec![CARD]);
-        names.iter().map(one).collect()
+    fn given(uids: &[&str]) -> Given {
+        uids.iter().map(|&uid| (uid.to_owned(), vec![CARD])).collect()
     }
 
     fn decided(pods: &[Pod], given: &Given, held: &[Held], names: &[&str]) -> Plan {
@@ -229,7 +229,7 @@ mod tests {
     #[test]
     fn a_pod_with_a_share_gets_a_session_with_its_name_and_card() {
         let pods = [pod("train", "u1", &[("memory", "8GiB")]), pod("web", "u2", &[])];
-        let plan = decided(&pods, &given(&["train", "gone"]), &[], &[]);
+        let plan = decided(&pods, &given(&["u1", "gone"]), &[], &[]);
         let [Act::Create { new, pod }] = &plan.acts[..] else { panic!("{plan:?}") };
         assert_eq!((pod.as_str(), new.name.as_deref()), ("u1", Some("ml/train")));
         assert_eq!(new.gpu, GpuChoice::Uuid(CARD));
@@ -241,7 +241,7 @@ mod tests {
     #[test]
     fn a_changed_annotation_changes_the_session_and_nothing_else() {
         let before = [pod("train", "u1", &[("memory", "8GiB")])];
-        let all = given(&["train"]);
+        let all = given(&["u1"]);
         let held = after(&decided(&before, &all, &[], &[]));
         assert_eq!(decided(&before, &all, &held, &[]), Plan::default());
         let now = [pod("train", "u1", &[("memory", "4GiB"), ("weight", "50"), ("compute", "x")])];
@@ -253,9 +253,25 @@ mod tests {
     }
 
     #[test]
+    fn limits_stay_while_the_cards_of_a_pod_are_not_known() {
+        let text = "[default]\nmemory = '8GiB'";
+        let maxima = Maxima::parse(text).unwrap();
+        let pods = [pod("train", "u1", &[("memory", "5%")])];
+        let cards = BTreeMap::from([(CARD, Bytes::gib(80))]);
+        let with = |given: &Given, held: &[Held]| {
+            plan(&Facts { pods: &pods, given, held, names: &[], cards: &cards, maxima: &maxima })
+        };
+        let held = after(&with(&given(&["u1"]), &[]));
+        assert_eq!(held[0].terms.memory.to_string(), "5%");
+        assert_eq!(with(&Given::new(), &held), Plan::default());
+        let unknown = Given::from([("u1".to_owned(), vec![CARD, GpuUuid::gpu([8; 16])])]);
+        assert_eq!(with(&unknown, &held), Plan::default(), "the size of one card is not known");
+    }
+
+    #[test]
     fn a_pod_that_ended_keeps_its_session_until_the_cluster_forgets_it() {
         let pods = [pod("train", "u1", &[])];
-        let held = after(&decided(&pods, &given(&["train"]), &[], &[]));
+        let held = after(&decided(&pods, &given(&["u1"]), &[], &[]));
         assert_eq!(decided(&pods, &Given::new(), &held, &[]), Plan::default());
         let busy = Held { is_busy: true, ..held[0].clone() };
         assert_eq!(decided(&[], &Given::new(), &[busy], &[]), Plan::default());
@@ -265,15 +281,15 @@ mod tests {
 
     #[test]
     fn a_pod_beside_another_session_of_its_name_gets_a_name_of_its_own() {
-        let old = after(&decided(&[pod("db-0", "aaaaaaaa-1", &[])], &given(&["db-0"]), &[], &[]));
+        let old = after(&decided(&[pod("db-0", "aaaaaaaa-1", &[])], &given(&["aaaaaaaa-1"]), &[], &[]));
         let new = [pod("db-0", "bbbbbbbb-2", &[])];
-        let plan = decided(&new, &given(&["db-0"]), &old, &[]);
+        let plan = decided(&new, &given(&["bbbbbbbb-2"]), &old, &[]);
         assert_eq!(after(&plan)[0].name, "ml/db-0-bbbbbbbb");
         assert_eq!(plan.acts[1], Act::Delete { session: "s-aaaaaaaa-1".to_owned() });
-        let beside = decided(&new, &given(&["db-0"]), &[], &["ml/db-0"]);
+        let beside = decided(&new, &given(&["bbbbbbbb-2"]), &[], &["ml/db-0"]);
         assert_eq!(after(&beside)[0].name, "ml/db-0-bbbbbbbb");
         let long = [pod(&"x".repeat(99), "cccccccc-3", &[])];
-        let name = &after(&decided(&long, &given(&[&"x".repeat(99)]), &[], &[]))[0].name;
+        let name = &after(&decided(&long, &given(&["cccccccc-3"]), &[], &[]))[0].name;
         assert!(name.len() == MAX_SESSION_NAME && name.ends_with("x-cccccccc"), "{name}");
     }
 }

@@ -1,86 +1,13 @@
-//! Limits of pods by their annotations: a cluster and a kubelet that this process plays, the plugin, the
-//! daemon, and programs in the control groups of pods.
+//! Limits of pods by their annotations.
 
 use std::fs;
 
-use gpushare_kubelet::{ApiServer, Kubelet, PodResourcesService, allocate};
-use gpushare_proto::admin::SessionView;
-use gpushare_tests::{Daemon, Part, Process, Program, patience};
+use gpushare_kubelet::{ApiServer, PodResourcesService};
+use gpushare_tests::{Daemon, patience};
 
+use crate::cluster::{Cluster, NODE, OTHER, TRAIN};
 use crate::groups::PodGroups;
 use crate::node::{Node, watch};
-
-const NODE: &str = "node-1";
-const TRAIN: &str = "6f1c2a4e-0b9d-4c1f-9a53-2d1d4b7f0c11";
-const OTHER: &str = "0e7d9b52-3c14-49f0-8a2b-7f6e5d4c3b2a";
-
-/// Node whose plugin knows the cluster, and its daemon.
-struct Cluster {
-    api: ApiServer,
-    resources: PodResourcesService,
-    daemon: Daemon,
-    plugin: Process,
-    /// Share of the first card.
-    share: String,
-    _kubelet: Kubelet,
-    node: Node,
-}
-
-impl Cluster {
-    async fn new() -> anyhow::Result<Self> {
-        let node = Node::new()?;
-        let config = node.world.scheduler_config().expect("a simulated world has one");
-        let scheduling = fs::read_to_string(&config)?;
-        fs::write(&config, format!("pod_sessions = true\n{scheduling}"))?;
-        let daemon = Daemon::start(&node.world, &[])?;
-        let api = ApiServer::start().await?;
-        api.write_config(&node.path("kubeconfig"))?;
-        let resources = PodResourcesService::start(&node.path("pod-resources.sock"))?;
-        let mut kubelet = node.kubelet()?;
-        let plugin = node.plugin(&["--shares", "2", "--node", NODE])?;
-        let request = kubelet.registered().await?;
-        let mut client = kubelet.connect(&request.endpoint).await?;
-        let share = watch(&mut client).await?.0[0].id.clone();
-        allocate(&mut client, &[&share]).await?;
-        Ok(Self { api, resources, daemon, plugin, share, _kubelet: kubelet, node })
-    }
-
-    /// Gives a pod of the node a share and annotations, which may be those of a pod that is there.
-    fn put(&self, name: &str, uid: &str, annotations: &[(&str, &str)]) {
-        let named: Vec<(String, &str)> = annotations
-            .iter()
-            .map(|&(key, value)| (format!("gpushare.dev/{key}"), value))
-            .collect();
-        let named: Vec<(&str, &str)> = named.iter().map(|(key, value)| (key.as_str(), *value)).collect();
-        self.api.put_pod(NODE, "ml", name, uid, &named);
-    }
-
-    /// Waits until a session has these terms: memory, compute, weight and priority.
-    fn until(&self, name: &str, terms: &str) -> anyhow::Result<SessionView> {
-        let found = patience::until(&format!("session {name} with {terms}"), || {
-            let sessions = self.daemon.status()?.sessions;
-            Ok(sessions
-                .into_iter()
-                .find(|session| session.name == name && words(session) == terms))
-        });
-        found.map_err(|error| error.context(self.plugin.stderr()))
-    }
-
-    /// Starts a program in the control group of a pod, and does not wait.
-    fn begin(&self, groups: &PodGroups, uid: &str, name: &str) -> anyhow::Result<Program> {
-        let world = &self.node.world;
-        let mut command = world.program("/bin/sh".as_ref());
-        let script = r#"echo $$ > "$0" && exec env LD_PRELOAD="$1" "$2" "$3""#;
-        command.args(["-c", script]).arg(groups.container(uid)?);
-        command.arg(world.path(Part::Library)).arg(world.path(Part::Workload));
-        Program::begin(command, world, name)
-    }
-}
-
-fn words(session: &SessionView) -> String {
-    let terms = &session.state.terms;
-    format!("{}, {}, {}, {}", terms.memory, terms.compute, terms.weight, terms.priority)
-}
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn annotations_limit_a_pod_while_it_runs() -> anyhow::Result<()> {
@@ -98,9 +25,8 @@ async fn annotations_limit_a_pod_while_it_runs() -> anyhow::Result<()> {
 
     // Namespace and pod name the session wherever it appears.
     assert!(cluster.daemon.ctl(&["status"])?.contains("ml/train"));
-    let audit = cluster.node.world.runtime_dir().root().join("audit.log");
     patience::until("a line of the audit log", || {
-        let log = fs::read_to_string(&audit).unwrap_or_default();
+        let log = cluster.audit();
         let mut created = log.lines().filter(|line| line.contains("session.create"));
         Ok(created.any(|line| line.contains("ml/train")).then_some(()))
     })?;
@@ -118,7 +44,8 @@ async fn annotations_limit_a_pod_while_it_runs() -> anyhow::Result<()> {
     assert!(said[1].starts_with("gpushare.dev/compute: `150%` is above 100%"), "{said:?}");
     assert!(said[2].starts_with("gpushare.dev/weight: 500 is above 100"), "{said:?}");
     assert!(events.iter().all(|event| event["involvedObject"]["uid"] == TRAIN));
-    cluster.until("ml/train", "128MiB, 75%, 100, normal")?;
+    // The events follow the changes of the same look.
+    assert_eq!(cluster.terms("ml/train")?, "128MiB, 75%, 100, normal");
 
     // Wider maxima count at once. A file that cannot be read changes nothing.
     let maxima = cluster.node.path("pods.toml");
@@ -126,8 +53,10 @@ async fn annotations_limit_a_pod_while_it_runs() -> anyhow::Result<()> {
     cluster.until("ml/train", "120MiB, 75%, 400, normal")?;
     fs::write(&maxima, "[namespaces.ml]\nweight = 'heavy'")?;
     let complaint = "the limits that hold do not change";
-    patience::until("the complaint", || Ok(cluster.plugin.stderr().contains(complaint).then_some(())))?;
-    cluster.until("ml/train", "120MiB, 75%, 400, normal")?;
+    cluster.until_said(complaint)?;
+    // The next look has the new annotation, and still the maxima of before.
+    cluster.put("train", TRAIN, &[("memory", "lots"), ("compute", "60%"), ("weight", "500")]);
+    cluster.until("ml/train", "120MiB, 60%, 400, normal")?;
     program.must("check x 7; check y 8")?;
 
     // The end of the pod ends its session, once its program has ended.
@@ -162,47 +91,67 @@ async fn an_api_server_that_is_away_changes_no_limit() -> anyhow::Result<()> {
     cluster.api.set_down(true);
     let complaint =
         "pods keep the limits that are known: the API server does not list the pods of node node-1";
-    patience::until("the complaint", || Ok(cluster.plugin.stderr().contains(complaint).then_some(())))?;
+    cluster.until_said(complaint)?;
     cluster.put("train", TRAIN, &[("memory", "32MiB")]);
-    cluster.until("ml/train", "64MiB, no limit, 100, normal")?;
+    // A look at the pods that are known finds other maxima, and no other annotation.
+    fs::write(cluster.node.path("pods.toml"), "[default]\nweight = 70")?;
+    cluster.until("ml/train", "64MiB, no limit, 70, normal")?;
     cluster.api.set_down(false);
-    cluster.until("ml/train", "32MiB, no limit, 100, normal")?;
+    cluster.until("ml/train", "32MiB, no limit, 70, normal")?;
 
     // A daemon that restarts still has the sessions, and the plugin finds it again.
     cluster.daemon.kill()?;
     cluster.daemon.restart()?;
     cluster.put("train", TRAIN, &[("memory", "16MiB")]);
-    cluster.until("ml/train", "16MiB, no limit, 100, normal")?;
+    cluster.until("ml/train", "16MiB, no limit, 70, normal")?;
     let log = cluster.plugin.stderr();
     assert_eq!(log.matches(complaint).count(), 1, "{log}");
     Ok(())
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_process_of_an_unknown_pod_waits_and_is_then_refused_with_a_reason() -> anyhow::Result<()> {
-    let Some(groups) = PodGroups::new("unknown") else { return Ok(()) };
+async fn a_kubelet_that_lists_no_pods_changes_no_limit() -> anyhow::Result<()> {
     let cluster = Cluster::new().await?;
-    let waits = |uid: &str| format!("waits for the session of its pod {uid}");
-    let until_waiting = |uid: &str| {
-        let said = || cluster.daemon.process().stderr().contains(&waits(uid));
-        patience::until("a process that waits", || Ok(said().then_some(())))
-    };
-    let mut early = cluster.begin(&groups, TRAIN, "early")?;
-    until_waiting(TRAIN)?;
+    fs::write(cluster.node.path("pods.toml"), "[default]\nmemory = '128MiB'")?;
+    // The size of the card, 256 MiB, says that this is within the maximum.
+    cluster.put("train", TRAIN, &[("memory", "25%")]);
     cluster.resources.give("ml", "train", &[&cluster.share]);
-    cluster.put("train", TRAIN, &[("memory", "64MiB")]);
-    early.ready()?;
-    assert_eq!(cluster.daemon.session("ml/train")?.clients.len(), 1);
-    assert!(early.quit()?.success());
+    cluster.until("ml/train", "25%, no limit, 100, normal")?;
+    cluster.resources.forget();
+    for weight in ["50", "60", "70"] {
+        cluster.put("train", TRAIN, &[("memory", "25%"), ("weight", weight)]);
+        cluster.until("ml/train", &format!("25%, no limit, {weight}, normal"))?;
+    }
+    assert_eq!(cluster.api.events().len(), 0);
+    Ok(())
+}
 
-    // This one has no share, so it never gets a session.
-    cluster.put("other", OTHER, &[]);
-    let mut stranger = cluster.begin(&groups, OTHER, "stranger")?;
-    assert!(stranger.ready().is_err());
-    let refused = stranger.process().stderr();
-    assert!(refused.contains(&format!("has made no session for pod {OTHER}")), "{refused}");
-    assert!(!cluster.daemon.status()?.sessions.iter().any(|session| session.implicit));
-    stranger.kill()
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn events_delay_no_limit_and_share_one_connection() -> anyhow::Result<()> {
+    let cluster = Cluster::new().await?;
+    let bad = [("memory", "lots"), ("compute", "all"), ("weight", "heavy")];
+    let put = |number: usize| {
+        let name = format!("bad-{number}");
+        cluster.put(&name, &format!("{number:08x}-0b9d-4c1f-9a53-2d1d4b7f0c11"), &bad);
+        cluster.resources.give("ml", &name, &[&cluster.share]);
+    };
+    put(0);
+    let before = cluster.api.until_events(bad.len()).await.map(|_| cluster.api.connections())?;
+    (1..8).for_each(put);
+    let events = cluster.api.until_events(8 * bad.len()).await?;
+    assert_eq!(cluster.api.connections(), before, "{} events", events.len());
+
+    // An event may wait two seconds for the API server, and so many would take four minutes.
+    cluster.api.hold_events(true);
+    (8..48).for_each(put);
+    cluster.api.until_held().await?;
+    cluster.put("train", TRAIN, &[("memory", "64MiB")]);
+    cluster.resources.give("ml", "train", &[&cluster.share]);
+    cluster.until("ml/train", "64MiB, no limit, 100, normal")?;
+    assert_eq!(cluster.api.events().len(), events.len());
+    cluster.api.hold_events(false);
+    cluster.api.until_events(events.len() + 1).await?;
+    Ok(())
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

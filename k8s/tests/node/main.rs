@@ -6,4 +6,6 @@ mod registering;
 mod allocating;
 mod health;
 mod groups;
+mod cluster;
 mod limits;
+mod processes;

@@ -41,8 +41,12 @@ async fn a_missing_kubelet_is_said_once_and_waited_for() -> anyhow::Result<()> {
     let complaint = "no kubelet listens at";
     let said = || plugin.stderr().matches(complaint).count();
     patience::until("the complaint", || Ok((said() > 0).then_some(())))?;
-    // It has looked again several times before the kubelet comes.
-    tokio::time::sleep(Duration::from_secs(1)).await;
+    // Each new socket of the plugin is a look before which, and after which, no kubelet was there.
+    let socket = node.path("plugins/gpushare.sock");
+    for _ in 0..3 {
+        std::fs::remove_file(&socket)?;
+        patience::until("the socket again", || Ok(socket.exists().then_some(())))?;
+    }
     let mut kubelet = node.kubelet()?;
     kubelet.registered().await?;
     assert_eq!(said(), 1, "{}", plugin.stderr());
