@@ -27,6 +27,9 @@ pub(crate) struct PluginArgs {
     /// Number of shares of each card; so many containers can have the card at the same time
     #[arg(long, value_name = "N", default_value = "10", value_parser = clap::value_parser!(u16).range(1..=1000))]
     pub(crate) shares: u16,
+    /// Seconds without another Xid after which a card is healthy again
+    #[arg(long, value_name = "SECONDS", default_value = "30", value_parser = clap::value_parser!(u64).range(1..=86400))]
+    pub(crate) xid_quiet: u64,
     /// Way in which a container gets its share and its card
     #[arg(long, value_name = "WAY", default_value = "cdi")]
     pub(crate) inject: Way,

@@ -4,15 +4,12 @@
 //!
 //! - while NVML cannot read it, as after it fell off the bus,
 //! - while the driver asks for a reset or a reboot (its recovery action),
-//! - for [`QUIET`] after its last Xid that is not a program's fault.
+//! - for some time (`--xid-quiet`) after its last Xid that is not a program's fault.
 //!
 //! It is healthy again as soon as none of these holds. Pods that have the card keep it.
 
 use std::fmt;
 use std::time::{Duration, Instant};
-
-/// Time without another Xid after which a card that answers is healthy again.
-const QUIET: Duration = Duration::from_secs(30);
 
 /// Xids that a program causes by its own faults: the card goes on for all others. From NVIDIA's catalogue of
 /// Xids: 13 exception, 31 page fault, 43 stopped, 45 preemptive removal, 68 video exception, 109 time-out.
@@ -33,6 +30,8 @@ pub(crate) enum Look {
 #[derive(Clone, Debug)]
 pub(crate) struct Health {
     look: Look,
+    /// Time without another Xid after which a card that answers is healthy again.
+    quiet: Duration,
     /// Last Xid that counts, and the time from which it no longer does.
     xid: Option<(u64, Instant)>,
 }
@@ -42,16 +41,15 @@ pub(crate) struct Health {
 pub(crate) enum Cause {
     Lost(String),
     Needs(&'static str),
-    Xid(u64),
-}
-
-impl Default for Health {
-    fn default() -> Self {
-        Self { look: Look::Fine, xid: None }
-    }
+    Xid { xid: u64, quiet: Duration },
 }
 
 impl Health {
+    /// Returns the state of a healthy card, which is healthy again when it was `quiet` for so long.
+    pub(crate) fn new(quiet: Duration) -> Self {
+        Self { look: Look::Fine, quiet, xid: None }
+    }
+
     /// Notes what NVML says.
     pub(crate) fn see(&mut self, look: Look) {
         self.look = look;
@@ -60,7 +58,7 @@ impl Health {
     /// Notes an Xid.
     pub(crate) fn xid(&mut self, now: Instant, xid: u64) {
         if !OF_PROGRAMS.contains(&xid) {
-            self.xid = Some((xid, now + QUIET));
+            self.xid = Some((xid, now + self.quiet));
         }
     }
 
@@ -69,7 +67,7 @@ impl Health {
         match (&self.look, self.xid) {
             (Look::Lost(reason), _) => Some(Cause::Lost(reason.clone())),
             (Look::Needs(action), _) => Some(Cause::Needs(action)),
-            (Look::Fine, Some((xid, until))) if now < until => Some(Cause::Xid(xid)),
+            (Look::Fine, Some((xid, until))) if now < until => Some(Cause::Xid { xid, quiet: self.quiet }),
             (Look::Fine, _) => None,
         }
     }
@@ -80,8 +78,8 @@ impl fmt::Display for Cause {
         match self {
             Self::Lost(reason) => write!(f, "NVML cannot read it ({reason}); see `dmesg` for its last Xid"),
             Self::Needs(action) => write!(f, "the driver asks for {action}"),
-            Self::Xid(xid) => {
-                write!(f, "it reported Xid {xid}; healthy again after {} s without another", QUIET.as_secs())
+            Self::Xid { xid, quiet } => {
+                write!(f, "it reported Xid {xid}; healthy again after {} s without another", quiet.as_secs())
             }
         }
     }
@@ -91,9 +89,11 @@ impl fmt::Display for Cause {
 mod tests {
     use super::*;
 
+    const QUIET: Duration = Duration::from_secs(30);
+
     #[test]
     fn a_lost_card_is_unhealthy_until_it_answers() {
-        let (mut health, now) = (Health::default(), Instant::now());
+        let (mut health, now) = (Health::new(QUIET), Instant::now());
         assert_eq!(health.cause(now), None);
         health.see(Look::Lost("GPU is lost".to_owned()));
         assert!(health.cause(now).unwrap().to_string().contains("GPU is lost"));
@@ -105,12 +105,12 @@ mod tests {
 
     #[test]
     fn an_xid_counts_until_the_card_was_quiet_unless_a_program_caused_it() {
-        let (mut health, start) = (Health::default(), Instant::now());
+        let (mut health, start) = (Health::new(QUIET), Instant::now());
         health.xid(start, 31);
         assert_eq!(health.cause(start), None);
         health.xid(start, 79);
         health.xid(start + QUIET / 2, 48);
-        assert_eq!(health.cause(start + QUIET), Some(Cause::Xid(48)));
+        assert_eq!(health.cause(start + QUIET), Some(Cause::Xid { xid: 48, quiet: QUIET }));
         assert_eq!(health.cause(start + QUIET / 2 + QUIET), None);
     }
 }

@@ -3,6 +3,7 @@
 use std::io::{self, Write as _};
 use std::process::ExitCode;
 use std::sync::Arc;
+use std::time::Duration;
 
 use clap::{CommandFactory as _, Parser as _};
 use gpushare_inject::CardsError;
@@ -57,7 +58,7 @@ fn plugin(args: &PluginArgs) -> Result<(), ProgramError> {
     let nvml = gpushare_nvml::load().map_err(CardsError::Nvml)?;
     let cards = gpushare_inject::cards(&nvml)?;
     let supply = Supply::new(args, cards)?;
-    let watch = Watch::start(nvml, &supply.cards())?;
+    let watch = Watch::start(nvml, &supply.cards(), Duration::from_secs(args.xid_quiet))?;
     info!("offering {} shares of each of {} cards", args.shares, supply.cards().len());
     let plugin = Plugin {
         supply: Arc::new(supply),

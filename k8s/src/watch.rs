@@ -4,7 +4,7 @@
 //! waits for Xids and looks at all cards once a second. Others see from the time of the last look that NVML
 //! hangs.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 use std::{io, thread};
@@ -42,8 +42,8 @@ pub(crate) struct Watch {
 }
 
 impl Watch {
-    /// Starts the thread.
-    pub(crate) fn start(nvml: Nvml, cards: &[GpuUuid]) -> io::Result<Self> {
+    /// Starts the thread. A card that was `quiet` for so long after an Xid is healthy again.
+    pub(crate) fn start(nvml: Nvml, cards: &[GpuUuid], quiet: Duration) -> io::Result<Self> {
         let healthy = cards.iter().map(|card| (*card, None)).collect();
         let watch = Self {
             causes: Arc::new(watch::Sender::new(healthy)),
@@ -51,7 +51,7 @@ impl Watch {
         };
         let looker = Looker {
             watch: watch.clone(),
-            healths: cards.iter().map(|card| (*card, Health::default())).collect(),
+            healths: cards.iter().map(|card| (*card, Health::new(quiet))).collect(),
         };
         thread::Builder::new().name("nvml".to_owned()).spawn(move || looker.run(nvml))?;
         Ok(watch)
@@ -114,10 +114,16 @@ impl Looker {
     /// Looks at the cards until NVML should be loaded again.
     fn watch_with(&mut self, nvml: &Nvml) {
         let wholes = self.wholes(nvml);
-        let mut events = events(nvml, &wholes);
+        let (mut events, mut watched) = (None, BTreeSet::new());
         let mut rounds_with_loss = 0;
         while rounds_with_loss < RELOAD_AFTER {
             self.see(|card| look(nvml, card));
+            // A set fails as a whole if one of its cards does.
+            let answering = self.answering(&wholes);
+            if events.is_none() || answering != watched {
+                events = self::events(nvml, &answering);
+                watched = answering;
+            }
             let is_lost = |cause: &Option<Cause>| matches!(cause, Some(Cause::Lost(_)));
             match self.watch.causes.borrow().values().any(is_lost) {
                 true => rounds_with_loss += 1,
@@ -135,12 +141,12 @@ impl Looker {
                             Some(XidError::Value(xid)) => xid,
                             Some(XidError::Unknown) | None => continue,
                         };
-                        let whole = event.device.uuid().unwrap_or_default();
-                        self.note_xid(xid, &whole, &wholes);
+                        // A card that has just fallen off the bus does not say which it is.
+                        self.note_xid(xid, event.device.uuid().ok().as_deref(), &wholes);
                     }
                     Err(NvmlError::Timeout) => {}
                     Err(cause) => {
-                        debug!("NVML reports no Xids any more: {cause}");
+                        debug!("NVML reports no Xids until the next look: {cause}");
                         events = None;
                     }
                 }
@@ -159,13 +165,22 @@ impl Looker {
             .publish(self.healths.iter().map(|(card, health)| (*card, health.cause(now))).collect());
     }
 
-    fn note_xid(&mut self, xid: u64, whole: &str, wholes: &[(GpuUuid, String)]) {
-        info!("{whole} reports Xid {xid}");
-        for (card, _) in wholes.iter().filter(|(_, own)| own == whole) {
+    /// Notes an Xid of the GPU with the UUID `whole`; of all GPUs if the UUID is not known.
+    fn note_xid(&mut self, xid: u64, whole: Option<&str>, wholes: &[(GpuUuid, String)]) {
+        info!("{} reports Xid {xid}", whole.unwrap_or("a card that does not answer"));
+        for (card, _) in wholes.iter().filter(|(_, own)| whole.is_none_or(|whole| own == whole)) {
             if let Some(health) = self.healths.get_mut(card) {
                 health.xid(Instant::now(), xid);
             }
         }
+    }
+
+    /// Returns the UUIDs of the GPUs that answered at the last look.
+    fn answering(&self, wholes: &[(GpuUuid, String)]) -> BTreeSet<String> {
+        let causes = self.watch.causes.borrow();
+        let is_lost = |card: &GpuUuid| matches!(causes.get(card), Some(Some(Cause::Lost(_))));
+        let answering = wholes.iter().filter(|(card, _)| !is_lost(card));
+        answering.map(|(_, whole)| whole.clone()).collect()
     }
 
     /// Returns each card with the UUID of its whole GPU, which reports the Xids of a MIG instance.
@@ -179,14 +194,12 @@ impl Looker {
     }
 }
 
-/// Returns a set in which the Xids of all GPUs arrive; none if NVML has no such events.
-fn events<'nvml>(nvml: &'nvml Nvml, wholes: &[(GpuUuid, String)]) -> Option<EventSet<'nvml>> {
-    let mut uuids: Vec<&str> = wholes.iter().map(|(_, uuid)| uuid.as_str()).collect();
-    uuids.dedup();
+/// Returns a set in which the Xids of these GPUs arrive; none if NVML has no such events.
+fn events<'nvml>(nvml: &'nvml Nvml, uuids: &BTreeSet<String>) -> Option<EventSet<'nvml>> {
     let mut set = nvml.create_event_set().ok()?;
     for uuid in uuids {
         let registered = nvml
-            .device_by_uuid(uuid)
+            .device_by_uuid(uuid.as_str())
             .ok()?
             .register_events(EventTypes::CRITICAL_XID_ERROR, set);
         set = registered.inspect_err(|cause| debug!("NVML reports no Xids: {cause:?}")).ok()?;

@@ -53,6 +53,11 @@ impl Card {
         Ok(Observer::connect(&self.socket)?.fall_off(GpuIndex(0))?)
     }
 
+    /// Lets its first GPU report an Xid.
+    pub fn xid(&self, xid: u64) -> anyhow::Result<()> {
+        Ok(Observer::connect(&self.socket)?.xid(GpuIndex(0), xid)?)
+    }
+
     /// Statistics of the card so far.
     pub fn stats(&self) -> anyhow::Result<Stats> {
         let connection = Connection::open(&self.socket, Role::Observer)?;

@@ -238,6 +238,11 @@ impl Observer {
         self.0.call(Request::FallOff(gpu), &[]).map(|_| ())
     }
 
+    /// Lets a GPU report an Xid.
+    pub fn xid(&self, gpu: GpuIndex, xid: u64) -> Result<(), CallError> {
+        self.0.call(Request::Xid(gpu, xid), &[]).map(|_| ())
+    }
+
     /// Ends the card. Answered before it is gone; its socket file goes with it.
     pub fn shutdown(&self) -> Result<(), CallError> {
         self.0.call(Request::Shutdown, &[]).map(|_| ())

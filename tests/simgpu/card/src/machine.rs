@@ -101,6 +101,8 @@ struct Gpu {
     gauge: Gauge,
     /// Whether the GPU has fallen off the bus.
     lost: bool,
+    /// Xids that the GPU has reported, the oldest first.
+    xids: Vec<u64>,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -123,6 +125,7 @@ impl Card {
             busy: Time::ZERO,
             gauge: Gauge::default(),
             lost: false,
+            xids: Vec::new(),
         };
         Self {
             now: Time::ZERO,

@@ -153,6 +153,8 @@ pub struct GpuStats {
     pub milliwatts: u32,
     /// Whether the GPU has fallen off the bus.
     pub lost: bool,
+    /// Xids that the GPU has reported, the oldest first.
+    pub xids: Vec<u64>,
 }
 
 /// One process.

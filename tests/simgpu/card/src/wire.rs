@@ -120,6 +120,8 @@ pub enum Request {
     FallOff(GpuIndex),
     /// A GPU that fell off is reset: those who come now get it.
     Reset(GpuIndex),
+    /// A GPU reports an Xid.
+    Xid(GpuIndex, u64),
     /// The process ends properly: its memory comes back at once.
     Goodbye,
     /// The card ends.

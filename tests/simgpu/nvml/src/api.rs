@@ -1,9 +1,11 @@
 //! The exported functions: one row each.
 
 use std::ffi::c_char;
+use std::time::Duration;
 
 use simgpu_card::driver_version::{self, Version};
 
+use crate::events::{self, Handle};
 use crate::ffi::{Answer, Code, Out, Text};
 use crate::session::{self, Device, session};
 
@@ -97,6 +99,14 @@ structures! {
         decoder: u32,
         jpeg: u32,
         flow: u32,
+    }
+
+    struct EventData {
+        device: Device,
+        event_type: u64,
+        event_data: u64,
+        gpu_instance: u32,
+        compute_instance: u32,
     }
 
     struct ProcessesUtilization {
@@ -362,6 +372,29 @@ api! {
         let result = list(here.into_iter().map(detail_of).collect(), Out::to(&mut asked.count), asked.processes);
         details.set(asked)?;
         result
+    }
+
+    fn nvmlEventSetCreate(set: Out<Handle>) {
+        set.set(events::create()?)
+    }
+
+    fn nvmlDeviceRegisterEvents(device: Device, types: u64, set: Handle) {
+        events::register(device, types, set)
+    }
+
+    fn nvmlEventSetWait_v2(set: Handle, data: Out<EventData>, milliseconds: u32) {
+        let (device, xid) = events::wait(set, Duration::from_millis(milliseconds.into()))?;
+        data.set(EventData {
+            device,
+            event_type: events::XID,
+            event_data: xid,
+            gpu_instance: NO_INSTANCE,
+            compute_instance: NO_INSTANCE,
+        })
+    }
+
+    fn nvmlEventSetFree(set: Handle) {
+        events::free(set)
     }
 
     fn nvmlDeviceGetComputeRunningProcesses(device: Device, count: Out<u32>, infos: Out<ProcessInfoV1>) {

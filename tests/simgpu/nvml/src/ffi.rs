@@ -16,6 +16,7 @@ impl Code {
     pub(crate) const NOT_FOUND: Self = Self(6);
     pub(crate) const INSUFFICIENT_SIZE: Self = Self(7);
     pub(crate) const DRIVER_NOT_LOADED: Self = Self(9);
+    pub(crate) const TIMEOUT: Self = Self(10);
     pub(crate) const GPU_IS_LOST: Self = Self(15);
     pub(crate) const VERSION_MISMATCH: Self = Self(25);
     pub(crate) const UNKNOWN: Self = Self(999);
@@ -30,6 +31,7 @@ impl Code {
             6 => c"Not Found",
             7 => c"Insufficient Size",
             9 => c"Driver Not Loaded",
+            10 => c"Timeout",
             13 => c"Function Not Found",
             15 => c"GPU is lost",
             25 => c"Argument version mismatch",

@@ -6,5 +6,7 @@
 mod ffi;
 // The session between init and shutdown.
 mod session;
+// Xids, as they happen.
+mod events;
 // What it exports: the library, its devices, what happens on them.
 mod api;

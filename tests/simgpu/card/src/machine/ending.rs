@@ -48,6 +48,12 @@ impl Card {
         Ok(())
     }
 
+    /// A GPU reports an Xid. What it means is up to those who read it.
+    pub(super) fn xid(&mut self, gpu: GpuIndex, xid: u64) -> Result<(), Failure> {
+        self.gpus.get_mut(gpu.0 as usize).ok_or(Failure::Unknown)?.xids.push(xid);
+        Ok(())
+    }
+
     pub(super) fn stop_work(&mut self, id: ClientId) {
         for index in 0..self.gpus.len() {
             let taken = self.gpus[index].compute.forget(id, self.now);

@@ -170,6 +170,7 @@ impl Card {
             }
             Request::FallOff(gpu) => self.fall_off(gpu)?,
             Request::Reset(gpu) => self.reset(gpu)?,
+            Request::Xid(gpu, xid) => self.xid(gpu, xid)?,
             // The shell answers it: the machine does not know the clock.
             Request::Stats => return Err(Failure::Unknown),
             Request::Goodbye => {

@@ -62,6 +62,7 @@ impl Card {
                 degrees: gpu.gauge.degrees(self.now),
                 milliwatts: gpu.gauge.milliwatts(self.now),
                 lost: gpu.lost,
+                xids: gpu.xids.clone(),
             }
         });
         Stats {
