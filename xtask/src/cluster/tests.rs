@@ -192,7 +192,8 @@ fn numbers_have_the_ranges_of_the_page() {
     let page = text("docs/configuration.md");
     let mut compared = 0;
     for (path, range) in ranges() {
-        let (Some(setting), Some(ends)) = (path.strip_prefix("scheduler.config."), range["number"].as_array())
+        let (Some(setting), Some(ends)) =
+            (path.strip_prefix("scheduler.config."), range["number"].as_array())
         else {
             continue;
         };
@@ -212,7 +213,10 @@ fn numbers_have_the_ranges_of_the_page() {
 fn the_account_may_do_what_the_plugin_does_and_nothing_else() {
     let objects = yaml("k8s/manifests/gpushare.yaml");
     let roles: Vec<_> = objects.iter().filter(|object| object["kind"] == "ClusterRole").collect();
-    let rules: Vec<Value> = roles.iter().flat_map(|role| role["rules"].as_array().unwrap().clone()).collect();
+    let rules: Vec<Value> = roles
+        .iter()
+        .flat_map(|role| role["rules"].as_array().unwrap().clone())
+        .collect();
     // The calls of k8s/src/pods/cluster.rs; the API server of the tests (k8s/kubelet) knows no others.
     assert_eq!(
         rules,
