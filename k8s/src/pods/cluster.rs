@@ -108,7 +108,11 @@ impl Cluster {
                 notes.clear();
                 pause = PAUSE;
             });
-            let Err(problem) = listed.await else { continue };
+            let Err(problem) = listed.await else {
+                // A server whose lists are too old at once must not be asked in a circle.
+                tokio::time::sleep(PAUSE).await;
+                continue;
+            };
             notes.warn(&format!("pods keep the limits that are known: {problem}. Trying again"));
             tokio::time::sleep(pause).await;
             pause = (pause * 2).min(LONGEST_PAUSE);
