@@ -25,8 +25,8 @@ use tokio::sync::{Mutex, watch};
 use tokio_stream::StreamExt as _;
 use tracing::info;
 
-use super::annotations;
 use super::plan::Pod;
+use super::reading;
 use crate::notes::Notes;
 
 /// First pause after an error. Each further error doubles it.
@@ -253,7 +253,7 @@ fn pod(of: PartialObjectMeta<ApiPod>) -> Option<(String, Pod)> {
         uid: uid.clone(),
         namespace: namespace?,
         name: name?,
-        annotations: annotations::kept(annotations.unwrap_or_default()),
+        annotations: reading::kept(annotations.unwrap_or_default()),
     };
     Some((uid, pod))
 }

@@ -13,6 +13,7 @@
 //! changes nothing: its last answer counts, and the sessions keep the limits that they have.
 
 // Decisions.
+mod reading;
 mod annotations;
 mod maxima;
 mod plan;
