@@ -3,94 +3,35 @@
 
 use std::fs;
 
-use gpushare_kubelet::{ApiServer, Kubelet, PodResourcesService, allocate};
-use gpushare_proto::admin::SessionView;
-use gpushare_tests::{Daemon, Part, Process, Program, patience};
+use gpushare_kubelet::{ApiServer, PodResourcesService};
+use gpushare_tests::{Daemon, Part, Program, patience};
 
+use crate::cluster::{Cluster, NODE};
 use crate::groups::PodGroups;
 use crate::node::{Node, watch};
 
-const NODE: &str = "node-1";
 const TRAIN: &str = "6f1c2a4e-0b9d-4c1f-9a53-2d1d4b7f0c11";
 const OTHER: &str = "0e7d9b52-3c14-49f0-8a2b-7f6e5d4c3b2a";
 
-/// Node whose plugin knows the cluster, and its daemon.
-struct Cluster {
-    api: ApiServer,
-    resources: PodResourcesService,
-    daemon: Daemon,
-    plugin: Process,
-    /// Share of the first card.
-    share: String,
-    _kubelet: Kubelet,
-    node: Node,
-}
-
-impl Cluster {
-    async fn new() -> anyhow::Result<Self> {
-        let node = Node::new()?;
-        let config = node.world.scheduler_config().expect("a simulated world has one");
-        let scheduling = fs::read_to_string(&config)?;
-        fs::write(&config, format!("pod_sessions = true\n{scheduling}"))?;
-        let daemon = Daemon::start(&node.world, &[])?;
-        let api = ApiServer::start().await?;
-        api.write_config(&node.path("kubeconfig"))?;
-        let resources = PodResourcesService::start(&node.path("pod-resources.sock"))?;
-        let mut kubelet = node.kubelet()?;
-        let plugin = node.plugin(&["--shares", "2", "--node", NODE])?;
-        let request = kubelet.registered().await?;
-        let mut client = kubelet.connect(&request.endpoint).await?;
-        let share = watch(&mut client).await?.0[0].id.clone();
-        allocate(&mut client, &[&share]).await?;
-        Ok(Self { api, resources, daemon, plugin, share, _kubelet: kubelet, node })
-    }
-
-    /// Gives a pod of the node a share and annotations, which may be those of a pod that is there.
-    fn put(&self, name: &str, uid: &str, annotations: &[(&str, &str)]) {
-        let named: Vec<(String, &str)> = annotations
-            .iter()
-            .map(|&(key, value)| (format!("gpushare.dev/{key}"), value))
-            .collect();
-        let named: Vec<(&str, &str)> = named.iter().map(|(key, value)| (key.as_str(), *value)).collect();
-        self.api.put_pod(NODE, "ml", name, uid, &named);
-    }
-
-    /// Waits until a session has these terms: memory, compute, weight and priority.
-    fn until(&self, name: &str, terms: &str) -> anyhow::Result<SessionView> {
-        let found = patience::until(&format!("session {name} with {terms}"), || {
-            let sessions = self.daemon.status()?.sessions;
-            Ok(sessions
-                .into_iter()
-                .find(|session| session.name == name && words(session) == terms))
-        });
-        found.map_err(|error| error.context(self.plugin.stderr()))
-    }
-
-    /// Starts a program in the control group of a pod, and does not wait.
-    fn begin(&self, groups: &PodGroups, uid: &str, name: &str) -> anyhow::Result<Program> {
-        let world = &self.node.world;
-        let mut command = world.program("/bin/sh".as_ref());
-        let script = r#"echo $$ > "$0" && exec env LD_PRELOAD="$1" "$2" "$3""#;
-        command.args(["-c", script]).arg(groups.container(uid)?);
-        command.arg(world.path(Part::Library)).arg(world.path(Part::Workload));
-        Program::begin(command, world, name)
-    }
-}
-
-fn words(session: &SessionView) -> String {
-    let terms = &session.state.terms;
-    format!("{}, {}, {}, {}", terms.memory, terms.compute, terms.weight, terms.priority)
+/// Starts a program in the control group of a pod, and does not wait.
+fn begin(cluster: &Cluster, groups: &PodGroups, uid: &str, name: &str) -> anyhow::Result<Program> {
+    let world = &cluster.node.world;
+    let mut command = world.program("/bin/sh".as_ref());
+    let script = r#"echo $$ > "$0" && exec env LD_PRELOAD="$1" "$2" "$3""#;
+    command.args(["-c", script]).arg(groups.container(uid)?);
+    command.arg(world.path(Part::Library)).arg(world.path(Part::Workload));
+    Program::begin(command, world, name)
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn annotations_limit_a_pod_while_it_runs() -> anyhow::Result<()> {
     let Some(groups) = PodGroups::new("limits") else { return Ok(()) };
-    let cluster = Cluster::new().await?;
+    let cluster = Cluster::on(Node::new()?).await?;
     cluster.put("train", TRAIN, &[("memory", "64Mi"), ("weight", "50"), ("priority", "low")]);
-    cluster.resources.give("ml", "train", &[&cluster.share]);
+    cluster.resources.give("ml", "train", &[&cluster.shares[0]]);
     let session = cluster.until("ml/train", "64MiB, no limit, 50, low")?;
     assert_eq!(session.state.terms.labels["pod"], "train");
-    let mut program = cluster.begin(&groups, TRAIN, "train")?;
+    let mut program = begin(&cluster, &groups, TRAIN, "train")?;
     program.ready()?;
     program.must("alloc x 48MiB; fill x 7")?;
     assert_eq!(program.ask("alloc y 48MiB")?.error(), Some("CUDA_ERROR_OUT_OF_MEMORY"));
@@ -144,14 +85,14 @@ async fn annotations_limit_a_pod_while_it_runs() -> anyhow::Result<()> {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_api_server_that_is_away_changes_no_limit() -> anyhow::Result<()> {
-    let mut cluster = Cluster::new().await?;
+    let mut cluster = Cluster::on(Node::new()?).await?;
     cluster.put("train", TRAIN, &[("memory", "64MiB")]);
-    cluster.resources.give("ml", "train", &[&cluster.share]);
+    cluster.resources.give("ml", "train", &[&cluster.shares[0]]);
     cluster.until("ml/train", "64MiB, no limit, 100, normal")?;
 
     // The changes are no longer kept: all pods are listed again.
     cluster.put("other", OTHER, &[("weight", "10")]);
-    cluster.resources.give("ml", "other", &[&cluster.share]);
+    cluster.resources.give("ml", "other", &[&cluster.shares[0]]);
     cluster.until("ml/other", "no limit, no limit, 10, normal")?;
     cluster.api.forget_changes();
     cluster.api.delete_pod("ml", "other");
@@ -181,15 +122,15 @@ async fn an_api_server_that_is_away_changes_no_limit() -> anyhow::Result<()> {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_process_of_an_unknown_pod_waits_and_is_then_refused_with_a_reason() -> anyhow::Result<()> {
     let Some(groups) = PodGroups::new("unknown") else { return Ok(()) };
-    let cluster = Cluster::new().await?;
+    let cluster = Cluster::on(Node::new()?).await?;
     let waits = |uid: &str| format!("waits for the session of its pod {uid}");
     let until_waiting = |uid: &str| {
         let said = || cluster.daemon.process().stderr().contains(&waits(uid));
         patience::until("a process that waits", || Ok(said().then_some(())))
     };
-    let mut early = cluster.begin(&groups, TRAIN, "early")?;
+    let mut early = begin(&cluster, &groups, TRAIN, "early")?;
     until_waiting(TRAIN)?;
-    cluster.resources.give("ml", "train", &[&cluster.share]);
+    cluster.resources.give("ml", "train", &[&cluster.shares[0]]);
     cluster.put("train", TRAIN, &[("memory", "64MiB")]);
     early.ready()?;
     assert_eq!(cluster.daemon.session("ml/train")?.clients.len(), 1);
@@ -197,7 +138,7 @@ async fn a_process_of_an_unknown_pod_waits_and_is_then_refused_with_a_reason() -
 
     // This one has no share, so it never gets a session.
     cluster.put("other", OTHER, &[]);
-    let mut stranger = cluster.begin(&groups, OTHER, "stranger")?;
+    let mut stranger = begin(&cluster, &groups, OTHER, "stranger")?;
     assert!(stranger.ready().is_err());
     let refused = stranger.process().stderr();
     assert!(refused.contains(&format!("has made no session for pod {OTHER}")), "{refused}");

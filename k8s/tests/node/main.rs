@@ -2,8 +2,11 @@
 //! and their NVML, and where it matters the daemon, an API server and programs in the groups of pods.
 
 mod node;
+mod cluster;
 mod registering;
 mod allocating;
 mod health;
 mod groups;
 mod limits;
+mod containers;
+mod whole;
