@@ -78,7 +78,9 @@ async fn annotations_limit_a_pod_while_it_runs() -> anyhow::Result<()> {
         .daemon
         .until("no session", |status| !status.sessions.iter().any(|session| session.name == "ml/train"))?;
     let log = cluster.plugin.stderr();
-    assert_eq!(log.matches("`lots` is no size").count(), 1, "{log}");
+    for said in ["`lots` is no size", "`150%` is above 100%", "500 is above 100"] {
+        assert_eq!(log.matches(said).count(), 1, "{said} in {log}");
+    }
     assert_eq!(log.matches(complaint).count(), 1, "{log}");
     Ok(())
 }

@@ -8,7 +8,7 @@ use gpushare_inject::container;
 use gpushare_proto::Bytes;
 use gpushare_proto::admin::{Mode, Status};
 use gpushare_proto::session::Terms;
-use gpushare_tests::{Part, Program, Training};
+use gpushare_tests::{Part, Program, Ticket};
 
 use crate::cluster::Cluster;
 use crate::containers::{Answer, PROGRAM, Runtime};
@@ -17,8 +17,6 @@ use crate::node::{Node, of_another_processor};
 /// Variable that names a library of an earlier version, with which the pods start before the upgrade.
 const OLD_LIBRARY: &str = "GPUSHARE_TEST_OLD_LIBRARY";
 const OUT_OF_MEMORY: Option<&str> = Some("CUDA_ERROR_OUT_OF_MEMORY");
-/// Work that outlasts the test's other steps.
-const WORK: [&str; 4] = ["--steps", "800", "--compute", "5ms"];
 
 /// A pod by its name, which also gives its UID.
 #[derive(Clone, Copy)]
@@ -72,14 +70,6 @@ impl Stage {
         let mut program = Program::begin(command, &self.cluster.node.world, pod.0)?;
         program.ready()?;
         Ok((program, answer))
-    }
-
-    /// Admits a pod and starts a training in it.
-    async fn train(&mut self, pod: Pod, annotations: &[(&str, &str)]) -> anyhow::Result<(Training, Answer)> {
-        let answer = self.cluster.admit(pod.0, &pod.uid(), annotations).await?;
-        let command = self.runtime.program(&self.cluster.node, &pod.uid(), &answer)?;
-        let world = &self.cluster.node.world;
-        Ok((Training::begin(command, world, pod.0, Bytes::mib(72), &WORK)?, answer))
     }
 
     /// Waits until the limits of a pod are these: memory, compute, weight and priority.
@@ -137,6 +127,12 @@ impl Stage {
     }
 }
 
+/// Tells a program to fill its memory with several values and to check each of them, and does not wait.
+fn told(program: &mut Program, first: u32) -> anyhow::Result<Vec<Ticket>> {
+    let lines = (first..first + 20).flat_map(|value| [format!("fill x {value}"), format!("check x {value}")]);
+    lines.map(|line| program.tell(&line)).collect()
+}
+
 /// Sessions with their names, numbers and terms, without the one whose annotation changes meanwhile.
 fn kept(status: &Status) -> Vec<(String, String, Terms)> {
     let others = status.sessions.iter().filter(|session| session.name != ANA.session());
@@ -170,13 +166,16 @@ async fn four_pods_share_a_card_through_new_limits_and_an_upgrade() -> anyhow::R
     if knows_pods && stage.runtime.has_namespaces {
         stage.root_is_a_tenant(ANA, &of_ana)?;
     }
-    let (mut cay, _) = stage.train(CAY, &[("memory", "100MiB"), ("priority", "low")]).await?;
-    let (mut dan, _) = stage.train(DAN, &[]).await?;
+    let (mut cay, _) = stage.hold(CAY, &[("memory", "100MiB"), ("priority", "low")]).await?;
+    let (mut dan, _) = stage.hold(DAN, &[]).await?;
     assert!(stage.cluster.shares.is_empty());
+    cay.must("alloc x 72MiB")?;
+    dan.must("alloc x 72MiB")?;
+    let mut work = vec![told(&mut cay, 0)?, told(&mut dan, 100)?];
     // Together they need more than the card has.
     stage.cluster.daemon.until("they take turns", |status| {
-        status.gpus[0].mode == Mode::Serialized
-            && status.gpus[0].allocated_bytes >= Bytes::mib(2 * 64 + 2 * 72)
+        let takes_turns = status.gpus[0].mode == Mode::Serialized || !knows_pods;
+        takes_turns && status.gpus[0].allocated_bytes >= Bytes::mib(2 * 64 + 2 * 72)
     })?;
 
     if knows_pods {
@@ -193,7 +192,7 @@ async fn four_pods_share_a_card_through_new_limits_and_an_upgrade() -> anyhow::R
     let before = stage.cluster.daemon.status()?;
     let fill = ana.tell("fill x 4")?;
     stage.cluster.stop()?;
-    assert!(!cay.ended()? && !dan.ended()?, "the trainings outlast the upgrade");
+    work.extend([told(&mut cay, 200)?, told(&mut dan, 300)?]);
     // What is changed while nobody is there counts as soon as somebody is.
     stage.cluster.put(ANA.0, &ANA.uid(), &[("memory", "120MiB")]);
     stage.cluster.node.library = stage.cluster.node.world.path(Part::Library).to_owned();
@@ -237,12 +236,18 @@ async fn four_pods_share_a_card_through_new_limits_and_an_upgrade() -> anyhow::R
     if sees_mounts {
         assert_eq!(stage.library_of(EVE)?, installed);
     }
-    for training in [&mut cay, &mut dan] {
-        assert_eq!(training.report()?.corrupted, 0);
+    for (place, tickets) in work.into_iter().enumerate() {
+        let program = if place % 2 == 0 { &cay } else { &dan };
+        for ticket in tickets {
+            let answer = program.answer(ticket)?;
+            assert!(answer.flag("ok") && answer.json()["matches"] != false, "{:?}", answer.json());
+        }
     }
     ana.must("check x 4")?;
     eve.must("check x 6")?;
-    assert!(ana.quit()?.success() && eve.quit()?.success());
+    for mut program in [ana, cay, dan, eve] {
+        assert!(program.quit()?.success());
+    }
     stage.cluster.daemon.until("nothing is left on the card", |status| {
         status.gpus.iter().all(|gpu| gpu.allocated_bytes.is_zero())
     })?;
