@@ -8,6 +8,7 @@
 //!
 //! Files are replaced by renaming: a running container keeps the library that it has mounted.
 
+use std::env::consts::ARCH;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::{fs, io};
@@ -17,6 +18,7 @@ use gpushare_inject::{
 };
 use gpushare_proto::GpuUuid;
 use gpushare_proto::names::RuntimeDir;
+use object::{Architecture, Object as _};
 use tracing::info;
 
 use crate::args::{PluginArgs, Way};
@@ -30,6 +32,11 @@ const PRELOAD: &str = "ld.so.preload";
 pub(crate) enum SupplyError {
     #[error("{path}, which containers need, cannot be read: {cause}; name its place with {flag}")]
     Unread { path: PathBuf, cause: io::Error, flag: &'static str },
+    #[error(
+        "{path} is no library for this node's processor ({ARCH}), so no container could load it; use the image of \
+         gpushare for {ARCH}, or name another library with --library"
+    )]
+    OtherProcessor { path: PathBuf },
     #[error(transparent)]
     Access(#[from] AccessError),
     #[error(transparent)]
@@ -130,16 +137,29 @@ fn install(args: &PluginArgs) -> Result<Share, SupplyError> {
     };
     let made = fs::create_dir_all(&args.files);
     made.map_err(|cause| FilesError::Unwritten { path: args.files.clone(), cause })?;
-    copy(&found(&args.library, &libraries), &share.library, "--library")?;
-    copy(&found(&args.ctl, &[beside.join(CTL)]), &share.ctl, "--ctl")?;
+    let library = found(&args.library, &libraries);
+    let content = read(&library, "--library")?;
+    // With another one, the loader would only warn, and programs would use the card unshared.
+    if !is_for_this_processor(&content) {
+        return Err(SupplyError::OtherProcessor { path: library });
+    }
+    put(&content, &share.library, 0o755)?;
+    put(&read(&found(&args.ctl, &[beside.join(CTL)]), "--ctl")?, &share.ctl, 0o755)?;
     put(Share::PRELOAD.as_bytes(), &share.preload, 0o644)?;
     Ok(share)
 }
 
-fn copy(from: &Path, to: &Path, flag: &'static str) -> Result<(), SupplyError> {
-    let content = fs::read(from);
-    let content = content.map_err(|cause| SupplyError::Unread { path: from.to_owned(), cause, flag })?;
-    Ok(put(&content, to, 0o755)?)
+fn read(path: &Path, flag: &'static str) -> Result<Vec<u8>, SupplyError> {
+    fs::read(path).map_err(|cause| SupplyError::Unread { path: path.to_owned(), cause, flag })
+}
+
+/// Returns whether programs of this machine can load a library.
+fn is_for_this_processor(library: &[u8]) -> bool {
+    let architecture = object::File::parse(library).map(|file| file.architecture());
+    match ARCH {
+        "aarch64" => matches!(architecture, Ok(Architecture::Aarch64)),
+        _ => matches!(architecture, Ok(Architecture::X86_64)),
+    }
 }
 
 /// Writes a file unless it has this content.

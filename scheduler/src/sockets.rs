@@ -188,8 +188,9 @@ impl Folder {
     /// Removes the sockets that systemd did not pass, and the files that no later daemon needs.
     ///
     /// All other files stay if clients of this daemon continue (`awaited`). The registry stays if it has
-    /// usage (`lasting`). The folder stays if it existed before this daemon. A folder that was replaced stays
-    /// unchanged, because the one at the path may belong to another daemon.
+    /// usage (`lasting`). The folder stays if it existed before this daemon. The folder `tenant/` of the system's
+    /// daemon always stays: containers have mounted it, and would not see another folder at its path. A folder
+    /// that was replaced stays unchanged, because the one at the path may belong to another daemon.
     pub(crate) fn leave(self, awaited: bool, lasting: bool) {
         if !is_at(&self.folder, self.runtime.root()) {
             return;
@@ -202,10 +203,12 @@ impl Folder {
         if tenant.is_none() {
             let _ = fs::remove_file(self.runtime.tenant_socket());
         }
-        let _ = fs::remove_dir(self.runtime.tenant_dir());
         let _ = fs::remove_file(lock_file(&self.runtime));
         if awaited {
             return;
+        }
+        if self.owner == Owner::User {
+            let _ = fs::remove_dir(self.runtime.tenant_dir());
         }
         let _ = fs::remove_dir_all(self.runtime.tokens_dir());
         if lasting {
@@ -457,6 +460,22 @@ mod tests {
         fs::write(runtime.registry(), "{}").unwrap();
         folder.leave(true, false);
         assert!(runtime.registry().exists());
-        assert!(!runtime.admin_socket().exists() && !runtime.tenant_dir().exists());
+        assert!(!runtime.admin_socket().exists() && !runtime.tenant_socket().exists());
+    }
+
+    /// A container that has mounted another folder would never find the next daemon.
+    #[test]
+    fn containers_find_the_next_daemon_in_the_folder_that_they_have_mounted() {
+        for (owner, awaited) in [(Owner::System, false), (Owner::System, true), (Owner::User, true)] {
+            let root = tempfile::tempdir().unwrap();
+            let runtime = runtime(&root);
+            let folder = Folder::take(&runtime, owner).unwrap();
+            drop(folder.listen().unwrap());
+            let mounted = File::open(runtime.tenant_dir()).unwrap();
+            folder.leave(awaited, false);
+            let next = Folder::take(&runtime, owner).unwrap();
+            let _sockets = next.listen().unwrap();
+            assert!(is_at(&mounted, &runtime.tenant_dir()), "{owner:?}, awaited: {awaited}");
+        }
     }
 }

@@ -46,6 +46,37 @@ impl Debian {
         }
     }
 
+    /// The source packages of a release, by its name.
+    pub(crate) fn sources(name: &str) -> Self {
+        Self {
+            folder: cargo::workspace().join("target/debian").join(format!("{name}-sources")),
+            source: Some(format!("deb-src http://deb.debian.org/debian {name} main\n")),
+        }
+    }
+
+    /// The archive of a source package as its authors published it.
+    ///
+    /// # Errors
+    /// It cannot be had.
+    pub(crate) fn source(&self, package: &str) -> anyhow::Result<PathBuf> {
+        let folder = self.folder.join(package);
+        fs::create_dir_all(&folder)?;
+        let archive = || {
+            let files = fs::read_dir(&folder).ok()?.flatten().map(|file| file.path());
+            files.into_iter().find(|path| path.to_string_lossy().contains(".orig.tar."))
+        };
+        if archive().is_none() {
+            progress(format_args!("fetching the source of {package} from Debian"));
+            self.update()?;
+            let mut download = self.apt("apt-get")?;
+            download
+                .current_dir(&folder)
+                .args(["source", "--download-only", "--only-source", package]);
+            output_of(download).with_context(|| format!("cannot fetch {package}; {ADVICE}"))?;
+        }
+        archive().with_context(|| format!("the source of {package} has no archive"))
+    }
+
     /// A folder with these packages unpacked into it, `NAME` or `NAME:ARCHITECTURE`, and without those that
     /// they depend on. Nothing is asked of the network if they are there.
     ///

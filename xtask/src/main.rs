@@ -25,6 +25,7 @@ mod sim;
 
 mod extra;
 mod imports;
+mod kubernetes;
 mod promises;
 mod symbols;
 
@@ -82,6 +83,9 @@ enum Command {
     Book(book::Book),
     /// Write the plain manifests of Kubernetes, from the Helm chart
     Manifests,
+    /// Run pods with shares on a node with a real API server, kubelet and container runtime, compiled from Debian's
+    /// source
+    Kubernetes,
     /// Write the manual pages of all commands
     Manual(manual::Options),
     /// Count how the driver's functions are treated, and compare the list with NVIDIA's headers
@@ -116,6 +120,7 @@ fn main() -> ExitCode {
         Command::Dist(options) => dist::run(&options, json),
         Command::Book(book) => book::run(book, json),
         Command::Manifests => cluster::run(),
+        Command::Kubernetes => kubernetes::run(),
         Command::Manual(options) => manual::run(&options, json),
         Command::Symbols => symbols::run(json),
         Command::Imports(options) => imports::run(&options, json),

@@ -71,6 +71,12 @@ impl PodResourcesService {
         };
         self.pods.0.lock().unwrap_or_else(PoisonError::into_inner).push(pod);
     }
+
+    /// Takes the shares of a pod back.
+    pub fn take_back(&self, namespace: &str, name: &str) {
+        let mut pods = self.pods.0.lock().unwrap_or_else(PoisonError::into_inner);
+        pods.retain(|pod| (&*pod.namespace, &*pod.name) != (namespace, name));
+    }
 }
 
 impl Drop for PodResourcesService {

@@ -14,7 +14,7 @@ async fn annotations_limit_a_pod_while_it_runs() -> anyhow::Result<()> {
     let Some(groups) = PodGroups::new("limits") else { return Ok(()) };
     let cluster = Cluster::new().await?;
     cluster.put("train", TRAIN, &[("memory", "64Mi"), ("weight", "50"), ("priority", "low")]);
-    cluster.resources.give("ml", "train", &[&cluster.share]);
+    cluster.resources.give("ml", "train", &[&cluster.shares[0]]);
     let session = cluster.until("ml/train", "64MiB, no limit, 50, low")?;
     assert_eq!(session.state.terms.labels["pod"], "train");
     let mut program = cluster.begin(&groups, TRAIN, "train")?;
@@ -75,12 +75,12 @@ async fn annotations_limit_a_pod_while_it_runs() -> anyhow::Result<()> {
 async fn an_api_server_that_is_away_changes_no_limit() -> anyhow::Result<()> {
     let mut cluster = Cluster::new().await?;
     cluster.put("train", TRAIN, &[("memory", "64MiB")]);
-    cluster.resources.give("ml", "train", &[&cluster.share]);
+    cluster.resources.give("ml", "train", &[&cluster.shares[0]]);
     cluster.until("ml/train", "64MiB, no limit, 100, normal")?;
 
     // The changes are no longer kept: all pods are listed again.
     cluster.put("other", OTHER, &[("weight", "10")]);
-    cluster.resources.give("ml", "other", &[&cluster.share]);
+    cluster.resources.give("ml", "other", &[&cluster.shares[0]]);
     cluster.until("ml/other", "no limit, no limit, 10, normal")?;
     cluster.api.forget_changes();
     cluster.api.delete_pod("ml", "other");
@@ -115,7 +115,7 @@ async fn a_kubelet_that_lists_no_pods_changes_no_limit() -> anyhow::Result<()> {
     fs::write(cluster.node.path("pods.toml"), "[default]\nmemory = '128MiB'")?;
     // The size of the card, 256 MiB, says that this is within the maximum.
     cluster.put("train", TRAIN, &[("memory", "25%")]);
-    cluster.resources.give("ml", "train", &[&cluster.share]);
+    cluster.resources.give("ml", "train", &[&cluster.shares[0]]);
     cluster.until("ml/train", "25%, no limit, 100, normal")?;
     cluster.resources.forget();
     for weight in ["50", "60", "70"] {
@@ -133,7 +133,7 @@ async fn events_delay_no_limit_and_share_one_connection() -> anyhow::Result<()> 
     let put = |number: usize| {
         let name = format!("bad-{number}");
         cluster.put(&name, &format!("{number:08x}-0b9d-4c1f-9a53-2d1d4b7f0c11"), &bad);
-        cluster.resources.give("ml", &name, &[&cluster.share]);
+        cluster.resources.give("ml", &name, &[&cluster.shares[0]]);
     };
     put(0);
     let before = cluster.api.until_events(bad.len()).await.map(|_| cluster.api.connections())?;
@@ -146,7 +146,7 @@ async fn events_delay_no_limit_and_share_one_connection() -> anyhow::Result<()> 
     (8..48).for_each(put);
     cluster.api.until_held().await?;
     cluster.put("train", TRAIN, &[("memory", "64MiB")]);
-    cluster.resources.give("ml", "train", &[&cluster.share]);
+    cluster.resources.give("ml", "train", &[&cluster.shares[0]]);
     cluster.until("ml/train", "64MiB, no limit, 100, normal")?;
     assert_eq!(cluster.api.events().len(), events.len());
     cluster.api.hold_events(false);

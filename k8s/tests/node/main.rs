@@ -9,3 +9,5 @@ mod groups;
 mod cluster;
 mod limits;
 mod processes;
+mod containers;
+mod whole;

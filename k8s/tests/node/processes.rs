@@ -22,7 +22,7 @@ async fn a_process_of_an_unknown_pod_waits_and_is_then_refused_with_a_reason() -
     let cluster = Cluster::new().await?;
     let mut early = cluster.begin(&groups, TRAIN, "early")?;
     cluster.until_waiting(TRAIN)?;
-    cluster.resources.give("ml", "train", &[&cluster.share]);
+    cluster.resources.give("ml", "train", &[&cluster.shares[0]]);
     cluster.put("train", TRAIN, &[("memory", "64MiB")]);
     early.ready()?;
     assert_eq!(cluster.daemon.session("ml/train")?.clients.len(), 1);
@@ -48,7 +48,7 @@ async fn a_process_of_an_unknown_pod_waits_and_is_then_refused_with_a_reason() -
 async fn a_service_that_names_its_groups_like_a_pod_does_not_enter_the_pods_session() -> anyhow::Result<()> {
     let Some(groups) = PodGroups::new("pretender") else { return Ok(()) };
     let cluster = Cluster::new().await?;
-    cluster.resources.give("ml", "train", &[&cluster.share]);
+    cluster.resources.give("ml", "train", &[&cluster.shares[0]]);
     cluster.put("train", TRAIN, &[]);
     cluster.until("ml/train", "no limit, no limit, 100, normal")?;
     let mut pretender = cluster.begin_in(&groups.pretender(TRAIN)?, "pretender")?;

@@ -6,7 +6,7 @@ use gpushare_k8s::RESOURCE;
 use gpushare_tests::patience;
 use rustix::process::Signal;
 
-use crate::node::{Node, watch};
+use crate::node::{Node, of_another_processor, watch};
 
 #[tokio::test]
 async fn a_recreated_kubelet_socket_leads_to_a_second_registration_within_two_seconds() -> anyhow::Result<()>
@@ -64,8 +64,12 @@ async fn a_missing_kubelet_is_said_once_and_waited_for() -> anyhow::Result<()> {
 #[test]
 fn a_node_that_lacks_a_file_or_a_card_says_what_to_do() -> anyhow::Result<()> {
     let node = Node::new()?;
+    let foreign = node.path("foreign-libgpushare.so");
+    std::fs::write(&foreign, of_another_processor(node.world.path(gpushare_tests::Part::Library))?)?;
+    let foreign = foreign.to_string_lossy();
     for (flags, wanted) in [
         (&["--library", "/nowhere/libgpushare.so"][..], "/nowhere/libgpushare.so, which containers need"),
+        (&["--library", &*foreign][..], "is no library for this node's processor"),
         (&["--host-root", "/nowhere"][..], "nvidia-modprobe"),
     ] {
         let mut command = node.world.program(std::path::Path::new(env!("CARGO_BIN_EXE_gpushare-k8s")));

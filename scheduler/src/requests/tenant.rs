@@ -277,7 +277,9 @@ fn own_session(engine: &Engine, role: PeerRole, peer: &PeerProcess) -> Option<Se
         PeerRole::Client(client) => engine.clients.get(client).map(|client| client.session),
         PeerRole::Tool | PeerRole::Ending => {
             let client = peer.id.and_then(|process| ancestry::client_session(engine, process));
-            client.or_else(|| ancestry::session_of(engine, peer))
+            // A command in a pod has no parent there that uses the card.
+            let bound = || engine.bound(peer);
+            client.or_else(bound).or_else(|| ancestry::session_of(engine, peer))
         }
     }
 }

@@ -4,8 +4,8 @@ use std::collections::BTreeSet;
 use std::fs::{self, Permissions};
 use std::os::unix::fs::PermissionsExt;
 
-use gpushare_proto::admin::{AdminReply, AdminRequest, LockView, SessionView, UserView};
-use gpushare_proto::session::Terms;
+use gpushare_proto::admin::{AdminReply, AdminRequest, LockView, SessionRequest, SessionView, UserView};
+use gpushare_proto::session::{Binding, Terms};
 use gpushare_proto::tenant::{
     FailureCode, GpuChoice, GpuInfo, NewSession, ProcessMemory, TenantReply, TenantRequest,
 };
@@ -125,6 +125,25 @@ fn a_session_asks_for_itself() {
     let (session, _) = daemon.register("mine", None);
     tool.say(&TenantRequest::OwnSession);
     assert!(matches!(tool.hear(), TenantReply::OwnSession(Some(view)) if view.session == session));
+}
+
+#[test]
+fn a_tool_asks_for_the_session_that_its_user_is_bound_to() {
+    let folders = Folders::new();
+    let daemon = folders.start(&[]);
+    let new = NewSession {
+        name: Some("bound".to_owned()),
+        terms: Terms::default(),
+        oversubscribe: false,
+        gpu: GpuChoice::Auto,
+    };
+    let binding = Binding::Uid(rustix::process::geteuid().as_raw());
+    let mut administrator = daemon.administrator();
+    administrator.say(&AdminRequest::Session(SessionRequest::Create { new, binding }));
+    administrator.hear();
+    let mut tool = daemon.tool();
+    tool.say(&TenantRequest::OwnSession);
+    assert!(matches!(tool.hear(), TenantReply::OwnSession(Some(view)) if view.name == "bound"));
 }
 
 #[test]

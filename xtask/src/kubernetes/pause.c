@@ -1,0 +1,6 @@
+// First process of a pod's sandbox.
+#include <unistd.h>
+
+int main(void) {
+    for (;;) pause();
+}
