@@ -42,16 +42,17 @@ class Urgent(unittest.TestCase):
         bad = self.judged(urgent.judge_short, DRIVER=own, HIGH=slow, NORMAL=samples([2.2] * 50))
         self.assertEqual(bad, [False, False, False, False])
 
-    def test_long_bursts_are_held_against_the_median_alone(self):
-        alone = samples([22.0, 22.0, 60.0])
-        self.assertEqual(self.judged(urgent.judge_long, ALONE=alone, HIGH=samples([30.0] * 98 + [36.0] * 2)), [True, True])
-        self.assertEqual(self.judged(urgent.judge_long, ALONE=alone, HIGH=samples([30.5] * 98 + [36.5] * 2)), [False, False])
+    def test_long_bursts_are_held_against_the_same_percentile_alone(self):
+        alone = samples([22.0] * 98 + [40.0] * 2)
+        self.assertEqual(self.judged(urgent.judge_long, ALONE=alone, HIGH=samples([30.0] * 98 + [54.0] * 2)), [True, True])
+        self.assertEqual(self.judged(urgent.judge_long, ALONE=alone, HIGH=samples([30.5] * 98 + [54.5] * 2)), [False, False])
 
     def test_there_are_bursts_enough_for_each_percentile(self):
         counts = {way: count * urgent.SHORT.rounds for way, count in urgent.SHORT.counts.items()}
         self.assertGreaterEqual(min(counts[urgent.DRIVER], counts[urgent.HIGH]), 500)
         self.assertGreaterEqual(counts[urgent.NORMAL], 200)
-        self.assertGreaterEqual(urgent.LONG.counts[urgent.HIGH] * urgent.LONG.rounds, 100)
+        for way in (urgent.ALONE, urgent.HIGH):
+            self.assertGreaterEqual(urgent.LONG.counts[way] * urgent.LONG.rounds, 100)
 
     def test_bursts_alone_are_known_before_those_beside_a_loop(self):
         for bursts in (urgent.SHORT, urgent.LONG):

@@ -5,7 +5,7 @@ card, and one whose step is many small graphs. Each as percent of its own rate w
 from groups.limits import Limits
 from programs import client
 
-NEEDS = 140
+NEEDS = 190
 
 PERCENTS = (25, 50)
 # All have steps of some 30 ms, so that a rate is known after a hundred.

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 import paces
 from programs import ask_together, client
 
-NEEDS = 545
+NEEDS = 565
 
 # With gpushare the launch window bounds the work in flight, so the program's own bound is beyond it.
 IN_FLIGHT = {"native": 6, "shared": 64}
@@ -45,8 +45,9 @@ class Bursts:
 
 
 # Long enough for a p99, and for medians that differ by less than 3% by chance: 500 of each kind.
-SHORT = Bursts("urgent: bursts of 20 products every 200 ms", 20, 0.2, 4, {ALONE: 15, DRIVER: 125, HIGH: 125, NORMAL: 125})
-LONG = Bursts("urgent: bursts of 900 products every 400 ms", 900, 0.4, 4, {ALONE: 10, DRIVER: 10, HIGH: 25})
+SHORT = Bursts("urgent: bursts of 20 products every 200 ms", 20, 0.2, 4, {ALONE: 10, DRIVER: 125, HIGH: 125, NORMAL: 125})
+# As many alone as beside the loop, since their p99 is compared.
+LONG = Bursts("urgent: bursts of 900 products every 400 ms", 900, 0.4, 4, {ALONE: 25, DRIVER: 10, HIGH: 25})
 
 P50_HIGH, P99_HIGH, P50_NORMAL = 1.0, 1.1, 1.05
 LOOP_KEEPS = 0.95
@@ -182,10 +183,9 @@ def judge_short(figures, name, found):
 
 
 def judge_long(figures, name, found):
-    alone = found[ALONE].percentile(50)
     for percent, more in ((50, P50_LONG_MS), (99, P99_LONG_MS)):
-        measured = found[HIGH].percentile(percent)
-        what = f"{name}, {HIGH}: p{percent} at most the p50 alone + {more} ms"
+        measured, alone = found[HIGH].percentile(percent), found[ALONE].percentile(percent)
+        what = f"{name}, {HIGH}: p{percent} at most the p{percent} alone + {more} ms"
         figures.check(what, measured <= alone + more, f"{measured:.2f} ms, {alone:.2f} ms")
 
 
