@@ -212,8 +212,9 @@ kill "$plugin" "$daemon"
 wait "$plugin" "$daemon" || true
 start_gpushare
 wait_for shows 96MiB
-wait_for is allocatable 4
-echo "upgraded: the pod is back in its session, with its limit"
+kubectl --namespace research annotate pod ana gpushare.dev/memory=80MiB --overwrite >>"$logs/kubectl.log"
+wait_for shows 80MiB
+echo "upgraded: the pod is back in its session, and its annotations still count"
 
 kubectl --namespace research delete pod ana ben two >>"$logs/kubectl.log"
 is_empty() { ! gpushare-ctl status | grep research/; }
