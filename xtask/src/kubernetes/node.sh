@@ -40,8 +40,8 @@ mount -t devpts -o newinstance,ptmxmode=0666 devpts /dev/pts
 ln -s pts/ptmx /dev/ptmx
 ln -s /proc/self/fd /dev/fd
 for name in nvidiactl nvidia-uvm nvidia0; do mknod -m 666 /dev/$name c 1 3; done
-mkdir -p /var/lib/kubelet /etc/gpushare /var/lib/gpushare
-for folder in /var/lib/kubelet /etc/gpushare /var/lib/gpushare; do mount -t tmpfs -o mode=755 node $folder; done
+mkdir -p /var/lib/kubelet /etc/gpushare /var/lib/gpushare /var/log
+for folder in /var/lib/kubelet /etc/gpushare /var/lib/gpushare /var/log; do mount -t tmpfs -o mode=755 node $folder; done
 mount --make-rshared /
 
 # An image is a folder. Usage: image NAME FOLDER
@@ -64,6 +64,7 @@ address = "$here/containerd.sock"
 [plugins."io.containerd.grpc.v1.cri"]
 sandbox_image = "docker.io/local/pause:1"
 disable_apparmor = true
+restrict_oom_score_adj = true
 [plugins."io.containerd.grpc.v1.cri".containerd]
 snapshotter = "native"
 [plugins."io.containerd.grpc.v1.cri".cni]
@@ -173,7 +174,7 @@ spec:
 END
 }
 pod ana 1 1000000 'gpushare.dev/memory: 64MiB'
-shows() { gpushare-ctl status | grep -E "research/ana +48MiB of $1 "; }
+shows() { gpushare-ctl status --verbose | grep -E "research/ana +48MiB of $1 "; }
 wait_for shows 64MiB
 echo "allocated: a container of the kubelet computes with its share and the limit of its annotation"
 
@@ -211,8 +212,9 @@ kill "$plugin" "$daemon"
 wait "$plugin" "$daemon" || true
 start_gpushare
 wait_for shows 96MiB
-wait_for is allocatable 4
-echo "upgraded: the pod is back in its session, with its limit"
+kubectl --namespace research annotate pod ana gpushare.dev/memory=80MiB --overwrite >>"$logs/kubectl.log"
+wait_for shows 80MiB
+echo "upgraded: the pod is back in its session, and its annotations still count"
 
 kubectl --namespace research delete pod ana ben two >>"$logs/kubectl.log"
 is_empty() { ! gpushare-ctl status | grep research/; }
