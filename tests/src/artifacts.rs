@@ -34,6 +34,8 @@ pub enum Part {
 impl Part {
     /// Artifacts that users get.
     pub const SHIPPED: [Self; 3] = [Self::Library, Self::Scheduler, Self::Ctl];
+    /// Those that are programs; the others are libraries.
+    const PROGRAMS: [Self; 4] = [Self::Scheduler, Self::Ctl, Self::Workload, Self::Card];
     /// All of them.
     pub const ALL: [Self; 7] = [
         Self::Scheduler,
@@ -96,7 +98,8 @@ impl Artifacts {
         static BUILT: OnceLock<Result<Artifacts, String>> = OnceLock::new();
         BUILT
             .get_or_init(|| {
-                let built = Self::build(Profile::Dev, Progress::Hidden);
+                let built = cargo::build_as_tests(&Part::PROGRAMS.map(Part::target));
+                let built = built.and_then(Self::from_targets);
                 let with_shipped = built.and_then(|built| match std::env::var_os(SHIPPED) {
                     Some(folder) => built.with_shipped(Path::new(&folder)),
                     None => Ok(built),
@@ -107,9 +110,14 @@ impl Artifacts {
             .map_err(|error| anyhow::anyhow!("{error}"))
     }
 
-    /// Builds them.
+    /// Builds them, and by the profile for development `xtask` too: with the features of the program that
+    /// asks, so that what both use is compiled once.
     pub fn build(profile: Profile, progress: Progress) -> anyhow::Result<Self> {
-        Self::from_targets(cargo::build(&Part::ALL.map(Part::package), profile, progress)?)
+        let mut packages = Part::ALL.map(Part::package).to_vec();
+        if profile == Profile::Dev {
+            packages.push("xtask");
+        }
+        Self::from_targets(cargo::build(&packages, profile, progress)?)
     }
 
     /// Artifacts that a build has made, by the names of their targets.

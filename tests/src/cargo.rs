@@ -14,7 +14,7 @@ use serde::Deserialize;
 /// How the artifacts are compiled.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Profile {
-    /// As `cargo test` compiles: for the tests.
+    /// In little time: for the demo.
     Dev,
     /// For demo, bench and stage.
     Release,
@@ -55,6 +55,20 @@ pub fn build(
     build_with(cargo, packages, profile, progress)
 }
 
+/// Builds all libraries of the workspace and these programs as `cargo test --workspace` does, and gives the
+/// path of each program and cdylib by the name of its target.
+///
+/// The features of other crates are those that the whole workspace asks for together. With those of a few
+/// packages they would be compiled once more.
+pub fn build_as_tests(programs: &[&str]) -> anyhow::Result<BTreeMap<String, PathBuf>> {
+    let mut cargo = as_tests();
+    cargo.arg("--lib");
+    for program in programs {
+        cargo.args(["--bin", program]);
+    }
+    targets(&printed_by(cargo)?)
+}
+
 /// Builds by another command than `cargo build`, which takes its flags and prints the same messages.
 pub fn build_with(
     mut cargo: Command,
@@ -77,11 +91,16 @@ pub fn build_with(
 
 /// Builds one of the examples of this crate, which are programs that only its tests need, and gives its path.
 pub fn build_example(name: &str) -> anyhow::Result<PathBuf> {
-    let mut cargo = cargo();
-    cargo.args(["build", "--quiet", "--message-format=json", "--package", "gpushare-tests"]);
+    let mut cargo = as_tests();
     cargo.args(["--example", name]);
     let built = targets(&printed_by(cargo)?)?.remove(name);
     built.with_context(|| format!("cargo built no example {name}"))
+}
+
+fn as_tests() -> Command {
+    let mut cargo = cargo();
+    cargo.args(["build", "--quiet", "--message-format=json", "--workspace"]);
+    cargo
 }
 
 fn printed_by(mut cargo: Command) -> anyhow::Result<String> {
@@ -95,6 +114,14 @@ fn printed_by(mut cargo: Command) -> anyhow::Result<String> {
 pub fn cargo() -> Command {
     let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| OsString::from("cargo")));
     cargo.current_dir(workspace());
+    // Cargo tells each program its package. Build scripts that look at these variables would run again, and
+    // what depends on them would be compiled again.
+    for (name, _) in std::env::vars_os() {
+        let text = name.to_string_lossy();
+        if text.starts_with("CARGO_PKG_") || text.starts_with("CARGO_MANIFEST_") {
+            cargo.env_remove(name);
+        }
+    }
     cargo
 }
 

@@ -7,7 +7,7 @@ use std::process::{Command, ExitCode};
 
 use anyhow::Context;
 use clap::Args;
-use gpushare_tests::cargo::{self, Profile, Progress};
+use gpushare_tests::cargo;
 use serde::Deserialize;
 
 use crate::output::progress;
@@ -60,7 +60,7 @@ pub(crate) fn run(options: &Options, json: bool) -> anyhow::Result<ExitCode> {
 
 fn fuzzer(arguments: &[&str]) -> anyhow::Result<Command> {
     const NAME: &str = "gpushare-fuzz";
-    let mut built = cargo::build(&[NAME], Profile::Dev, Progress::Hidden)?;
+    let mut built = cargo::build_as_tests(&[NAME])?;
     let mut command = Command::new(built.remove(NAME).context("the fuzzer was not built")?);
     command.current_dir(cargo::workspace()).args(arguments);
     Ok(command)

@@ -33,7 +33,8 @@ pub(super) fn check() -> anyhow::Result<()> {
         let mut cargo = cargo::cargo();
         cargo
             .env(SHIPPED, stage.folder())
-            .args(["test", "--quiet", "--package", "gpushare-tests", "--test", binary, "--"])
+            // With the features of the whole workspace, so that nothing is compiled again.
+            .args(["test", "--quiet", "--workspace", "--test", binary, "--"])
             .args(tests);
         let said = output_of(cargo)?;
         ensure!(!said.contains("running 0 tests"), "there is nothing to check in {binary}: {said}");
