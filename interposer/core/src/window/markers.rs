@@ -178,7 +178,9 @@ impl Markers {
     /// Iterates over the slots that belong to a stream.
     pub fn all(&self) -> impl Iterator<Item = &Slot> {
         let taken = self.taken.iter().map(|word| word.load(Ordering::Acquire));
-        let numbers = taken.enumerate().flat_map(|(word, bits)| ones(bits).map(move |bit| 64 * word + bit));
+        let numbers = taken
+            .enumerate()
+            .flat_map(|(word, bits)| ones(bits).map(move |bit| 64 * word + bit));
         numbers
             .map(|number| &self.slots[number])
             .filter(|slot| slot.used.load(Ordering::Acquire))
