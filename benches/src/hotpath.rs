@@ -3,7 +3,7 @@
 //! ```text
 //!   launch    launches, by one thread or several at once
 //!   memory    allocations and frees, a hundred of each in turn, while a hundred blocks are held
-//!   atomic    atomic additions to a counter of its own: no call of the driver, but what the others are compared with
+//!   map       lookups in a hash map behind a mutex: no call of the driver, but what the others are compared with
 //!   refuse    allocations that are larger than any quota; by the clock, because the daemon is told meanwhile
 //!   hold      none: has a context until its stdin ends, so that others are not alone
 //!   resolve   lookups of 481 functions, as many as libcudart makes when it starts; once, in a new process
@@ -14,11 +14,11 @@
 
 mod launch;
 
+use std::collections::HashMap;
 use std::ffi::{CString, c_char, c_int, c_void};
 use std::hint::black_box;
 use std::ptr::null_mut;
-use std::sync::Barrier;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Barrier, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 use std::{fs, thread};
 
@@ -44,6 +44,8 @@ const BLOCKS: usize = 100;
 const BLOCK: usize = 4096;
 /// More than any quota of the bench.
 const TOO_LARGE: usize = 1 << 40;
+/// Entries of the hash map that calls are compared with.
+const ENTRIES: u64 = 1000;
 /// `CUDA_ERROR_OUT_OF_MEMORY`.
 const OUT_OF_MEMORY: c_int = 2;
 /// Functions that libcudart looks up when it starts.
@@ -74,7 +76,7 @@ enum Call {
     #[default]
     Launch,
     Memory,
-    Atomic,
+    Map,
     Refuse,
     Hold,
     Resolve,
@@ -87,7 +89,7 @@ fn main() -> anyhow::Result<()> {
     let line = match arguments.call {
         Call::Launch => launches(&driver, &arguments)?,
         Call::Memory => memory(&driver, arguments.batches)?,
-        Call::Atomic => atomic(&arguments)?,
+        Call::Map => map(&arguments)?,
         Call::Refuse => refuse(&driver, arguments.batches)?,
         Call::Hold => hold(&driver)?,
         Call::Resolve => resolve(&driver)?,
@@ -120,12 +122,13 @@ fn launches(driver: &Library, arguments: &Arguments) -> anyhow::Result<serde_jso
     }))
 }
 
-fn atomic(arguments: &Arguments) -> anyhow::Result<serde_json::Value> {
-    let counter = AtomicU64::new(0);
+fn map(arguments: &Arguments) -> anyhow::Result<serde_json::Value> {
+    let map: Mutex<HashMap<u64, u64>> = Mutex::new((0..ENTRIES).map(|key| (key, key)).collect());
     let batch = |_| {
         let start = cpu_time();
-        for _ in 0..arguments.calls {
-            black_box(&counter).fetch_add(1, Ordering::SeqCst);
+        for call in 0..arguments.calls {
+            let key = u64::from(call) * 7 % ENTRIES;
+            black_box(black_box(&map).lock().unwrap_or_else(PoisonError::into_inner).get(&key));
         }
         cpu_time() - start
     };

@@ -7,6 +7,7 @@
 //! ```
 
 use std::io::{BufRead as _, BufReader, Write as _};
+use std::os::unix::process::CommandExt as _;
 use std::path::Path;
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::thread;
@@ -14,6 +15,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail, ensure};
 use base64::Engine as _;
+use rustix::process::{Pid, Signal, kill_process_group};
 use serde_json::{Value, json};
 
 use crate::tools;
@@ -27,7 +29,10 @@ const PATIENCE: Duration = Duration::from_secs(60);
 /// Pause between two looks at a page.
 const PAUSE: Duration = Duration::from_millis(50);
 
-/// A running browser, which is killed on drop.
+/// Longest wait for the browser's own end.
+const CLOSING: Duration = Duration::from_secs(10);
+
+/// A running browser. It ends on drop, with all its processes.
 #[derive(Debug)]
 pub(crate) struct Chromium {
     child: Child,
@@ -63,6 +68,7 @@ impl Chromium {
         command.arg(format!("--user-data-dir={}", folder.join("chromium").display()));
         command.env_remove("LD_LIBRARY_PATH").env_remove("LD_PRELOAD");
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null());
+        command.process_group(0);
         let mut child = command.spawn().context("cannot start the browser")?;
         let commands = child.stdin.take().context("the browser has no pipe")?;
         let answers = BufReader::new(child.stdout.take().context("the browser has no pipe")?);
@@ -181,6 +187,13 @@ impl Chromium {
         }
     }
 
+    /// Kills the browser and the processes that it started.
+    fn kill(&self) {
+        if let Some(group) = i32::try_from(self.child.id()).ok().and_then(Pid::from_raw) {
+            let _ = kill_process_group(group, Signal::KILL);
+        }
+    }
+
     /// Notes what a page complains about.
     fn hear(&mut self, message: &Value) {
         let params = &message["params"];
@@ -196,7 +209,14 @@ impl Chromium {
 
 impl Drop for Chromium {
     fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
+        // A browser that closes waits for its own processes, which would write into the profile while it is removed.
+        let _ = self.ask(None, "Browser.close", &json!({}));
+        let begun = Instant::now();
+        while matches!(self.child.try_wait(), Ok(None)) {
+            if begun.elapsed() > CLOSING {
+                self.kill();
+            }
+            thread::sleep(PAUSE);
+        }
     }
 }

@@ -68,6 +68,8 @@ impl Stream {
 #[derive(Debug)]
 pub struct Markers {
     slots: Box<[Slot]>,
+    /// One bit for each slot that belongs to a stream, so that a look at all streams reads no free slot.
+    taken: [AtomicU64; SLOTS / 64],
     spare: SpareEvents,
     /// Held while a stream gets a slot, so that no stream gets two.
     claiming: AtomicBool,
@@ -77,6 +79,8 @@ pub struct Markers {
 #[derive(Debug, Default)]
 #[repr(align(128))]
 pub struct Slot {
+    /// Number of the slot in the table.
+    number: usize,
     used: AtomicBool,
     name: AtomicUsize,
     of: AtomicUsize,
@@ -139,13 +143,20 @@ pub struct Reaped {
     pub in_flight: u64,
 }
 
+/// Iterates over the numbers of the bits that are 1.
+fn ones(bits: u64) -> impl Iterator<Item = usize> {
+    let rest = std::iter::successors(Some(bits), |rest| rest.checked_sub(1).map(|less| rest & less));
+    rest.take_while(|rest| *rest != 0).map(|rest| rest.trailing_zeros() as usize)
+}
+
 /// Divisor for precision: an end is known exactly if the marker was pending at most `took` ÷ 8 before.
 const SHARP: u64 = 8;
 
 impl Default for Markers {
     fn default() -> Self {
         Self {
-            slots: (0..SLOTS).map(|_| Slot::default()).collect(),
+            slots: (0..SLOTS).map(|number| Slot { number, ..Slot::default() }).collect(),
+            taken: std::array::from_fn(|_| AtomicU64::new(0)),
             spare: SpareEvents::default(),
             claiming: AtomicBool::new(false),
         }
@@ -166,7 +177,13 @@ impl Markers {
 
     /// Iterates over the slots that belong to a stream.
     pub fn all(&self) -> impl Iterator<Item = &Slot> {
-        self.slots.iter().filter(|slot| slot.used.load(Ordering::Acquire))
+        let taken = self.taken.iter().map(|word| word.load(Ordering::Acquire));
+        let numbers = taken
+            .enumerate()
+            .flat_map(|(word, bits)| ones(bits).map(move |bit| 64 * word + bit));
+        numbers
+            .map(|number| &self.slots[number])
+            .filter(|slot| slot.used.load(Ordering::Acquire))
     }
 
     fn near(&self, key: (usize, usize)) -> impl Iterator<Item = &Slot> {
@@ -195,7 +212,14 @@ impl Markers {
         slot.of.store(key.1, Ordering::Relaxed);
         slot.context.store(context, Ordering::Relaxed);
         slot.used.store(true, Ordering::Release);
+        self.taken[slot.number / 64].fetch_or(1 << (slot.number % 64), Ordering::Release);
         Some(slot)
+    }
+
+    /// Frees a slot and passes its events to `put`. The caller holds the slot.
+    fn clear(&self, slot: &Slot, put: impl Fn(CUevent)) {
+        slot.clear(put);
+        self.taken[slot.number / 64].fetch_and(!(1 << (slot.number % 64)), Ordering::Release);
     }
 
     /// Records a launch marker behind all present launches of a stream. Returns 0, or after a failure of the
@@ -311,7 +335,7 @@ impl Markers {
         let _held = Held::wait_for(&slot.held);
         let context = slot.context.load(Ordering::Relaxed);
         let left = slot.take_for_done();
-        slot.clear(|event| self.spare.put(context, event, card));
+        self.clear(slot, |event| self.spare.put(context, event, card));
         left
     }
 
@@ -490,7 +514,7 @@ impl Frozen<'_> {
         self.markers.spare.forget(self.context);
         let left = self.held.iter().map(|(slot, _)| {
             let left = slot.take_for_done();
-            slot.clear(|_| ());
+            self.markers.clear(slot, |_| ());
             left
         });
         left.sum()

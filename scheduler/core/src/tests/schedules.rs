@@ -425,6 +425,38 @@ fn a_drop_that_is_undone_after_it_gave_way_is_in_the_way_again() {
     }
 }
 
+/// Found by a schedule of the test below.
+#[test]
+fn a_gang_begins_beside_the_drain_of_another_on_the_card_where_no_memory_moves() {
+    let config = Config {
+        lease_chunk: Bytes::ZERO,
+        stuck_policy: StuckPolicy::RunOthers,
+        ..Config::default()
+    };
+    let mut world = World::after_restart(config, []);
+    world.second_card();
+    for (gibs, busy) in [(5, false), (6, true), (3, false)] {
+        let (_, client) = world.program(gib(gibs));
+        world.habits(client).busy = busy;
+        world.arrives(client);
+    }
+    for step in [
+        Step::Return(0, false, 0),
+        Step::Die(4),
+        Step::Attach(7, GpuId(1)),
+        Step::Join(3),
+        Step::Busy(3),
+        Step::Own(2, 0, 1),
+        Step::Jump(5000),
+        Step::Jump(217),
+        Step::Attach(2, GpuId(1)),
+        Step::Run(2),
+    ] {
+        // The world checks after each event that nothing was overlooked.
+        play(&mut world, step);
+    }
+}
+
 proptest! {
     #![proptest_config(drawn::cases(drawn::SCHEDULES))]
 

@@ -309,13 +309,14 @@ impl Core {
             if !drop.is_reopened() {
                 session.close(grant.epoch, &mut self.effects);
             }
-            for gpu in session.uses.into_iter().filter(|_| overlaps) {
+            let uses = session.uses;
+            for gpu in uses.into_iter().filter(|_| overlaps) {
                 if let Some(card) = self.view.cards.get_mut(gpu) {
                     card.vacated = now;
                 }
             }
-            // A waiter may begin beside this drain.
-            self.reordered |= overlaps;
+            // A waiter may begin beside this drain, on those of a gang's cards where no memory moves.
+            self.reordered |= self.view.cards.among(uses).any(|(_, card)| card.overlaps());
             self.set_lock(id, Lock::Dropping(grant, drop));
         }
     }
