@@ -37,7 +37,6 @@ mod aarch64;
 
 mod packages;
 
-mod upgrade;
 
 /// One check: its name, and what it does.
 type Check = (&'static str, fn() -> anyhow::Result<()>);
@@ -60,7 +59,6 @@ const CHECKS: [Check; 18] = [
     ("promises: counted values and virtual times keep their bounds", crate::promises::check),
     ("suite: the real card's suite judges as it should", suite::check),
     ("floor: what is shipped asks for no glibc newer than 2.17, and does what the tests say", floor::check),
-    ("upgrade: pods with the library of an earlier commit outlast the upgrade of their node", upgrade::check),
     ("packages: docs/install.md is followed, up to a machine with systemd", packages::check),
     ("musl: neither way of preloading harms a program of musl", musl::check),
     ("aarch64: built, linted, and shares the card in emulation", aarch64::check),
