@@ -37,11 +37,10 @@ mod aarch64;
 
 mod packages;
 
-
 /// One check: its name, and what it does.
 type Check = (&'static str, fn() -> anyhow::Result<()>);
 
-const CHECKS: [Check; 18] = [
+const CHECKS: [Check; 17] = [
     ("loom: the gate under every interleaving", loom::check),
     ("quiet: a program without CUDA notices nothing", quiet::check),
     ("python: ctypes shares the simulated card", python::check),
