@@ -66,6 +66,12 @@ impl PodResourcesService {
         };
         self.pods.0.lock().unwrap_or_else(PoisonError::into_inner).push(pod);
     }
+
+    /// Forgets a pod, as the kubelet does when it has ended.
+    pub fn forget(&self, namespace: &str, name: &str) {
+        let mut pods = self.pods.0.lock().unwrap_or_else(PoisonError::into_inner);
+        pods.retain(|pod| (pod.namespace.as_str(), pod.name.as_str()) != (namespace, name));
+    }
 }
 
 impl Drop for PodResourcesService {

@@ -13,9 +13,9 @@ use tracing::{debug, info};
 use super::annotations::Problem;
 use super::cluster::{Cluster, Pods};
 use super::daemon::{self, State};
-use super::given::PodResourcesList;
+use super::given::{Given, Source};
 use super::maxima::MaximaFile;
-use super::plan::{Act, Facts, Given, Plan, Pod, plan};
+use super::plan::{Act, Facts, Plan, Pod, plan};
 use crate::notes::Notes;
 
 /// Interval between two looks at the kubelet and the daemon.
@@ -24,12 +24,12 @@ const EVERY: Duration = Duration::from_millis(500);
 const RETRY: Duration = Duration::from_secs(3);
 
 /// Places of the facts.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub(crate) struct Sources {
     /// Name of this node in the cluster.
     pub(crate) node: String,
-    /// Socket at which the kubelet lists the devices of pods.
-    pub(crate) pod_resources: PathBuf,
+    /// Place that knows which cards pods have.
+    pub(crate) cards: Source,
     /// File of the maxima.
     pub(crate) maxima: PathBuf,
     /// Runtime folder of the daemon.
@@ -40,10 +40,10 @@ pub(crate) struct Sources {
 #[derive(Debug)]
 pub(crate) struct Agent {
     cluster: Cluster,
-    kubelet: PodResourcesList,
+    cards: Source,
     maxima: MaximaFile,
     daemon: RuntimeDir,
-    /// Last answer of the kubelet.
+    /// Last answer about the cards.
     given: Given,
     said: Said,
     /// Acts and events that were refused, with the time of the next try.
@@ -62,13 +62,13 @@ struct Said {
 }
 
 impl Agent {
-    pub(crate) fn new(sources: &Sources) -> Self {
+    pub(crate) fn new(sources: Sources) -> Self {
         Self {
             cluster: Cluster::of_node(&sources.node),
-            kubelet: PodResourcesList::new(&sources.pod_resources),
+            cards: sources.cards,
             maxima: MaximaFile::new(&sources.maxima),
-            daemon: sources.daemon.clone(),
-            given: Given::new(),
+            daemon: sources.daemon,
+            given: Given::default(),
             said: Said::default(),
             refused: BTreeMap::new(),
             reported: BTreeSet::new(),
@@ -97,7 +97,7 @@ impl Agent {
     }
 
     async fn step(&mut self, pods: &[Pod]) {
-        match self.kubelet.given().await {
+        match self.cards.given().await {
             Ok(given) => {
                 self.given = given;
                 self.said.kubelet.clear();

@@ -4,16 +4,19 @@
 //!   annotation is absent           the maximum for memory and compute, weight 100, priority normal
 //!   annotation cannot be read      the value that the pod has, and a problem
 //!   annotation is above the most   the most, and a problem
+//!
+//!   claim of a pod with DRA        its terms stand in for absent annotations, within the maxima;
+//!                                  its memory is also the most for the annotation
 //! ```
 
 use std::collections::BTreeMap;
 use std::fmt;
 
-use gpushare_proto::admin::MIN_MEMORY;
-use gpushare_proto::session::{Amount, DEFAULT_WEIGHT, Priority, Quota, Terms};
-use gpushare_proto::{Bytes, Percent, ranges};
+use gpushare_proto::session::{Amount, CardQuota, DEFAULT_WEIGHT, Priority, Quota, Terms};
+use gpushare_proto::{Bytes, Percent};
 
 use super::maxima::Most;
+use crate::terms::{self, Asked};
 
 /// Annotations by which a pod asks for its terms.
 pub(crate) const MEMORY: &str = "gpushare.dev/memory";
@@ -26,6 +29,8 @@ pub(crate) const PRIORITY: &str = "gpushare.dev/priority";
 pub(crate) struct Limits {
     /// Memory on each card; none for no limit.
     pub(crate) memory: Option<Amount>,
+    /// Memory on single cards, of which claims ask for less than on others.
+    pub(crate) cards: Vec<CardQuota>,
     /// Share of each card's time; none for no limit.
     pub(crate) compute: Option<Percent>,
     pub(crate) weight: u32,
@@ -41,6 +46,7 @@ impl Limits {
         };
         Self {
             memory: terms.memory.every,
+            cards: terms.memory.cards.clone(),
             compute: terms.compute.every.and_then(share),
             weight: terms.weight,
             priority: terms.priority,
@@ -49,7 +55,7 @@ impl Limits {
 
     /// Returns the quota of memory.
     pub(crate) fn memory(&self) -> Quota {
-        Quota { every: self.memory, cards: Vec::new() }
+        Quota { every: self.memory, cards: self.cards.clone() }
     }
 
     /// Returns the quota of card time.
@@ -68,6 +74,15 @@ pub(crate) enum Problem {
          administrator of the node for more"
     )]
     Above { key: &'static str, asked: String, most: String },
+    #[error(
+        "{key}: {asked} is above {most}, the memory of the pod's claim. The pod gets {most}; write more into the claim"
+    )]
+    AboveClaim { key: &'static str, asked: String, most: String },
+    #[error(
+        "{key} of the pod's claim: {asked} is above {most}, the most for pods of this namespace. The pod gets {most}; \
+         ask the administrator of the node for more"
+    )]
+    ClaimAbove { key: &'static str, asked: String, most: String },
 }
 
 impl Problem {
@@ -75,42 +90,60 @@ impl Problem {
     pub(crate) fn fault(&self) -> String {
         match self {
             Self::Unreadable { key, cause, .. } => format!("{key}: {cause}"),
-            Self::Above { .. } => self.to_string(),
+            _ => self.to_string(),
         }
     }
 
     fn is_of(&self, annotation: &str) -> bool {
-        let (Self::Unreadable { key, .. } | Self::Above { key, .. }) = self;
-        *key == annotation
+        match self {
+            Self::Unreadable { key, .. } | Self::Above { key, .. } | Self::AboveClaim { key, .. } => {
+                *key == annotation
+            }
+            Self::ClaimAbove { .. } => false,
+        }
     }
 }
 
-/// Decides the limits of a pod. `had` are those that its session has; `card` is the memory of its smallest
-/// card, if that is known.
+/// Decides the limits of a pod. `claim` is what its claims ask for, `had` are the limits that its session has;
+/// `card` is the memory of its smallest card, if that is known.
 pub(crate) fn judge(
     annotations: &BTreeMap<String, String>,
+    claim: &Asked,
     most: &Most,
     had: Option<&Limits>,
     card: Option<Bytes>,
 ) -> (Limits, Vec<Problem>) {
+    let mut judge = Judge { annotations, problems: Vec::new() };
+    let exceeds = |asked, most| exceeds(asked, most, card);
+    let claim = Asked {
+        memory: judge.of_claim("memory", claim.memory, most.memory, exceeds),
+        compute: judge.of_claim("compute", claim.compute, most.compute, |asked, most| asked > most),
+        weight: judge.of_claim("weight", claim.weight, Some(most.weight), |asked, most| asked > most),
+        priority: judge.of_claim("priority", claim.priority, Some(most.priority), |asked, most| asked > most),
+    };
     let usual = Limits {
-        memory: most.memory,
-        compute: most.compute,
-        weight: DEFAULT_WEIGHT.min(most.weight),
-        priority: Priority::Normal.min(most.priority),
+        memory: claim.memory.or(most.memory),
+        cards: Vec::new(),
+        compute: claim.compute.or(most.compute),
+        weight: claim.weight.unwrap_or(DEFAULT_WEIGHT.min(most.weight)),
+        priority: claim.priority.unwrap_or(Priority::Normal.min(most.priority)),
     };
     let had = had.unwrap_or(&usual);
-    let mut judge = Judge { annotations, problems: Vec::new() };
-    let memory = judge.value(MEMORY, memory, had.memory, usual.memory);
-    let memory = judge.within(MEMORY, memory, most.memory, |asked, most| exceeds(asked, most, card));
-    let compute = judge.value(COMPUTE, compute, had.compute, usual.compute);
-    let compute = judge.within(COMPUTE, compute, most.compute, |asked, most| asked > most);
-    let weight = judge.value(WEIGHT, weight, Some(had.weight), Some(usual.weight));
-    let weight = judge.within(WEIGHT, weight, Some(most.weight), |asked, most| asked > most);
-    let priority = judge.value(PRIORITY, priority, Some(had.priority), Some(usual.priority));
-    let priority = judge.within(PRIORITY, priority, Some(most.priority), |asked, most| asked > most);
+    let above = match claim.memory {
+        Some(_) => |key, asked, most| Problem::AboveClaim { key, asked, most },
+        None => |key, asked, most| Problem::Above { key, asked, most },
+    };
+    let memory = judge.value(MEMORY, terms::memory, had.memory, usual.memory);
+    let memory = judge.at_most(MEMORY, memory, usual.memory, exceeds, above);
+    let compute = judge.value(COMPUTE, terms::compute, had.compute, usual.compute);
+    let compute = judge.within(COMPUTE, compute, most.compute);
+    let weight = judge.value(WEIGHT, terms::weight, Some(had.weight), Some(usual.weight));
+    let weight = judge.within(WEIGHT, weight, Some(most.weight));
+    let priority = judge.value(PRIORITY, terms::priority, Some(had.priority), Some(usual.priority));
+    let priority = judge.within(PRIORITY, priority, Some(most.priority));
     let limits = Limits {
         memory,
+        cards: Vec::new(),
         compute,
         weight: weight.unwrap_or(usual.weight),
         priority: priority.unwrap_or(usual.priority),
@@ -145,13 +178,43 @@ impl Judge<'_> {
         }
     }
 
+    /// Returns a term of the pod's claims, at most the greatest one.
+    fn of_claim<T: Copy + fmt::Display>(
+        &mut self,
+        key: &'static str,
+        asked: Option<T>,
+        most: Option<T>,
+        exceeds: impl Fn(T, T) -> bool,
+    ) -> Option<T> {
+        match (asked, most) {
+            (Some(asked), Some(most)) if exceeds(asked, most) => {
+                let words = (asked.to_string(), most.to_string());
+                self.problems.push(Problem::ClaimAbove { key, asked: words.0, most: words.1 });
+                Some(most)
+            }
+            _ => asked,
+        }
+    }
+
+    /// Returns a value, at most the greatest one of the namespace.
+    fn within<T: Copy + PartialOrd + fmt::Display>(
+        &mut self,
+        key: &'static str,
+        value: Option<T>,
+        most: Option<T>,
+    ) -> Option<T> {
+        let above = |key, asked, most| Problem::Above { key, asked, most };
+        self.at_most(key, value, most, |asked, most| asked > most, above)
+    }
+
     /// Returns a value, at most the greatest one.
-    fn within<T: Copy + fmt::Display>(
+    fn at_most<T: Copy + fmt::Display>(
         &mut self,
         key: &'static str,
         value: Option<T>,
         most: Option<T>,
         exceeds: impl Fn(T, T) -> bool,
+        above: impl Fn(&'static str, String, String) -> Problem,
     ) -> Option<T> {
         let Some(greatest) = most else {
             return value;
@@ -161,8 +224,7 @@ impl Judge<'_> {
                 // The owner of the pod did not ask for a usual value, nor for one that is kept.
                 let is_asked = self.annotations.contains_key(key);
                 if is_asked && !self.problems.iter().any(|problem| problem.is_of(key)) {
-                    let (asked, most) = (asked.to_string(), greatest.to_string());
-                    self.problems.push(Problem::Above { key, asked, most });
+                    self.problems.push(above(key, asked.to_string(), greatest.to_string()));
                 }
                 most
             }
@@ -187,62 +249,32 @@ fn exceeds(asked: Amount, most: Amount, card: Option<Bytes>) -> bool {
     }
 }
 
-/// Reads an amount of memory. A size may have Kubernetes' own form, like `8Gi`.
-fn memory(text: &str) -> Result<Amount, String> {
-    if text.ends_with('%') {
-        return share(text).map(Amount::Share);
-    }
-    let full = match text.ends_with('i') {
-        true => format!("{text}B"),
-        false => text.to_owned(),
-    };
-    let no_size = |_| format!("`{text}` is no size; write it like 8GiB or 50%");
-    let bytes: Bytes = full.parse().map_err(no_size)?;
-    match bytes < MIN_MEMORY {
-        true => Err(format!("a program can do nothing with {bytes}; write {MIN_MEMORY} or more")),
-        false => Ok(Amount::Bytes(bytes)),
-    }
-}
-
-fn compute(text: &str) -> Result<Percent, String> {
-    share(text)
-}
-
-fn share(text: &str) -> Result<Percent, String> {
-    let number: f64 = text.strip_suffix('%').unwrap_or(text).trim().parse().unwrap_or(f64::NAN);
-    if number > 100.0 {
-        return Err(format!("`{text}` is above 100%; write at most 100%"));
-    }
-    let share: Result<Percent, _> = text.parse();
-    match share {
-        Ok(share) if share.0 > 0 => Ok(share),
-        Ok(_) => Err(format!("`{text}` is no part of a card; write more than 0%")),
-        Err(_) => Err(format!("`{text}` is no share; write it like 25%")),
-    }
-}
-
-fn weight(text: &str) -> Result<u32, String> {
-    let weight = text
-        .parse()
-        .map_err(|_| format!("`{text}` is no weight; write a number like 100"))?;
-    ranges::WEIGHT.check(weight).map_err(|error| error.to_string())
-}
-
-fn priority(text: &str) -> Result<Priority, String> {
-    text.parse().map_err(|error| format!("{error}"))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    const USUAL: Limits = Limits { memory: None, compute: None, weight: 100, priority: Priority::Normal };
+    const USUAL: Limits = Limits {
+        memory: None,
+        cards: Vec::new(),
+        compute: None,
+        weight: 100,
+        priority: Priority::Normal,
+    };
 
     fn judged(written: &[(&str, &str)], most: &Most, had: Option<&Limits>) -> (Limits, Vec<String>) {
         let annotations = written
             .iter()
             .map(|&(key, value)| (format!("gpushare.dev/{key}"), value.to_owned()));
-        let (limits, problems) = judge(&annotations.collect(), most, had, Some(Bytes::gib(80)));
+        claimed(&annotations.collect(), &Asked::default(), most, had)
+    }
+
+    fn claimed(
+        annotations: &BTreeMap<String, String>,
+        claim: &Asked,
+        most: &Most,
+        had: Option<&Limits>,
+    ) -> (Limits, Vec<String>) {
+        let (limits, problems) = judge(annotations, claim, most, had, Some(Bytes::gib(80)));
         (limits, problems.iter().map(ToString::to_string).collect())
     }
 
@@ -267,6 +299,7 @@ mod tests {
             compute: Some(Percent(2500)),
             weight: 400,
             priority: Priority::High,
+            ..USUAL
         };
         assert_eq!(judged(&all, &wide(), None), (wanted, vec![]));
         for (text, memory) in [("8GiB", gib(8)), ("50%", Some(Amount::Share(Percent(5000))))] {
@@ -352,5 +385,37 @@ mod tests {
         assert_eq!(judged(&[("memory", "10%")], &most, None).0.memory, Some(tenth));
         assert_eq!(judged(&[("memory", "11%")], &most, None).0.memory, gib(8));
         assert!(exceeds(tenth, Amount::Bytes(Bytes::gib(8)), None), "on a card of unknown size");
+    }
+
+    #[test]
+    fn the_terms_of_a_claim_stand_in_for_absent_annotations() {
+        let claim = Asked { memory: gib(8), weight: Some(300), ..Asked::default() };
+        let wanted = Limits { memory: gib(8), weight: 300, ..USUAL };
+        assert_eq!(claimed(&BTreeMap::new(), &claim, &wide(), None), (wanted, vec![]));
+        let own = [(WEIGHT.to_owned(), "50".to_owned()), (MEMORY.to_owned(), "4GiB".to_owned())].into();
+        let wanted = Limits { memory: gib(4), weight: 50, ..USUAL };
+        assert_eq!(claimed(&own, &claim, &wide(), None), (wanted, vec![]));
+    }
+
+    #[test]
+    fn a_claim_is_within_the_maxima_and_an_annotation_within_the_claims_memory() {
+        let claim = Asked { memory: gib(8), weight: Some(300), ..Asked::default() };
+        let most = Most { memory: gib(6), ..Most::default() };
+        let (limits, problems) = claimed(&BTreeMap::new(), &claim, &most, None);
+        assert_eq!((limits.memory, limits.weight), (gib(6), 100));
+        assert!(
+            problems[0].starts_with("memory of the pod's claim: 8GiB is above 6GiB, the most"),
+            "{problems:?}"
+        );
+        assert!(
+            problems[1].starts_with("weight of the pod's claim: 300 is above 100, the most"),
+            "{problems:?}"
+        );
+        let more = [(MEMORY.to_owned(), "16GiB".to_owned())].into();
+        let (limits, problems) = claimed(&more, &claim, &wide(), None);
+        assert_eq!(limits.memory, gib(8));
+        let wanted =
+            "gpushare.dev/memory: 16GiB is above 8GiB, the memory of the pod's claim. The pod gets 8GiB;";
+        assert!(problems.len() == 1 && problems[0].starts_with(wanted), "{problems:?}");
     }
 }

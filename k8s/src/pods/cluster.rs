@@ -18,12 +18,12 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time};
 use k8s_openapi::jiff::Timestamp;
 use kube::api::{Api, ListParams, PostParams, WatchEvent, WatchParams};
 use kube::core::PartialObjectMeta;
-use kube::{Client, Config};
 use tokio::sync::watch;
 use tokio_stream::StreamExt as _;
 use tracing::info;
 
 use super::plan::Pod;
+use crate::apiserver::{NoServer, client, words};
 use crate::notes::Notes;
 
 /// First pause after an error. Each further error doubles it.
@@ -38,10 +38,8 @@ const GONE: u16 = 410;
 /// Reason why the API server cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum ClusterError {
-    #[error(
-        "no API server is known ({0}); run this as a pod with a service account, or name a file in KUBECONFIG"
-    )]
-    Unknown(String),
+    #[error(transparent)]
+    Unknown(#[from] NoServer),
     #[error(
         "the API server does not list the pods of node {node}: {cause}; it needs the right to list and watch pods"
     )]
@@ -181,24 +179,6 @@ impl Cluster {
             Ok(created) => created.map(drop).map_err(|cause| unreported(words(&cause))),
             Err(_) => Err(unreported(format!("no answer within {PATIENCE:?}"))),
         }
-    }
-}
-
-/// Returns a client for the API server that a service account or KUBECONFIG names.
-async fn client() -> Result<Client, ClusterError> {
-    let config = Config::infer().await;
-    let mut config = config.map_err(|cause| ClusterError::Unknown(words(&cause)))?;
-    // Errors are logged and tried again here. The crate would try for minutes without a word.
-    config.default_retry = false;
-    Client::try_from(config).map_err(|cause| ClusterError::Unknown(words(&cause)))
-}
-
-/// Returns an error with its first cause, which the crates of HTTP keep to themselves.
-fn words(error: &dyn Error) -> String {
-    let first = std::iter::successors(error.source(), |&cause| cause.source()).last();
-    match first.map(ToString::to_string) {
-        Some(first) if !error.to_string().contains(&first) => format!("{error}: {first}"),
-        _ => error.to_string(),
     }
 }
 

@@ -1,128 +1,68 @@
-//! Cards of the node's pods, from the kubelet.
+//! Cards of the node's pods, by shares of the device plugin or by claims.
 
-use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::collections::BTreeMap;
+use std::sync::Arc;
 
-use tonic::transport::{Channel, Endpoint};
+use gpushare_proto::GpuUuid;
 
-use super::plan::Given;
-use crate::api::podresources::pod_resources_lister_client::PodResourcesListerClient;
-use crate::api::podresources::{ContainerDevices, ListPodResourcesRequest, PodResources};
-use crate::share::{RESOURCE, Share};
+use super::plan::Pod;
+use crate::dra::{PodClaims, Prepared};
+use crate::pod_resources::{PodResourcesError, PodResourcesList, Shares};
 
-/// Longest wait for the kubelet.
-const PATIENCE: Duration = Duration::from_secs(2);
-
-/// Reason why the kubelet does not say which pods have shares.
-#[derive(Debug, thiserror::Error)]
-pub(crate) enum GivenError {
-    #[error(
-        "no kubelet answers at {path} ({cause}); mount the kubelet's folder, or name its socket with \
-         --pod-resources"
-    )]
-    NoKubelet { path: PathBuf, cause: String },
-    #[error("the kubelet at {path} does not list the pods of this node: {cause}")]
-    Unlisted { path: PathBuf, cause: String },
-}
-
-/// Kubelet's list of pods with their devices.
+/// Place that knows which cards pods have.
 #[derive(Debug)]
-pub(crate) struct PodResourcesList {
-    path: PathBuf,
-    client: Option<PodResourcesListerClient<Channel>>,
+pub(crate) enum Source {
+    /// The kubelet, for shares of the device plugin.
+    Kubelet(PodResourcesList),
+    /// This node's driver, for claims.
+    Claims(Arc<Prepared>),
 }
 
-impl PodResourcesList {
-    pub(crate) fn new(path: &Path) -> Self {
-        Self { path: path.to_owned(), client: None }
-    }
-
-    async fn client(&mut self) -> Result<&mut PodResourcesListerClient<Channel>, GivenError> {
-        let path = self.path.clone();
-        let absent = |cause: &dyn std::error::Error| {
-            // tonic's own text says only that the transport failed.
-            let cause = std::iter::successors(Some(cause), |&cause| cause.source()).last();
-            GivenError::NoKubelet {
-                path: path.clone(),
-                cause: cause.map(ToString::to_string).unwrap_or_default(),
-            }
-        };
-        if self.client.is_none() {
-            let endpoint = Endpoint::from_shared(format!("unix://{}", path.display()));
-            let endpoint = endpoint.map_err(|cause| absent(&cause))?;
-            let channel = endpoint.connect_timeout(PATIENCE).timeout(PATIENCE).connect().await;
-            // The kubelet's own limit for an answer.
-            let client = PodResourcesListerClient::new(channel.map_err(|cause| absent(&cause))?);
-            self.client = Some(client.max_decoding_message_size(16 << 20));
-        }
-        self.client
-            .as_mut()
-            .ok_or_else(|| absent(&std::io::Error::other("no connection")))
-    }
-
-    /// Returns the cards of each pod that has shares.
-    pub(crate) async fn given(&mut self) -> Result<Given, GivenError> {
-        let answer = self.client().await?.list(ListPodResourcesRequest {}).await;
-        match answer {
-            Ok(answer) => Ok(shares(&answer.into_inner().pod_resources)),
-            Err(cause) => {
-                // A kubelet that restarts listens at another socket.
-                self.client = None;
-                let cause = cause.message().to_owned();
-                Err(GivenError::Unlisted { path: self.path.clone(), cause })
-            }
-        }
+impl Source {
+    /// Returns the cards of each pod.
+    pub(super) async fn given(&mut self) -> Result<Given, PodResourcesError> {
+        Ok(match self {
+            Self::Kubelet(list) => Given::Shares(list.shares().await?),
+            Self::Claims(prepared) => Given::Claims(prepared.by_pod()),
+        })
     }
 }
 
-/// Returns the cards of the pods that have shares. Ids that are no shares are skipped.
-fn shares(pods: &[PodResources]) -> Given {
-    let mut given = Given::new();
-    for pod in pods {
-        let devices = pod.containers.iter().flat_map(|container| &container.devices);
-        let ours = devices.filter(|devices| devices.resource_name == RESOURCE);
-        let ids = ours.flat_map(|ContainerDevices { device_ids, .. }| device_ids);
-        let mut cards: Vec<_> =
-            ids.filter_map(|id| id.parse::<Share>().ok()).map(|share| share.card).collect();
-        cards.sort();
-        cards.dedup();
-        if !cards.is_empty() {
-            given.insert((pod.namespace.clone(), pod.name.clone()), cards);
-        }
-    }
-    given
+/// Cards that pods have.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) enum Given {
+    /// By namespace and name of the pod. The kubelet may forget the shares of a pod that has ended.
+    Shares(Shares),
+    /// By UID of the pod. The claims of a pod that has ended are gone.
+    Claims(BTreeMap<String, PodClaims>),
 }
 
-#[cfg(test)]
-mod tests {
-    use gpushare_proto::GpuUuid;
+impl Default for Given {
+    fn default() -> Self {
+        Self::Shares(Shares::new())
+    }
+}
 
-    use super::*;
-    use crate::api::podresources::ContainerResources;
+impl Given {
+    /// Returns the cards of a pod; none if it has none.
+    pub(super) fn cards(&self, pod: &Pod) -> Option<Vec<GpuUuid>> {
+        match self {
+            Self::Shares(shares) => shares.get(&(pod.namespace.clone(), pod.name.clone())).cloned(),
+            Self::Claims(_) => Some(self.claims(pod)?.memory.keys().copied().collect()),
+        }
+    }
 
-    #[test]
-    fn the_cards_of_all_containers_of_a_pod_count_once() {
-        let container = |resource: &str, ids: &[String]| ContainerResources {
-            name: "c".to_owned(),
-            devices: vec![ContainerDevices { resource_name: resource.to_owned(), device_ids: ids.to_vec() }],
-        };
-        let (a, b) = (GpuUuid::gpu([1; 16]), GpuUuid::gpu([2; 16]));
-        let pod = |name: &str, containers| PodResources {
-            name: name.to_owned(),
-            namespace: "ml".to_owned(),
-            containers,
-        };
-        let listed = [
-            pod(
-                "two",
-                vec![
-                    container(RESOURCE, &[format!("{b}::1")]),
-                    container(RESOURCE, &[format!("{a}::0"), format!("{b}::2"), "nonsense".to_owned()]),
-                ],
-            ),
-            pod("other", vec![container("nvidia.com/gpu", &[format!("{a}::0")])]),
-            pod("none", vec![]),
-        ];
-        assert_eq!(shares(&listed), Given::from([(("ml".to_owned(), "two".to_owned()), vec![a, b])]));
+    /// Returns what the claims of a pod ask for; none if it has no claims.
+    pub(super) fn claims(&self, pod: &Pod) -> Option<&PodClaims> {
+        match self {
+            Self::Shares(_) => None,
+            Self::Claims(claims) => claims.get(&pod.uid),
+        }
+    }
+
+    /// Returns whether a session without cards follows its pod's annotations. A pod whose claims are gone has
+    /// ended, and its session stays as it was.
+    pub(super) fn follows_without_cards(&self) -> bool {
+        matches!(self, Self::Shares(_))
     }
 }

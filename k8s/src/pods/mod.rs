@@ -2,7 +2,8 @@
 //!
 //! ```text
 //!   API server ── pods of this node: UID, annotations ──▶ cluster ─┐
-//!   kubelet    ── cards of each pod (PodResources) ─────▶ given ───┤
+//!   kubelet    ── cards of each pod (PodResources), ────▶ given ───┤
+//!   or DRA        or claims that are prepared                      │
 //!   file       ── most for each namespace ──────────────▶ maxima ──┼─▶ plan ─▶ acts ─▶ daemon
 //!   daemon     ── sessions of pods, with their limits ──▶ daemon ──┘     │
 //!   API server ◀── events on pods whose annotations do not count ◀───────┘
@@ -26,3 +27,4 @@ mod given;
 mod agent;
 
 pub(crate) use agent::{Agent, Sources};
+pub(crate) use given::Source;

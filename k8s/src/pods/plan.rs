@@ -13,12 +13,14 @@ use std::collections::BTreeMap;
 
 use gpushare_proto::admin::{Change, SessionView};
 use gpushare_proto::lookup::MAX_SESSION_NAME;
-use gpushare_proto::session::{Binding, NewSession, Terms};
+use gpushare_proto::session::{Amount, Binding, CardQuota, NewSession, Terms};
 use gpushare_proto::tenant::GpuChoice;
 use gpushare_proto::{Bytes, GpuUuid};
 
 use super::annotations::{Limits, Problem, judge};
+use super::given::Given;
 use super::maxima::Maxima;
+use crate::dra::PodClaims;
 
 /// Pod of this node, as the cluster has it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -28,9 +30,6 @@ pub(crate) struct Pod {
     pub(crate) name: String,
     pub(crate) annotations: BTreeMap<String, String>,
 }
-
-/// Cards of which the kubelet has given shares to a pod, by namespace and name of the pod.
-pub(crate) type Given = BTreeMap<(String, String), Vec<GpuUuid>>;
 
 /// Session of a pod, as the daemon has it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -104,23 +103,26 @@ pub(crate) fn plan(facts: &Facts<'_>) -> Plan {
     let mut names: Vec<String> = facts.held.iter().map(|held| held.name.clone()).collect();
     names.extend_from_slice(facts.names);
     for (place, pod) in facts.pods.iter().enumerate() {
-        let cards = facts.given.get(&(pod.namespace.clone(), pod.name.clone()));
+        let cards = facts.given.cards(pod);
         let held = facts.held.iter().find(|held| held.pod == pod.uid);
-        // The kubelet may forget the shares of a pod that has ended.
-        if held.is_none() && cards.is_none() {
+        if cards.is_none() && (held.is_none() || !facts.given.follows_without_cards()) {
             continue;
         }
-        let totals = cards.into_iter().flatten().filter_map(|card| facts.cards.get(card));
+        let cards = cards.unwrap_or_default();
+        let claims = facts.given.claims(pod);
+        let totals = cards.iter().filter_map(|card| facts.cards.get(card));
         let had = held.map(|held| Limits::of(&held.terms));
         let most = facts.maxima.of(&pod.namespace);
-        let (limits, problems) = judge(&pod.annotations, &most, had.as_ref(), totals.min().copied());
+        let asked = claims.map(|claims| claims.asked).unwrap_or_default();
+        let (limits, problems) = judge(&pod.annotations, &asked, &most, had.as_ref(), totals.min().copied());
+        let limits = Limits { cards: by_card(facts, claims, &limits), ..limits };
         plan.problems.extend(problems.into_iter().map(|problem| (place, problem)));
         match (held, had) {
             (Some(held), Some(had)) => plan.acts.extend(changes(&held.session, &had, &limits)),
             _ => {
                 let name = name(pod, &names);
                 names.push(name.clone());
-                let new = new_session(pod, name, &limits, cards.map_or(&[][..], Vec::as_slice));
+                let new = new_session(pod, name, &limits, &cards);
                 plan.acts.push(Act::Create { new: Box::new(new), pod: pod.uid.clone() });
             }
         }
@@ -131,10 +133,26 @@ pub(crate) fn plan(facts: &Facts<'_>) -> Plan {
     plan
 }
 
+/// Returns the memory on those cards of which a pod's claims ask for less than on others.
+fn by_card(facts: &Facts<'_>, claims: Option<&PodClaims>, limits: &Limits) -> Vec<CardQuota> {
+    let Some(claims) = claims else { return Vec::new() };
+    let smaller = claims
+        .memory
+        .iter()
+        .filter(|(_, memory)| memory.map(Amount::Bytes) != claims.asked.memory);
+    let quota = |(card, memory): (&GpuUuid, &Option<Bytes>)| {
+        let (asked, most) = ((*memory)?, limits.memory);
+        let most = most.and_then(|most| Some(most.of(*facts.cards.get(card)?)));
+        let amount = Amount::Bytes(most.map_or(asked, |most| most.min(asked)));
+        Some(CardQuota { card: GpuChoice::Uuid(*card), amount })
+    };
+    smaller.filter_map(quota).collect()
+}
+
 /// Returns the changes from old to new limits.
 fn changes(session: &str, old: &Limits, new: &Limits) -> Vec<Act> {
     let mut changes = Vec::new();
-    if old.memory != new.memory {
+    if old.memory() != new.memory() {
         changes.push(Change::Memory(new.memory()));
     }
     if old.compute != new.compute {
@@ -182,9 +200,11 @@ fn name(pod: &Pod, taken: &[String]) -> String {
 
 #[cfg(test)]
 mod tests {
-    use gpushare_proto::session::{Amount, Quota};
+    use gpushare_proto::session::Quota;
 
     use super::*;
+    use crate::pod_resources::Shares;
+    use crate::terms::Asked;
 
     const CARD: GpuUuid = GpuUuid::gpu([7; 16]);
 
@@ -202,7 +222,7 @@ mod tests {
 
     fn given(names: &[&str]) -> Given {
         let one = |name: &&str| (("ml".to_owned(), (*name).to_owned()), vec![CARD]);
-        names.iter().map(one).collect()
+        Given::Shares(names.iter().map(one).collect())
     }
 
     fn decided(pods: &[Pod], given: &Given, held: &[Held], names: &[&str]) -> Plan {
@@ -256,10 +276,10 @@ mod tests {
     fn a_pod_that_ended_keeps_its_session_until_the_cluster_forgets_it() {
         let pods = [pod("train", "u1", &[])];
         let held = after(&decided(&pods, &given(&["train"]), &[], &[]));
-        assert_eq!(decided(&pods, &Given::new(), &held, &[]), Plan::default());
+        assert_eq!(decided(&pods, &Given::Shares(Shares::new()), &held, &[]), Plan::default());
         let busy = Held { is_busy: true, ..held[0].clone() };
-        assert_eq!(decided(&[], &Given::new(), &[busy], &[]), Plan::default());
-        let gone = decided(&[], &Given::new(), &held, &[]);
+        assert_eq!(decided(&[], &Given::Shares(Shares::new()), &[busy], &[]), Plan::default());
+        let gone = decided(&[], &Given::Shares(Shares::new()), &held, &[]);
         assert_eq!(gone.acts, [Act::Delete { session: "s-u1".to_owned() }]);
     }
 
@@ -275,5 +295,29 @@ mod tests {
         let long = [pod(&"x".repeat(99), "cccccccc-3", &[])];
         let name = &after(&decided(&long, &given(&[&"x".repeat(99)]), &[], &[]))[0].name;
         assert!(name.len() == MAX_SESSION_NAME && name.ends_with("x-cccccccc"), "{name}");
+    }
+
+    fn claims(memory: &[(GpuUuid, Option<Bytes>)]) -> Given {
+        let memory: BTreeMap<_, _> = memory.iter().copied().collect();
+        Given::Claims([("u1".to_owned(), PodClaims::new(memory, Asked::default()))].into())
+    }
+
+    #[test]
+    fn the_memory_of_claims_is_the_limit_of_their_pod() {
+        let pods = [pod("train", "u1", &[])];
+        let plan = decided(&pods, &claims(&[(CARD, Some(Bytes::gib(8)))]), &[], &[]);
+        assert_eq!(after(&plan)[0].terms.memory, Quota::every(Amount::Bytes(Bytes::gib(8))));
+        let other = GpuUuid::gpu([8; 16]);
+        let two = claims(&[(CARD, Some(Bytes::gib(8))), (other, Some(Bytes::gib(4)))]);
+        let plan = decided(&pods, &two, &[], &[]);
+        assert_eq!(after(&plan)[0].terms.memory.to_string(), format!("8GiB,{other}=4GiB"));
+        assert_eq!(decided(&pods, &two, &after(&plan), &[]), Plan::default());
+    }
+
+    #[test]
+    fn a_pod_whose_claims_are_gone_keeps_the_session_that_it_has() {
+        let pods = [pod("train", "u1", &[])];
+        let held = after(&decided(&pods, &claims(&[(CARD, Some(Bytes::gib(8)))]), &[], &[]));
+        assert_eq!(decided(&pods, &Given::Claims(BTreeMap::new()), &held, &[]), Plan::default());
     }
 }

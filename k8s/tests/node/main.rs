@@ -7,3 +7,7 @@ mod allocating;
 mod health;
 mod groups;
 mod limits;
+mod claims;
+mod dra;
+mod offers;
+mod slices;
