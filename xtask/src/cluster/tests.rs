@@ -24,9 +24,9 @@ fn schema() -> Value {
     serde_json::from_str(&text("k8s/chart/values.schema.json")).unwrap()
 }
 
-/// Command line of a container of the manifests.
-fn command_of(container: &str) -> Vec<String> {
-    let objects = yaml("k8s/manifests/gpushare.yaml");
+/// Command line of a container of a file of manifests.
+fn command_of(file: &str, container: &str) -> Vec<String> {
+    let objects = yaml(&format!("k8s/manifests/{file}"));
     let pods = objects.iter().find(|object| object["kind"] == "DaemonSet").unwrap();
     let containers = pods["spec"]["template"]["spec"]["containers"].as_array().unwrap();
     let found = containers.iter().find(|found| found["name"] == container).unwrap();
@@ -42,12 +42,31 @@ fn the_chart_has_the_version_of_the_programs() {
 
 #[test]
 fn the_programs_know_every_flag_of_the_manifests() {
-    for (container, definition) in
-        [("scheduler", gpushare_scheduler::command()), ("plugin", gpushare_k8s::command())]
-    {
-        let command = command_of(container);
-        assert!(command[0].ends_with(definition.get_name()), "{command:?}");
-        definition.try_get_matches_from(&command).unwrap();
+    for file in ["gpushare.yaml", "gpushare-dra.yaml"] {
+        for (container, definition) in
+            [("scheduler", gpushare_scheduler::command()), ("plugin", gpushare_k8s::command())]
+        {
+            let command = command_of(file, container);
+            assert!(command[0].ends_with(definition.get_name()), "{command:?}");
+            definition.try_get_matches_from(&command).unwrap();
+        }
+    }
+}
+
+/// A card is offered by one interface, whose folders alone are mounted.
+#[test]
+fn each_file_of_manifests_has_one_interface() {
+    for (file, interface, own, other) in [
+        ("gpushare.yaml", "--offer=device-plugin", "device-plugins", "plugins_registry"),
+        ("gpushare-dra.yaml", "--offer=dra", "plugins_registry", "device-plugins"),
+    ] {
+        assert!(command_of(file, "plugin").contains(&interface.to_owned()), "{file}");
+        let text = text(&format!("k8s/manifests/{file}"));
+        assert!(text.contains(own) && !text.contains(other), "{file}");
+        let classes = yaml(&format!("k8s/manifests/{file}"));
+        let classes = classes.iter().filter(|object| object["kind"] == "DeviceClass");
+        let names: Vec<_> = classes.filter_map(|class| class["metadata"]["name"].as_str()).collect();
+        assert_eq!(names.contains(&gpushare_k8s::DRIVER), file == "gpushare-dra.yaml");
     }
 }
 
