@@ -5,8 +5,6 @@ use std::path::PathBuf;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use gpushare_proto::names::SYSTEM_RUNTIME_DIR;
 
-use crate::offer::Interface;
-
 /// Shares of a node's cards for Kubernetes.
 #[derive(Debug, Parser)]
 #[command(name = "gpushare-k8s", version)]
@@ -85,4 +83,13 @@ pub(crate) enum Way {
     Mounts,
     /// By mounts, and the card by NVIDIA's runtime (a runtime class of the pod)
     NvidiaRuntime,
+}
+
+/// Interface by which pods get shares of this node's cards.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Interface {
+    /// The resource gpushare.dev/gpu
+    DevicePlugin,
+    /// Claims of the driver gpushare.dev (dynamic resource allocation); Kubernetes 1.32 or newer, and --inject cdi
+    Dra,
 }

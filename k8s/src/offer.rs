@@ -11,22 +11,14 @@ use std::fs::{self, OpenOptions};
 use std::io::{self, Read as _, Write as _};
 use std::path::{Path, PathBuf};
 
-use clap::ValueEnum;
+use clap::ValueEnum as _;
 use rustix::fs::{FlockOperation, flock};
 
+use crate::args::Interface;
 use crate::dra::Prepared;
 
 /// File that is locked.
 const LOCK: &str = "offer.lock";
-
-/// Interface by which pods get shares of this node's cards.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub(crate) enum Interface {
-    /// The resource gpushare.dev/gpu
-    DevicePlugin,
-    /// Claims of the driver gpushare.dev (dynamic resource allocation); Kubernetes 1.32 or newer, and --inject cdi
-    Dra,
-}
 
 /// Reason why this process must not offer the cards.
 #[derive(Debug, thiserror::Error)]

@@ -11,10 +11,10 @@ use tokio::signal::unix::{SignalKind, signal};
 use tracing::info;
 use tracing_subscriber::EnvFilter;
 
-use crate::args::{Cli, Command, PluginArgs, Way};
+use crate::args::{Cli, Command, Interface, PluginArgs, Way};
 use crate::dra::{Driver, Offer, OfferedCard, Prepared, PreparedError, Setup};
 use crate::notes::Notes;
-use crate::offer::{self, Interface, OfferError};
+use crate::offer::{self, OfferError};
 use crate::pod_resources::PodResourcesList;
 use crate::pods::{Agent, Source, Sources};
 use crate::registration::Registration;

@@ -11,7 +11,7 @@ use super::DRIVER;
 use super::config::{self, ConfigError};
 use super::devices::{self, MEMORY, OfferedCard};
 use super::objects::{AllocationResult, ClaimStatus};
-use crate::quantity::BadQuantity;
+use crate::quantity::{BadQuantity, Quantity};
 use crate::terms::Asked;
 
 /// Claim in the cluster.
@@ -139,7 +139,7 @@ fn device(result: &AllocationResult, asked: Asked, node: Node<'_>) -> Result<Pre
     let Some((card, _)) = devices::find(node.cards, &device) else {
         return Err(ClaimError::UnknownDevice(device));
     };
-    let consumed = result.consumed_capacity.get(MEMORY).map(|memory| memory.value()).transpose()?;
+    let consumed = result.consumed_capacity.get(MEMORY).map(Quantity::value).transpose()?;
     // A claim that asked for no memory consumes none.
     let consumed = consumed.filter(|&bytes| bytes > 0).map(Bytes);
     let written = asked.memory.map(|memory| memory.of(card.memory));

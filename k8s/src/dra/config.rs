@@ -149,6 +149,18 @@ mod tests {
     }
 
     #[test]
+    fn the_example_of_the_page_is_right() {
+        const PAGE: &str = include_str!("../../../docs/dra.md");
+        let example = PAGE.split("```yaml\n").find(|block| block.starts_with("config:")).unwrap();
+        let example = example.split("```").next().unwrap();
+        let mut parsed: Value = serde_yaml_ng::from_str(example).unwrap();
+        let configs: Vec<AllocationConfig> = serde_json::from_value(parsed["config"].take()).unwrap();
+        let asked = of_main(&configs).unwrap();
+        assert_eq!((asked.memory, asked.weight), (Some(Amount::Bytes(Bytes::gib(8))), Some(200)));
+        assert_eq!((asked.compute, asked.priority), (Some(Percent(5000)), Some(Priority::Normal)));
+    }
+
+    #[test]
     fn wrong_parameters_say_what_would_be_right() {
         for (parameters, wanted) in [
             (json!({"memory": "lots"}), "memory: `lots` is no size; write it like 8GiB or 50%"),

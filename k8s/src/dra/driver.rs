@@ -65,6 +65,7 @@ impl Driver {
             connection: Arc::clone(&connection),
             causes: setup.causes,
             plugin_shares: PodResourcesList::new(setup.pod_resources),
+            form: None,
             said: Said::default(),
         };
         Self {

@@ -55,6 +55,8 @@ pub(crate) struct Publisher {
     pub(super) connection: Arc<Connection>,
     pub(super) causes: watch::Receiver<Causes>,
     pub(super) plugin_shares: PodResourcesList,
+    /// Form that was decided at the first success. Another one would rename the devices under running pods.
+    pub(super) form: Option<Form>,
     pub(super) said: Said,
 }
 
@@ -83,7 +85,10 @@ impl Publisher {
     /// Publishes until an error, and resets the pause with each success.
     async fn publish(&mut self, pause: &mut Duration) -> Result<(), PublishError> {
         let resources = self.connection.resources().await?;
-        let form = self.form(&resources).await?;
+        let form = match self.form {
+            Some(form) => form,
+            None => *self.form.insert(self.decide_form(&resources).await?),
+        };
         let mut withheld = self.withheld().await?;
         let mut attempts = 0;
         loop {
@@ -121,7 +126,7 @@ impl Publisher {
     }
 
     /// Decides how several claims share a card in this cluster.
-    async fn form(&self, resources: &Resources) -> Result<Form, PublishError> {
+    async fn decide_form(&self, resources: &Resources) -> Result<Form, PublishError> {
         if resources.version < Version::V1 {
             info!("{} has no consumable capacity: each share is a device of its own", resources.version);
             return Ok(Form::Shares);

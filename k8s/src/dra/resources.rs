@@ -3,6 +3,7 @@
 use std::error::Error;
 use std::pin::pin;
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 use k8s_openapi::api::core::v1::Node;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference};
@@ -20,6 +21,10 @@ use super::objects::{Device, GROUP, SliceSpec, Version};
 use super::slices::{Act, Published};
 use crate::apiserver::{NoServer, client, words};
 
+/// Longest wait for a claim; the kubelet waits for 45 s.
+const PATIENCE: Duration = Duration::from_secs(10);
+/// Pause after a watch that ended without a change.
+const PAUSE: Duration = Duration::from_millis(500);
 /// Status of an object that is not there.
 const NOT_FOUND: u16 = 404;
 /// Status of a change of an object that was changed meanwhile.
@@ -85,7 +90,11 @@ impl Connection {
 
     /// Returns a claim; none if the cluster has none of that name.
     pub(crate) async fn claim(&self, namespace: &str, name: &str) -> Result<Option<Claim>, ResourcesError> {
-        let claim = self.resources().await?.claim(namespace, name).await;
+        let asking = async { self.resources().await?.claim(namespace, name).await };
+        let claim = match tokio::time::timeout(PATIENCE, asking).await {
+            Ok(claim) => claim,
+            Err(_) => Err(ResourcesError::Unanswered(format!("nothing within {PATIENCE:?}"))),
+        };
         if claim.is_err() {
             self.forget();
         }
@@ -165,12 +174,17 @@ impl Resources {
         let slices = self.slices();
         let events = slices.watch(&params, version).await;
         let mut events = pin!(events.map_err(|cause| self.unlisted(&cause))?);
-        match events.next().await {
-            // A version that is too old leads to another list as well.
-            None | Some(Ok(WatchEvent::Error(_))) => Ok(()),
-            Some(Ok(_)) => Ok(()),
-            Some(Err(cause)) => Err(self.unlisted(&cause)),
+        while let Some(event) = events.next().await {
+            match event.map_err(|cause| self.unlisted(&cause))? {
+                WatchEvent::Added(_) | WatchEvent::Modified(_) | WatchEvent::Deleted(_) => return Ok(()),
+                WatchEvent::Bookmark(_) => {}
+                // The version is too old, and the next list has another one.
+                WatchEvent::Error(_) => break,
+            }
         }
+        // A server that ends each watch at once must not be asked in a circle.
+        tokio::time::sleep(PAUSE).await;
+        Ok(())
     }
 
     /// Asks, without a change, whether the server keeps what makes a device's capacity consumable. A server that

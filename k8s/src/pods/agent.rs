@@ -10,12 +10,12 @@ use gpushare_proto::names::RuntimeDir;
 use tokio::sync::watch;
 use tracing::{debug, info};
 
-use super::annotations::Problem;
 use super::cluster::{Cluster, Pods};
 use super::daemon::{self, State};
 use super::given::{Given, Source};
 use super::maxima::MaximaFile;
 use super::plan::{Act, Facts, Plan, Pod, plan};
+use super::problem::Problem;
 use crate::notes::Notes;
 
 /// Interval between two looks at the kubelet and the daemon.

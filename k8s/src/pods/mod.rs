@@ -14,6 +14,7 @@
 //! changes nothing: its last answer counts, and the sessions keep the limits that they have.
 
 // Decisions.
+mod problem;
 mod annotations;
 mod maxima;
 mod plan;

@@ -17,9 +17,10 @@ use gpushare_proto::session::{Amount, Binding, CardQuota, NewSession, Terms};
 use gpushare_proto::tenant::GpuChoice;
 use gpushare_proto::{Bytes, GpuUuid};
 
-use super::annotations::{Limits, Problem, judge};
+use super::annotations::{Limits, judge};
 use super::given::Given;
 use super::maxima::Maxima;
+use super::problem::Problem;
 use crate::dra::PodClaims;
 
 /// Pod of this node, as the cluster has it.

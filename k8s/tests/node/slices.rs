@@ -54,6 +54,21 @@ async fn each_release_gets_the_devices_that_it_can_express() -> anyhow::Result<(
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_upgraded_cluster_renames_no_device_until_the_driver_restarts() -> anyhow::Result<()> {
+    let mut node = DraNode::new(Release::V1_34).await?;
+    node.until_devices(4)?;
+    node.api.set_down(true);
+    node.until_said("the API server does not list the slices")?;
+    node.api.set_release(Release::V1_36);
+    node.api.set_down(false);
+    node.api.wipe_slices();
+    node.until_devices(4)?;
+    node.restart()?;
+    assert_eq!(names(&node.until_devices(2)?), CARDS);
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_lost_card_leaves_the_slices_until_it_answers_again() -> anyhow::Result<()> {
     let node = DraNode::new(Release::V1_36).await?;
     assert_eq!(names(&node.until_devices(2)?), CARDS);

@@ -176,6 +176,17 @@ def slices(folder):
             validated(json.loads(Path(folder, name).read_text()), version)
 
 
+def examples():
+    """The published schemas accept the objects of the page about claims."""
+    page = (Path(__file__).parents[3] / "docs/dra.md").read_text()
+    blocks = [block.split("```")[0] for block in page.split("```yaml\n")[1:]]
+    found = [it for block in blocks for it in yaml.safe_load_all(block) if isinstance(it, dict) and "kind" in it]
+    assert [it["kind"] for it in found] == ["ResourceClaimTemplate", "Pod"], found
+    for thing in found:
+        for version in ["1.34", "1.35", "1.36", "1.37"]:
+            validated(thing, version)
+
+
 def consistent(name, found):
     """Names by which the objects refer to each other lead somewhere."""
     by_kind = {}
@@ -225,6 +236,7 @@ def main():
             return
         refused = check(path, chart, folder)
         slices(Path(path).parent / "tests/node/golden")
+        examples()
         for name, text in manifests(chart).items():
             there = Path(path).parent / "manifests" / name
             same = there.exists() and there.read_text() == text
