@@ -14,3 +14,4 @@
 
 pub mod vmm;
 pub mod space;
+pub mod arena;
