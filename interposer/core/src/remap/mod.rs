@@ -15,3 +15,4 @@
 pub mod vmm;
 pub mod space;
 pub mod arena;
+pub mod frees;
