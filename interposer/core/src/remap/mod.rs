@@ -16,3 +16,4 @@ pub mod vmm;
 pub mod space;
 pub mod arena;
 pub mod frees;
+pub mod pins;
