@@ -16,4 +16,7 @@ pub mod vmm;
 pub mod space;
 pub mod arena;
 pub mod frees;
+pub mod host;
 pub mod pins;
+#[cfg(test)]
+mod fake;
