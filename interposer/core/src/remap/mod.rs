@@ -17,6 +17,7 @@ pub mod space;
 pub mod arena;
 pub mod frees;
 pub mod host;
+pub mod chunk;
 pub mod pins;
 #[cfg(test)]
 mod fake;
