@@ -19,5 +19,6 @@ pub mod frees;
 pub mod host;
 pub mod chunk;
 pub mod pins;
+pub mod swap;
 #[cfg(test)]
 mod fake;
