@@ -20,5 +20,6 @@ pub mod host;
 pub mod chunk;
 pub mod pins;
 pub mod swap;
+pub mod blocks;
 #[cfg(test)]
 mod fake;
