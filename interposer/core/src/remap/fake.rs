@@ -1,19 +1,21 @@
 //! Card for tests, which holds real values, fails on demand, and panics at each misuse that would lose bytes.
 
-use std::cell::RefCell;
 use std::collections::BTreeMap;
+use std::sync::Mutex;
 
 use gpushare_proto::Bytes;
 
 use super::host::{HostError, HostMemory};
+use super::lanes::Hardware;
 use super::vmm::{Direction, HostAddress, Span, Tier, Vmm, VmmError};
 use crate::driver::types::{CUdeviceptr, CUmemHandle};
+use crate::process::lock;
 
 /// Value of memory that a copy left half written.
 const GARBAGE: u64 = u64::MAX;
 
 #[derive(Debug, Default)]
-pub(crate) struct FakeCard(RefCell<Inner>);
+pub(crate) struct FakeCard(Mutex<Inner>);
 
 #[derive(Debug, Default)]
 struct Inner {
@@ -29,6 +31,8 @@ struct Inner {
     /// Regions of host memory, and whether each is registered.
     regions: BTreeMap<HostAddress, bool>,
     next: u64,
+    /// Whether the gate is marked as evicting.
+    is_marked: bool,
 }
 
 #[derive(Debug)]
@@ -59,22 +63,22 @@ struct Flying {
 impl FakeCard {
     /// Lets the calls with these numbers fail, counted from now on.
     pub(crate) fn fail_at(&self, numbers: &[usize]) {
-        let mut inner = self.0.borrow_mut();
+        let mut inner = lock(&self.0);
         inner.calls = 0;
         inner.fails = numbers.to_vec();
     }
 
     pub(crate) fn calls(&self) -> usize {
-        self.0.borrow().calls
+        lock(&self.0).calls
     }
 
     pub(crate) fn set_capacity(&self, capacity: Bytes) {
-        self.0.borrow_mut().capacity = Some(capacity);
+        lock(&self.0).capacity = Some(capacity);
     }
 
     /// Work that reads the memory at an address, and then writes it. A copy out of it becomes garbage.
     pub(crate) fn work(&self, address: CUdeviceptr, value: u64) -> u64 {
-        let mut inner = self.0.borrow_mut();
+        let mut inner = lock(&self.0);
         let flying = inner.copies.get(&address);
         assert!(flying.is_none_or(|flying| flying.direction == Direction::Out), "work on bytes that come in");
         inner.write(address, value)
@@ -82,26 +86,26 @@ impl FakeCard {
 
     /// Work that a proof of idleness has missed.
     pub(crate) fn missed_work(&self, address: CUdeviceptr, value: u64) {
-        self.0.borrow_mut().write(address, value);
+        lock(&self.0).write(address, value);
     }
 
     pub(crate) fn at(&self, address: CUdeviceptr) -> Option<u64> {
-        let inner = self.0.borrow();
+        let inner = lock(&self.0);
         let mapped = inner.mapped.get(&address).filter(|mapped| mapped.is_accessible)?;
         Some(inner.pieces[&mapped.handle].value)
     }
 
     pub(crate) fn in_slot(&self, host: HostAddress) -> Option<u64> {
-        self.0.borrow().slots.get(&host).copied()
+        lock(&self.0).slots.get(&host).copied()
     }
 
     pub(crate) fn in_piece(&self, handle: CUmemHandle) -> u64 {
-        self.0.borrow().pieces[&handle].value
+        lock(&self.0).pieces[&handle].value
     }
 
     /// Ends the copy at an address. The call that ends it can fail like any other.
     pub(crate) fn land(&self, address: CUdeviceptr) -> Result<(), VmmError> {
-        let mut inner = self.0.borrow_mut();
+        let mut inner = lock(&self.0);
         let flying = inner.copies.remove(&address).expect("a copy is under way");
         let failed = inner.call();
         let source = match flying.direction {
@@ -128,7 +132,7 @@ impl FakeCard {
 
     /// Addresses that are copied now, in the order in which their copies began.
     pub(crate) fn copies(&self) -> Vec<CUdeviceptr> {
-        let inner = self.0.borrow();
+        let inner = lock(&self.0);
         let mut copies: Vec<_> =
             inner.copies.iter().map(|(&address, flying)| (flying.began, address)).collect();
         copies.sort_unstable();
@@ -137,19 +141,23 @@ impl FakeCard {
 
     /// Sum of all physical memory of a kind.
     pub(crate) fn bytes(&self, tier: Tier) -> Bytes {
-        self.0.borrow().bytes(tier)
+        lock(&self.0).bytes(tier)
     }
 
     /// Panics if anything is left.
     pub(crate) fn assert_empty(&self) {
-        let inner = self.0.borrow();
+        let inner = lock(&self.0);
         assert!(inner.pieces.is_empty(), "handles leak: {:?}", inner.pieces);
         assert!(inner.mapped.is_empty(), "mappings leak: {:?}", inner.mapped);
         assert!(inner.copies.is_empty(), "copies are under way: {:?}", inner.copies);
     }
 
+    pub(crate) fn is_marked(&self) -> bool {
+        lock(&self.0).is_marked
+    }
+
     pub(crate) fn regions(&self) -> usize {
-        self.0.borrow().regions.len()
+        lock(&self.0).regions.len()
     }
 }
 
@@ -187,7 +195,7 @@ impl Inner {
 
 impl Vmm for FakeCard {
     fn create(&self, tier: Tier, size: Bytes) -> Result<CUmemHandle, VmmError> {
-        let mut inner = self.0.borrow_mut();
+        let mut inner = lock(&self.0);
         inner.call()?;
         let capacity = inner.capacity.filter(|_| tier == Tier::Device).unwrap_or(Bytes::MAX);
         if inner.bytes(tier) + size > capacity {
@@ -200,7 +208,7 @@ impl Vmm for FakeCard {
     }
 
     fn map(&self, span: Span, handle: CUmemHandle) -> Result<(), VmmError> {
-        let mut inner = self.0.borrow_mut();
+        let mut inner = lock(&self.0);
         inner.call()?;
         assert_eq!(inner.pieces[&handle].size, span.size);
         assert!(inner.mapped.values().all(|mapped| mapped.handle != handle), "mapped twice");
@@ -213,14 +221,14 @@ impl Vmm for FakeCard {
     }
 
     fn set_access(&self, span: Span) -> Result<(), VmmError> {
-        let mut inner = self.0.borrow_mut();
+        let mut inner = lock(&self.0);
         inner.call()?;
         inner.mapped.get_mut(&span.address).expect("a mapping").is_accessible = true;
         Ok(())
     }
 
     fn unmap(&self, span: Span) -> Result<(), VmmError> {
-        let mut inner = self.0.borrow_mut();
+        let mut inner = lock(&self.0);
         inner.call()?;
         assert!(!inner.copies.contains_key(&span.address), "unmapped while it is copied");
         inner.mapped.remove(&span.address).expect("a mapping");
@@ -228,7 +236,7 @@ impl Vmm for FakeCard {
     }
 
     fn release(&self, handle: CUmemHandle) -> Result<(), VmmError> {
-        let mut inner = self.0.borrow_mut();
+        let mut inner = lock(&self.0);
         inner.call()?;
         assert!(inner.mapped.values().all(|mapped| mapped.handle != handle), "released while mapped");
         inner.pieces.remove(&handle).expect("a handle");
@@ -236,13 +244,13 @@ impl Vmm for FakeCard {
     }
 
     fn digest(&self, span: Span) -> Result<u128, VmmError> {
-        let mut inner = self.0.borrow_mut();
+        let mut inner = lock(&self.0);
         inner.call()?;
         Ok(u128::from(inner.value_at(span.address)))
     }
 
     fn copy(&self, direction: Direction, span: Span, host: HostAddress) -> Result<(), VmmError> {
-        let mut inner = self.0.borrow_mut();
+        let mut inner = lock(&self.0);
         inner.call()?;
         let value = match direction {
             Direction::Out => inner.value_at(span.address),
@@ -257,9 +265,21 @@ impl Vmm for FakeCard {
     }
 }
 
+impl Hardware for FakeCard {
+    fn ended(&self) -> Option<(CUdeviceptr, Result<(), VmmError>)> {
+        let address = self.copies().first().copied()?;
+        Some((address, self.land(address)))
+    }
+
+    fn set_guard(&self, is_set: bool) -> Result<(), ()> {
+        lock(&self.0).is_marked = is_set;
+        Ok(())
+    }
+}
+
 impl HostMemory for FakeCard {
     fn touch(&self, size: Bytes) -> Result<HostAddress, HostError> {
-        let mut inner = self.0.borrow_mut();
+        let mut inner = lock(&self.0);
         inner.call().map_err(|_| HostError::NoMemory { size, errno: 12 })?;
         inner.next += 1;
         let address = HostAddress(inner.next << 32);
@@ -268,7 +288,7 @@ impl HostMemory for FakeCard {
     }
 
     fn register(&self, address: HostAddress, _: Bytes) -> Result<(), HostError> {
-        let mut inner = self.0.borrow_mut();
+        let mut inner = lock(&self.0);
         inner.call().map_err(|_| HostError::Refused(1))?;
         let registered = inner.regions.insert(address, true);
         assert_eq!(registered, Some(false));
@@ -276,7 +296,7 @@ impl HostMemory for FakeCard {
     }
 
     fn unregister(&self, address: HostAddress, _: Bytes) -> Result<(), HostError> {
-        let mut inner = self.0.borrow_mut();
+        let mut inner = lock(&self.0);
         inner.call().map_err(|_| HostError::Refused(1))?;
         let registered = inner.regions.insert(address, false);
         assert_eq!(registered, Some(true));
@@ -284,7 +304,7 @@ impl HostMemory for FakeCard {
     }
 
     fn unmap(&self, address: HostAddress, _: Bytes) -> Result<(), HostError> {
-        let mut inner = self.0.borrow_mut();
+        let mut inner = lock(&self.0);
         inner.call().map_err(|_| HostError::NoMemory { size: Bytes::ZERO, errno: 12 })?;
         assert_eq!(inner.regions.remove(&address), Some(false), "given back while registered");
         Ok(())

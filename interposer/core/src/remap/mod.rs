@@ -9,8 +9,8 @@
 //!                 pins ─────┘ └── host                          slots of registered memory
 //! ```
 //!
-//! Everything here is pure: no module calls the driver, takes a lock or reads a clock. Callers make the calls
-//! that are handed out and report their answers (`docs/design/remap.md`).
+//! Everything but the lanes is pure: no module calls the driver, takes a lock or reads a clock. Lanes and hooks
+//! make the calls that are handed out and report their answers (`docs/design/remap.md`).
 
 pub mod vmm;
 pub mod space;
@@ -21,5 +21,6 @@ pub mod chunk;
 pub mod pins;
 pub mod swap;
 pub mod blocks;
+pub mod lanes;
 #[cfg(test)]
 mod fake;

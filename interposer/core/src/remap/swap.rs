@@ -132,6 +132,8 @@ pub struct Engine {
     gone: Vec<Span>,
     /// Whether the aims follow from all facts that are known.
     is_settled: bool,
+    /// Whether a look for an order has changed something, so that another lane may have one.
+    is_changed: bool,
 }
 
 impl Default for Engine {
@@ -151,6 +153,7 @@ impl Default for Engine {
             lost: None,
             gone: Vec::new(),
             is_settled: false,
+            is_changed: false,
         }
     }
 }

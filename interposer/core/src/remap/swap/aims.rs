@@ -21,6 +21,7 @@ impl Engine {
         if std::mem::replace(&mut self.is_settled, true) {
             return;
         }
+        self.is_changed = true;
         if !matches!(self.phase, Phase::Drained | Phase::Entering) || self.lost.is_some() {
             return;
         }

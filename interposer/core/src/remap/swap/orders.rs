@@ -109,7 +109,7 @@ impl Engine {
 
     /// Removes freed chunks of which nothing is left, and puts their slots back.
     fn end_freed(&mut self, pool: &mut Pool) {
-        let gone = &mut self.gone;
+        let Self { gone, is_changed, .. } = self;
         self.chunks.retain(|_, entry| {
             // Memory of the host needs no second copy in a slot.
             if !matches!(entry.chunk.aim(), Aim::Gone | Aim::At(Tier::Host)) {
@@ -117,13 +117,21 @@ impl Engine {
             }
             if let Some(slot) = entry.chunk.take_spare_slot(false) {
                 pool.put(slot);
+                *is_changed = true;
             }
             let is_gone = entry.chunk.is_gone();
             if is_gone {
+                *is_changed = true;
                 gone.push(entry.chunk.span());
             }
             !is_gone
         });
+    }
+
+    /// Returns whether looks for orders have changed something since the last call, so that another lane may
+    /// have an order now.
+    pub fn take_changed(&mut self) -> bool {
+        std::mem::take(&mut self.is_changed)
     }
 
     /// Gives slots to chunks that leave. Those for which there is no host memory stay where they are.
@@ -158,7 +166,7 @@ impl Engine {
             // What had no room for a smaller slot has none for this one.
             let slot = if size < too_large { pool.take(size) } else { None };
             match slot.map(|slot| chunk.give_slot(slot)) {
-                Some(None) => {}
+                Some(None) => self.is_changed = true,
                 Some(Some(slot)) => pool.put(slot),
                 None => {
                     missing += size;

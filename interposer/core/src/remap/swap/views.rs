@@ -102,6 +102,11 @@ impl Engine {
         self.chunks.get(&address).map(|entry| entry.chunk.place())
     }
 
+    /// Returns whether a copy is under way.
+    pub fn is_copying(&self) -> bool {
+        self.copies() > 0
+    }
+
     /// Returns whether no call and no copy is under way, so that the engine's threads may end.
     pub fn is_quiet(&self) -> bool {
         !self.is_calling && self.chunks.values().all(|entry| !entry.chunk.is_busy())
