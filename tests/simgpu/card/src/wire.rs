@@ -11,13 +11,16 @@
 //! A frame is a head (one of these types, encoded) and a payload: raw bytes that an upload or a download
 //! carries. Lengths are in bytes, addresses are the client's.
 
+mod description;
+
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use crate::constants::Constants;
 use crate::ids::{ClientId, ContextId, EventId, GpuIndex, GraphId, HandleId, HostCallId, PoolId, StreamId};
 use crate::kernel::Kernel;
+
+pub use description::{Description, Divided, GpuDescription};
 
 /// A request and, if an answer is wanted, the token that it will carry.
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -330,62 +333,4 @@ impl Sticky {
             .into_iter()
             .find(|error| *error as u32 == word)
     }
-}
-
-/// Description of the card.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Description {
-    /// GPUs of the card in order.
-    pub gpus: Vec<GpuDescription>,
-    /// Rates and durations of the card.
-    pub constants: Constants,
-}
-
-/// One GPU, or one MIG instance of a GPU that is divided: to the card they are alike, each with memory and
-/// engines of its own, and a divided GPU is nothing but its instances.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct GpuDescription {
-    /// For people.
-    pub name: String,
-    /// 16 bytes that never change for the same card.
-    pub uuid: [u8; 16],
-    /// Memory of the GPU in bytes.
-    pub memory: u64,
-    /// Number of the GPU on the bus; instances have that of their GPU.
-    pub bus: u32,
-    /// Whether host and GPU can use managed memory at the same time.
-    pub concurrent_managed: bool,
-    /// The GPU that this is an instance of.
-    pub part_of: Option<Divided>,
-}
-
-/// A GPU that is divided.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Divided {
-    /// For people.
-    pub name: String,
-    /// 16 bytes that never change for the same card.
-    pub uuid: [u8; 16],
-}
-
-impl GpuDescription {
-    /// The UUID as NVML and `CUDA_VISIBLE_DEVICES` write it.
-    pub fn uuid_text(&self) -> String {
-        match self.part_of {
-            Some(_) => uuid_text("MIG", &self.uuid),
-            None => uuid_text("GPU", &self.uuid),
-        }
-    }
-}
-
-impl Divided {
-    /// The UUID as NVML writes it.
-    pub fn uuid_text(&self) -> String {
-        uuid_text("GPU", &self.uuid)
-    }
-}
-
-fn uuid_text(of: &str, uuid: &[u8; 16]) -> String {
-    let hex: String = uuid.iter().map(|byte| format!("{byte:02x}")).collect();
-    format!("{of}-{}-{}-{}-{}-{}", &hex[..8], &hex[8..12], &hex[12..16], &hex[16..20], &hex[20..])
 }
