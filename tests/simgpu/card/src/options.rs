@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::Parser;
-use simgpu_card::constants::{Constants, Rate};
+use simgpu_card::constants::{Constants, HandleRates, Rate};
 use simgpu_card::wire::{Divided, GpuDescription};
 
 /// A simulated GPU. Clients find it by the environment variable SIMGPU_SOCKET.
@@ -44,6 +44,29 @@ pub(crate) struct Options {
     /// Bytes per second that a kernel reads and writes
     #[arg(long, value_parser = bytes)]
     kernel_rate: Option<u64>,
+    /// Bytes per second of pinned memory copied to the GPU
+    #[arg(long, value_parser = bytes)]
+    pinned_in_rate: Option<u64>,
+    /// Bytes per second of pinned memory copied to the host
+    #[arg(long, value_parser = bytes)]
+    pinned_out_rate: Option<u64>,
+    /// Bytes per second of pinned memory copied both ways at once, added up
+    #[arg(long, value_parser = bytes)]
+    pinned_both_rate: Option<u64>,
+    /// Bytes per second of host memory that is registered
+    #[arg(long, value_parser = bytes)]
+    register_rate: Option<u64>,
+    /// Bytes per second of host memory that nobody has touched before it is registered, in addition
+    #[arg(long, value_parser = bytes)]
+    touch_rate: Option<u64>,
+    /// Bytes per second of host memory that is unregistered
+    #[arg(long, value_parser = bytes)]
+    unregister_rate: Option<u64>,
+    /// Host memory that can be pinned, registered and created in all, like 64MiB; no limit if not given
+    #[arg(long, value_parser = bytes)]
+    host_memory: Option<u64>,
+    #[command(flatten)]
+    handles: HandleOptions,
     /// Length of a time slice in microseconds
     #[arg(long)]
     slice_us: Option<u64>,
@@ -71,7 +94,6 @@ impl Options {
     /// Numbers of the card.
     pub(crate) fn constants(&self) -> Constants {
         let normal = Constants::default();
-        let rate = |given: Option<u64>, normal| given.map_or(normal, Rate);
         let time = |given: Option<u64>, normal| given.map_or(normal, Duration::from_micros);
         Constants {
             memory: self.memory.first().copied().unwrap_or(normal.memory),
@@ -81,6 +103,15 @@ impl Options {
             prefetch_in: rate(self.prefetch_in_rate, normal.prefetch_in),
             prefetch_out: rate(self.prefetch_out_rate, normal.prefetch_out),
             kernel: rate(self.kernel_rate, normal.kernel),
+            pinned_in: rate(self.pinned_in_rate, normal.pinned_in),
+            pinned_out: rate(self.pinned_out_rate, normal.pinned_out),
+            pinned_both: rate(self.pinned_both_rate, normal.pinned_both),
+            register: rate(self.register_rate, normal.register),
+            touch: rate(self.touch_rate, normal.touch),
+            unregister: rate(self.unregister_rate, normal.unregister),
+            host_memory: self.host_memory.unwrap_or(normal.host_memory),
+            device_handles: self.handles.on_device(normal.device_handles),
+            host_handles: self.handles.on_host(normal.host_handles),
             slice: time(self.slice_us, normal.slice).max(Duration::from_micros(1)),
             slice_change: time(self.slice_change_us, normal.slice_change),
             context_create: time(self.context_create_us, normal.context_create),
@@ -112,6 +143,59 @@ impl Options {
         };
         (0..self.gpus).flat_map(gpu).collect()
     }
+}
+
+/// Rates of the calls about physical memory.
+#[derive(Debug, clap::Args)]
+struct HandleOptions {
+    /// Bytes per second of physical memory on a GPU that is created
+    #[arg(long, value_parser = bytes)]
+    device_create_rate: Option<u64>,
+    /// Bytes per second of physical memory on a GPU that is mapped
+    #[arg(long, value_parser = bytes)]
+    device_map_rate: Option<u64>,
+    /// Bytes per second of physical memory on a GPU that is unmapped
+    #[arg(long, value_parser = bytes)]
+    device_unmap_rate: Option<u64>,
+    /// Bytes per second of physical memory on a GPU that is released
+    #[arg(long, value_parser = bytes)]
+    device_release_rate: Option<u64>,
+    /// Bytes per second of physical memory on the host that is created
+    #[arg(long, value_parser = bytes)]
+    host_create_rate: Option<u64>,
+    /// Bytes per second of physical memory on the host that is mapped
+    #[arg(long, value_parser = bytes)]
+    host_map_rate: Option<u64>,
+    /// Bytes per second of physical memory on the host that is unmapped
+    #[arg(long, value_parser = bytes)]
+    host_unmap_rate: Option<u64>,
+    /// Bytes per second of physical memory on the host that is released
+    #[arg(long, value_parser = bytes)]
+    host_release_rate: Option<u64>,
+}
+
+impl HandleOptions {
+    fn on_device(&self, normal: HandleRates) -> HandleRates {
+        HandleRates {
+            create: rate(self.device_create_rate, normal.create),
+            map: rate(self.device_map_rate, normal.map),
+            unmap: rate(self.device_unmap_rate, normal.unmap),
+            release: rate(self.device_release_rate, normal.release),
+        }
+    }
+
+    fn on_host(&self, normal: HandleRates) -> HandleRates {
+        HandleRates {
+            create: rate(self.host_create_rate, normal.create),
+            map: rate(self.host_map_rate, normal.map),
+            unmap: rate(self.host_unmap_rate, normal.unmap),
+            release: rate(self.host_release_rate, normal.release),
+        }
+    }
+}
+
+fn rate(given: Option<u64>, normal: Rate) -> Rate {
+    given.map_or(normal, Rate)
 }
 
 /// The instances of a GPU, with UUIDs that follow from its own.

@@ -5,6 +5,7 @@ use std::collections::VecDeque;
 use serde::{Deserialize, Serialize};
 
 use crate::constants::Constants;
+use crate::wire::Sticky;
 
 /// How many turns the timeline keeps; older ones are dropped and counted.
 const TIMELINE: usize = 50_000;
@@ -88,6 +89,8 @@ pub struct Stats {
     pub held_back_nanos: u64,
     /// The GPUs.
     pub gpus: Vec<GpuStats>,
+    /// Bytes of the host that are kept in place, for everybody.
+    pub host_bytes: u64,
     /// The processes, also those that have ended.
     pub processes: Vec<ProcessStats>,
     /// All processes together, also forgotten ones.
@@ -173,6 +176,10 @@ pub struct ProcessStats {
     pub managed_bytes: u64,
     /// Bytes of managed memory that are on a card now.
     pub resident_bytes: u64,
+    /// Bytes of memory of the host that the card keeps in place: pinned, registered, physical memory with handles.
+    pub host_bytes: u64,
+    /// The error from which the process does not recover.
+    pub lost: Option<Sticky>,
     /// Bytes of contexts and of memory that cannot move, on each of `gpus` in that order.
     pub gpu_bytes: Vec<u64>,
     /// Counters of the process.

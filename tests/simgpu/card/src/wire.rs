@@ -61,6 +61,15 @@ pub enum Request {
     Allocate { address: u64, len: u64, kind: Kind, context: ContextId },
     /// Ends an allocation after all work of the client.
     Free(u64),
+    /// Registers memory of the client, of which so many bytes have never been touched. Answers with the memfd
+    /// that the client puts in its place.
+    Register { address: u64, len: u64, untouched: u64, context: ContextId },
+    /// Ends a registration, without waiting for work.
+    Unregister(u64),
+    /// Takes the time of a registration. The memory stays the client's alone.
+    PriceRegistration { len: u64, untouched: u64 },
+    /// Takes the time of the end of such a registration.
+    PriceUnregistration(u64),
     /// Puts work into a stream. An upload's bytes are the payload.
     Submit(StreamId, Op),
     /// Keeps a list of work under a number.
@@ -208,10 +217,10 @@ pub enum Op {
     Copy { to: Plane, from: Plane, shape: Shape },
     /// Fills with a pattern of `element` bytes: 1, 2 or 4.
     Set { to: Plane, shape: Shape, value: u32, element: u8 },
-    /// Writes the payload of the message.
-    Upload { to: Plane, shape: Shape },
-    /// Answers the message with bytes.
-    Download { from: Plane, shape: Shape },
+    /// Writes the payload of the message, which comes from pageable or from registered memory.
+    Upload { to: Plane, shape: Shape, registered: bool },
+    /// Answers the message with bytes, for pageable or for registered memory.
+    Download { from: Plane, shape: Shape, registered: bool },
     /// Moves managed pages to a GPU, or to the host.
     Prefetch { address: u64, len: u64, to: Option<GpuIndex> },
     /// Calls a function in the client and waits for its return.

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use crate::bytes::SharedBytes;
-use crate::ids::{ClientId, ContextId, GpuIndex, GraphId, StreamId};
+use crate::ids::{ClientId, ContextId, GpuIndex, GraphId, StreamId, Time};
 use crate::queue::{Fence, Queues};
 use crate::wire::{Op, Role, Sticky, Test};
 
@@ -18,6 +18,8 @@ pub(super) struct Client {
     pub(super) value_waits: Vec<ValueWait>,
     pub(super) host_calls: BTreeMap<u64, StreamId>,
     pub(super) callbacks: Option<ClientId>,
+    /// End of the last call about physical memory.
+    pub(super) calls_end: Time,
     /// The error from which it does not recover.
     pub(super) poisoned: Option<Sticky>,
     /// One word that the client sees: `poisoned` as a number.
@@ -62,6 +64,7 @@ impl Client {
             value_waits: Vec::new(),
             host_calls: BTreeMap::new(),
             callbacks: None,
+            calls_end: Time::ZERO,
             poisoned: None,
             health: None,
             dead: false,

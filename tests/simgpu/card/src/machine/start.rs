@@ -34,14 +34,16 @@ impl Card {
                     (true, false) => engines.link_in.push(copy),
                 }
             }
-            Op::Upload { to, shape } => {
-                engines.link_in.push(walk(Job::Upload { to, shape, data: task.payload }));
+            Op::Upload { to, shape, registered } => {
+                engines
+                    .link_in
+                    .push(walk(Job::Upload { to, shape, data: task.payload, registered }));
             }
-            Op::Download { from, shape } => {
-                let token = task.token.unwrap_or(0);
+            Op::Download { from, shape, registered } => {
+                let (data, token) = (Vec::new(), task.token.unwrap_or(0));
                 engines
                     .link_out
-                    .push(walk(Job::Download { from, shape, data: Vec::new(), token }));
+                    .push(walk(Job::Download { from, shape, data, token, registered }));
             }
             Op::Prefetch { address, len, to } => {
                 let link = if to.is_some() { &mut engines.link_in } else { &mut engines.link_out };

@@ -3,7 +3,9 @@
 use std::io::{BufRead, BufReader, Read};
 use std::process::Stdio;
 
+use crate::memory::{DEVICE, HOST_NUMA, on};
 use crate::program::Program;
+use crate::registered::Pages;
 use crate::{CardProcess, MIB};
 
 #[test]
@@ -15,7 +17,8 @@ fn a_killed_process_leaves_no_memory_on_the_card() {
     assert!(lines.by_ref().any(|line| line.unwrap().contains("allocated")));
     let observer = card.observer();
     let before = observer.stats().unwrap();
-    assert!(before.gpus[0].free < before.gpus[0].total - 100 * MIB as u64);
+    assert!(before.gpus[0].free < before.gpus[0].total - 108 * MIB as u64);
+    assert_eq!(before.host_bytes, 12 * MIB as u64);
     child.kill().unwrap();
     child.wait().unwrap();
     // The card knows by the hang-up; its memory is back after the time that a real one takes. Every question lets
@@ -24,7 +27,9 @@ fn a_killed_process_leaves_no_memory_on_the_card() {
     while free() < before.gpus[0].total {
         std::thread::yield_now();
     }
-    assert!(!observer.stats().unwrap().processes[0].alive);
+    let after = observer.stats().unwrap();
+    assert!(!after.processes[0].alive);
+    assert_eq!(after.host_bytes, 0);
     card.end();
 }
 
@@ -33,6 +38,17 @@ pub(crate) fn dies() {
     let kernels = program.kernels();
     let mut memory = 0;
     assert_eq!(program.cuMemAlloc_v2(&mut memory, 100 * MIB), 0);
+    // Half of the physical memory is mapped, and no handle of it is released.
+    let (mut start, mut handle) = (0, 0);
+    assert_eq!(program.cuMemAddressReserve(&mut start, 8 * MIB, 0, 0, 0), 0);
+    for (place, half) in [(DEVICE, 0), (HOST_NUMA, 1)] {
+        for _ in 0..2 {
+            assert_eq!(program.cuMemCreate(&mut handle, 4 * MIB, &on(place), 0), 0);
+        }
+        assert_eq!(program.cuMemMap(start + half * 4 * MIB as u64, 4 * MIB, 0, handle, 0), 0);
+    }
+    let own = Pages::new(4 * MIB);
+    assert_eq!(program.cuMemHostRegister_v2(own.address(), 4 * MIB, 0), 0);
     assert_eq!(program.launch(kernels, "spin", 0, &[0, u64::MAX]), 0);
     println!("allocated");
     let _ = std::io::stdin().read(&mut [0]);

@@ -6,6 +6,7 @@ use std::process::Stdio;
 
 use simgpu_card::ids::GpuIndex;
 
+use crate::memory::{DEVICE, on};
 use crate::program::{Program, library};
 use crate::{CardProcess, MIB, NOT_READY, assert_success};
 
@@ -79,6 +80,25 @@ pub(crate) fn meets_faults() {
     assert_eq!(program.cuStreamSynchronize(stream), 0);
     assert_eq!(program.launch(kernels, "empty", stream, &[]), 0);
     assert_eq!(program.cuStreamQuery(stream), NOT_READY);
+}
+
+#[test]
+fn every_third_create_fails_as_ordered() {
+    let card = CardProcess::start(&[]);
+    let mut command = card.program("failures::meets_periodic_faults");
+    command.env("SIMGPU_FAULTS", "cuMemCreate@2/3=2, cuMemMap@1=1");
+    assert_success("meets_periodic_faults", &command.output().unwrap());
+    card.end();
+}
+
+pub(crate) fn meets_periodic_faults() {
+    let program = Program::start();
+    let (mut handle, mut start) = (0, 0);
+    let answers = [0; 7].map(|_| program.cuMemCreate(&mut handle, 2 * MIB, &on(DEVICE), 0));
+    assert_eq!(answers, [0, 2, 0, 0, 2, 0, 0]);
+    assert_eq!(program.cuMemAddressReserve(&mut start, 2 * MIB, 0, 0, 0), 0);
+    let answers = [0; 2].map(|_| program.cuMemMap(start, 2 * MIB, 0, handle, 0));
+    assert_eq!(answers, [1, 0]);
 }
 
 #[test]

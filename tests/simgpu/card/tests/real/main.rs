@@ -10,8 +10,10 @@ mod captures;
 mod deaths;
 mod failures;
 mod graphs;
+mod holes;
 mod memory;
 mod nvml;
+mod registered;
 mod streams;
 
 use std::ffi::{CString, c_void};
@@ -125,10 +127,18 @@ scenarios! {
         beside_a_broken_capture_only_single_streams_can_be_asked[]: streams::asks_beside_a_broken_capture;
         physical_memory_is_mapped_moved_and_given_back[]: memory::maps_memory;
         memory_passes_between_processes_by_descriptor[]: memory::exports;
+        holes_refuse_copies_and_lose_the_process_that_computes_on_them[]: holes::refuses_copies, holes::is_lost,
+            holes::is_lost_half_way;
+        a_graph_finds_the_bytes_that_were_away_and_came_back[]: holes::replays_after_a_swap;
+        memory_is_moved_while_the_legacy_stream_is_blocked[]: holes::moves_beside_blocked_work;
+        registered_memory_is_reached_in_place[]: registered::is_reached, registered::keeps_its_rules;
+        registered_memory_is_copied_faster_than_pageable_memory[]: registered::is_fast;
+        memory_that_cannot_be_shared_is_registered_all_the_same[]: registered::is_staged;
         pools_follow_their_streams[]: memory::uses_pools, memory::captures_pools;
     }
     driven: computes, deaths::dies, deaths::dies_with_a_child, counts_devices, nvml::monitors,
-        failures::dies_of_an_assertion, failures::meets_faults, failures::looks_up_old, failures::refuses_to_start, failures::loses_a_card;
+        failures::dies_of_an_assertion, failures::meets_faults, failures::meets_periodic_faults,
+        failures::looks_up_old, failures::refuses_to_start, failures::loses_a_card;
 }
 
 #[test]
