@@ -29,6 +29,7 @@ use crate::link::Link;
 use crate::machine::client::{Client, Then, Waiter};
 use crate::memory::physical::Physical;
 use crate::memory::{IllegalAddress, Memory};
+use crate::race::Races;
 use crate::stats::{Counters, Interval, ProcessStats, Timeline};
 use crate::walk::{Bus, Finished};
 use crate::wire::{Answer, Failure, GpuDescription, Message, Question, Sticky};
@@ -82,6 +83,7 @@ pub struct Card {
     now: Time,
     gpus: Vec<Gpu>,
     memory: Memory,
+    races: Races,
     clients: BTreeMap<ClientId, Client>,
     ended: VecDeque<ProcessStats>,
     total_forgotten: Counters,
@@ -142,6 +144,7 @@ impl Card {
             now: Time::ZERO,
             gpus: gpus.into_iter().map(gpu).collect(),
             memory,
+            races: Races::default(),
             clients: BTreeMap::new(),
             ended: VecDeque::new(),
             total_forgotten: Counters::default(),
@@ -253,6 +256,7 @@ impl Card {
     }
 
     fn complete(&mut self, key: StreamKey) {
+        self.races.end(key);
         if let Some(client) = self.clients.get_mut(&key.client) {
             client.queues.complete(key.stream, self.now);
         }

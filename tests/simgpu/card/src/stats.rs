@@ -37,6 +37,8 @@ pub struct Counters {
     pub downloaded_bytes: u64,
     /// Copied between pinned, managed and device memory.
     pub copied_bytes: u64,
+    /// Copies whose bytes other work of the process used at the same time (`race.rs` says when exactly).
+    pub raced_copies: u64,
     /// Managed ranges that were advised to be on a GPU.
     pub advised_location: u64,
     /// Managed ranges that were advised to be reachable from a GPU.
@@ -58,6 +60,7 @@ impl Counters {
         self.uploaded_bytes += other.uploaded_bytes;
         self.downloaded_bytes += other.downloaded_bytes;
         self.copied_bytes += other.copied_bytes;
+        self.raced_copies += other.raced_copies;
         self.advised_location += other.advised_location;
         self.advised_access += other.advised_access;
         self.kernels += other.kernels;

@@ -43,6 +43,7 @@ impl Card {
     }
 
     pub(super) fn stop_work(&mut self, id: ClientId) {
+        self.races.forget(id);
         for index in 0..self.gpus.len() {
             let taken = self.gpus[index].compute.forget(id, self.now);
             self.gpus[index].link_in.forget(id);

@@ -12,6 +12,8 @@ use crate::wire::{Kind, Message, Op, Sticky, Test};
 
 impl Card {
     pub(super) fn start(&mut self, key: StreamKey, task: Task) {
+        let raced = self.races.begin(key, &task.op);
+        self.memory.counters.entry(key.client).or_default().raced_copies += raced;
         let gpu = self.gpu_of(key);
         let engines = &mut self.gpus[gpu.0 as usize];
         let walk = |job| Walk::new(key, gpu, job);
@@ -81,6 +83,7 @@ impl Card {
 
     /// Completes without pumping, for use inside the pump.
     pub(super) fn complete_quietly(&mut self, key: StreamKey) {
+        self.races.end(key);
         if let Some(client) = self.clients.get_mut(&key.client) {
             client.queues.complete(key.stream, self.now);
         }

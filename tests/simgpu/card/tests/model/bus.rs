@@ -3,7 +3,8 @@
 use std::time::Duration;
 
 use simgpu_card::constants::{Constants, PAGE};
-use simgpu_card::ids::{ClientId, ContextId, GpuIndex, HandleId, StreamId};
+use simgpu_card::ids::{ClientId, ContextId, EventId, GpuIndex, HandleId, StreamId};
+use simgpu_card::kernel::Kernel;
 use simgpu_card::wire::{Failure, Kind, Op, Place, Plane, Request, Shape, Sticky, StreamKind, Work};
 
 use crate::bench::{BASE, Bench, MIB};
@@ -58,6 +59,61 @@ fn a_copy_that_is_alone_again_is_as_fast_as_before() {
     let time = bench.now() - start;
     assert!(near(time, expected), "{time:?} against {expected:?}");
     assert!(bench.done(process, Work::Stream(second)));
+}
+
+/// A second stream whose copy out of the card is half done.
+fn half_copied(bench: &mut Bench) -> ClientId {
+    let process = process(bench);
+    bench.stream(process, StreamId(1), StreamKind::NonBlocking);
+    bench.submit(process, fill(BASE, LEN, 1));
+    bench.synchronize(process).unwrap();
+    bench.submit_to(process, StreamId(1), copy(HOST, BASE));
+    bench.advance(Constants::default().pinned_out.time_for(LEN / 2));
+    process
+}
+
+fn fill(p: u64, len: u64, value: u32) -> Op {
+    Op::Kernel(Kernel::Fill { p, n: len / 4, value })
+}
+
+#[test]
+fn a_copy_that_a_kernel_writes_into_is_torn_and_counted() {
+    let mut bench = Bench::new(Constants::default());
+    let process = half_copied(&mut bench);
+    bench.submit(process, fill(BASE, LEN, 2));
+    bench.synchronize(process).unwrap();
+    let copied = bench.download(process, HOST, LEN);
+    let (first, last) = (&copied[..4], &copied[copied.len() - 4..]);
+    assert_eq!((first, last), (&1u32.to_le_bytes()[..], &2u32.to_le_bytes()[..]));
+    assert_eq!(bench.counters(process).raced_copies, 1);
+}
+
+#[test]
+fn a_copy_is_raced_by_a_kernel_that_only_waits_for_its_slice() {
+    let mut bench = Bench::new(Constants { slice: Duration::from_secs(1), ..Constants::default() });
+    let other = bench.process();
+    bench.submit(other, Op::Kernel(Kernel::Spin { flag: 0, nanoseconds: 500_000_000 }));
+    bench.advance(Duration::from_millis(1));
+    let process = process(&mut bench);
+    bench.stream(process, StreamId(1), StreamKind::NonBlocking);
+    bench.submit(process, fill(BASE, 4, 1));
+    bench.submit_to(process, StreamId(1), copy(HOST, BASE));
+    assert_eq!(bench.counters(process).raced_copies, 1);
+}
+
+#[test]
+fn copies_beside_other_bytes_and_after_their_writers_are_not_raced() {
+    let mut bench = Bench::new(Constants::default());
+    let process = half_copied(&mut bench);
+    bench.allocate(process, 3 * BASE, LEN, Kind::Device).unwrap();
+    bench.submit(process, fill(3 * BASE, LEN, 2));
+    bench.submit_to(process, StreamId(1), fill(BASE, LEN, 2));
+    bench.submit_to(process, StreamId(1), Op::Record(EventId(1)));
+    bench.submit(process, Op::WaitEvent(EventId(1)));
+    bench.submit(process, copy(HOST, BASE));
+    bench.synchronize(process).unwrap();
+    assert_eq!(bench.download(process, HOST, 4), 2u32.to_le_bytes());
+    assert_eq!(bench.counters(process).raced_copies, 0);
 }
 
 #[test]
