@@ -15,7 +15,7 @@ use std::sync::{Condvar, Mutex, MutexGuard, PoisonError, TryLockError};
 use crate::frame::{Frame, Inbox, Received};
 use crate::ids::{ClientId, GpuIndex, HostCallId};
 use crate::stats::Stats;
-use crate::wire::{Answer, Description, Failure, Message, Question, Request, Role};
+use crate::wire::{Answer, Description, Failure, Message, Question, Refusable, Request, Role};
 
 /// Why the card gave no good answer.
 #[derive(Debug, thiserror::Error)]
@@ -231,6 +231,11 @@ impl Observer {
     /// Lets a GPU fall off the bus, for good.
     pub fn fall_off(&self, gpu: GpuIndex) -> Result<(), CallError> {
         self.0.call(Request::FallOff(gpu), &[]).map(|_| ())
+    }
+
+    /// Lets the next `count` calls of a process fail for want of memory.
+    pub fn refuse(&self, pid: u32, call: Refusable, count: u32) -> Result<(), CallError> {
+        self.0.call(Request::Refuse { pid, call, count }, &[]).map(|_| ())
     }
 
     /// Ends the card. Answered before it is gone; its socket file goes with it.

@@ -14,6 +14,7 @@ mod calls;
 mod client;
 mod ending;
 mod orders;
+mod refusals;
 mod report;
 mod start;
 

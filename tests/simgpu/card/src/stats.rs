@@ -39,6 +39,8 @@ pub struct Counters {
     pub copied_bytes: u64,
     /// Copies whose bytes other work of the process used at the same time (`race.rs` says when exactly).
     pub raced_copies: u64,
+    /// Calls that failed because an observer wanted it.
+    pub refused: u64,
     /// Managed ranges that were advised to be on a GPU.
     pub advised_location: u64,
     /// Managed ranges that were advised to be reachable from a GPU.
@@ -61,6 +63,7 @@ impl Counters {
         self.downloaded_bytes += other.downloaded_bytes;
         self.copied_bytes += other.copied_bytes;
         self.raced_copies += other.raced_copies;
+        self.refused += other.refused;
         self.advised_location += other.advised_location;
         self.advised_access += other.advised_access;
         self.kernels += other.kernels;

@@ -130,6 +130,8 @@ pub enum Request {
     Advise(Advice),
     /// A GPU falls off the bus: everybody who uses it has lost it, and nobody gets it again.
     FallOff(GpuIndex),
+    /// The next calls of a process find no memory.
+    Refuse { pid: u32, call: Refusable, count: u32 },
     /// The process ends properly: its memory comes back at once.
     Goodbye,
     /// The card ends.
@@ -174,6 +176,19 @@ pub enum Place {
     Gpu(GpuIndex),
     /// On the host, reachable from every GPU.
     Host,
+}
+
+/// Calls that an observer can let fail.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub enum Refusable {
+    /// `cuMemCreate` on a GPU.
+    CreateOnGpu,
+    /// `cuMemCreate` on the host.
+    CreateOnHost,
+    /// `cuMemMap`.
+    Map,
+    /// `cuMemHostRegister`.
+    Register,
 }
 
 /// Bytes that a pool has reserved and uses.

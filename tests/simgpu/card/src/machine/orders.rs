@@ -25,6 +25,9 @@ impl Card {
         {
             return Err(Failure::Sticky(error));
         }
+        if self.refuses(id, &request) {
+            return Err(Failure::OutOfMemory);
+        }
         let (constants, now) = (self.memory.constants.clone(), self.now);
         let client = self.clients.get_mut(&id).ok_or(Failure::Unknown)?;
         match request {
@@ -195,6 +198,7 @@ impl Card {
                 }
             }
             Request::FallOff(gpu) => self.fall_off(gpu)?,
+            Request::Refuse { pid, call, count } => self.refuse(pid, call, count)?,
             // The shell answers it: the machine does not know the clock.
             Request::Stats => return Err(Failure::Unknown),
             Request::Goodbye => {

@@ -3,9 +3,9 @@
 use std::time::Duration;
 
 use simgpu_card::constants::{Constants, HandleRates};
-use simgpu_card::ids::{ClientId, GpuIndex, HandleId, StreamId};
+use simgpu_card::ids::{ClientId, ContextId, GpuIndex, HandleId, StreamId};
 use simgpu_card::kernel::Kernel;
-use simgpu_card::wire::{Failure, Op, Place, Request, StreamKind, Work};
+use simgpu_card::wire::{Failure, Op, Place, Refusable, Request, StreamKind, Work};
 
 use crate::bench::{BASE, Bench, MIB};
 
@@ -145,4 +145,28 @@ fn a_refused_call_takes_no_time_and_changes_nothing() {
         assert_eq!(bench.request(process, request).unwrap_err(), Failure::Unknown);
     }
     assert_eq!((bench.now(), bench.free()), (start, free));
+}
+
+#[test]
+fn an_observer_lets_the_next_calls_of_one_process_fail() {
+    let mut bench = Bench::new(Constants::default());
+    let [chosen, other] = [bench.process(), bench.process()];
+    let kinds = [Refusable::CreateOnGpu, Refusable::CreateOnHost, Refusable::Map, Refusable::Register];
+    for call in kinds {
+        bench.request(other, Request::Refuse { pid: chosen.0, call, count: 2 }).unwrap();
+    }
+    let register = || Request::Register { address: 2 * BASE, len: 4096, untouched: 0, context: ContextId(0) };
+    for refused in [true, true, false] {
+        let [on_gpu, map, ..] = life(PLACES[0]);
+        let others = [create(HandleId(2), PLACES[1]), map, register()];
+        for request in [on_gpu].into_iter().chain(others) {
+            let answer = bench.request(chosen, request.clone());
+            assert_eq!(answer.is_err(), refused, "{request:?}");
+            assert!(!refused || answer.unwrap_err() == Failure::OutOfMemory);
+        }
+    }
+    assert_eq!(bench.counters(chosen).refused, 8);
+    bench.request(other, create(ONE, PLACES[0])).unwrap();
+    let nobody = Request::Refuse { pid: 99, call: Refusable::Map, count: 1 };
+    assert_eq!(bench.request(other, nobody).unwrap_err(), Failure::Unknown);
 }

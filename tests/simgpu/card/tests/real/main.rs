@@ -137,7 +137,7 @@ scenarios! {
         pools_follow_their_streams[]: memory::uses_pools, memory::captures_pools;
     }
     driven: computes, deaths::dies, deaths::dies_with_a_child, counts_devices, nvml::monitors,
-        failures::dies_of_an_assertion, failures::meets_faults, failures::meets_periodic_faults,
+        failures::dies_of_an_assertion, failures::meets_faults, failures::meets_periodic_faults, failures::is_refused,
         failures::looks_up_old, failures::refuses_to_start, failures::loses_a_card;
 }
 
