@@ -30,8 +30,12 @@ use crate::venv::Venv;
 pub(crate) const FLOOR: Version = Version(2, 17);
 
 /// Environment variables by which a release build takes less time, for checks that only run it.
-const OVERRIDES: [&str; 3] =
-    ["CARGO_PROFILE_RELEASE_LTO", "CARGO_PROFILE_RELEASE_CODEGEN_UNITS", "CARGO_PROFILE_RELEASE_OPT_LEVEL"];
+const OVERRIDES: [&str; 4] = [
+    "CARGO_PROFILE_RELEASE_LTO",
+    "CARGO_PROFILE_RELEASE_CODEGEN_UNITS",
+    "CARGO_PROFILE_RELEASE_OPT_LEVEL",
+    "CARGO_PROFILE_RELEASE_DEBUG",
+];
 
 const TOOLS: [&str; 2] = ["cargo-zigbuild==0.20.1", "ziglang==0.13.0.post1"];
 
@@ -58,6 +62,8 @@ pub(crate) struct Build<'a> {
     pub(crate) libgcc: PathBuf,
     /// Below `target/`.
     pub(crate) folder: &'a str,
+    /// Arguments of cargo that choose targets of the packages; all without any.
+    pub(crate) targets: &'a [&'a str],
 }
 
 /// Builds all that is shipped, staged and measured in release, for this machine's architecture. Always all
@@ -85,18 +91,26 @@ fn here() -> anyhow::Result<Build<'static>> {
     gcc.arg("-print-file-name=libgcc_s.so.1");
     let libgcc = PathBuf::from(output_of(gcc).context("cannot ask cc for libgcc_s.so.1")?.trim());
     let linking = Linking::Full;
-    Ok(Build { architecture: env::consts::ARCH, rustc: None, linking, libgcc, folder: "shipped" })
+    Ok(Build {
+        architecture: env::consts::ARCH,
+        rustc: None,
+        linking,
+        libgcc,
+        folder: "shipped",
+        targets: &[],
+    })
 }
 
-/// Builds all that [`build`] does. The library and the benches, whose instructions are counted, are exactly as users
-/// get them.
+/// Builds all that [`build`] does. The library and the programs whose instructions are counted are exactly as
+/// users get them.
 ///
 /// # Errors
 /// As for [`build`].
 pub(crate) fn build_counted() -> anyhow::Result<BTreeMap<String, PathBuf>> {
     let mut built = build(Progress::Hidden)?;
     if is_quick() {
-        let build = Build { linking: Linking::Exact, folder: "counted", ..here()? };
+        let targets = &["--lib", "--bin", "instructions", "--bin", "daemon"];
+        let build = Build { linking: Linking::Exact, folder: "counted", targets, ..here()? };
         built.extend(build.run(&[Part::Library.package(), "gpushare-benches"], Progress::Hidden)?);
     }
     Ok(built)
@@ -159,7 +173,8 @@ impl Build<'_> {
             .args(["zigbuild", "--target"])
             .arg(format!("{}-unknown-linux-gnu.{FLOOR}", self.architecture))
             .arg("--target-dir")
-            .arg(cargo::workspace().join("target").join(self.folder));
+            .arg(cargo::workspace().join("target").join(self.folder))
+            .args(self.targets);
         if let Some(rustc) = self.rustc {
             // The `strip` of this machine may not know the other architecture.
             zigbuild.env("RUSTC", rustc).env("CARGO_PROFILE_RELEASE_STRIP", "symbols");

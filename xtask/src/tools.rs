@@ -16,7 +16,8 @@ pub(crate) fn need(program: &str, package: &str) -> anyhow::Result<()> {
     }
     progress(format_args!("installing {package}"));
     let mut install = Command::new("apt-get");
-    install.args(["install", "--yes", "--quiet", package]);
+    // Another check may install something too.
+    install.args(["--option", "DPkg::Lock::Timeout=300", "install", "--yes", "--quiet", package]);
     output_of(install).with_context(|| format!("{program} is missing; install {package}"))?;
     Ok(())
 }

@@ -101,6 +101,7 @@ impl Tools {
             linking,
             libgcc: self.sysroot.join("lib/aarch64-linux-gnu/libgcc_s.so.1"),
             folder: "aarch64",
+            targets: &[],
         };
         build.run(packages, progress)
     }
