@@ -137,7 +137,7 @@ pub(crate) fn inode(memory: &OwnedFd) -> Answer<u64> {
 }
 
 /// One line of `/proc/self/maps`.
-#[derive(Debug, PartialEq, Eq)]
+#[derive(Debug)]
 struct Mapping {
     start: u64,
     end: u64,
@@ -161,35 +161,5 @@ impl Mapping {
     fn is_private(&self) -> bool {
         let named = !self.name.is_empty() && self.name != "[heap]" && !self.name.starts_with("[anon");
         self.access == "rw-p" && self.inode == 0 && !named
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_line_of_the_maps_is_read() {
-        let line = "7f12a000-7f12c000 rw-s 00000000 00:01 1042                       /memfd:simgpu (deleted)";
-        let found = Mapping::parse(line).unwrap();
-        assert_eq!((found.start, found.end, found.inode), (0x7f12_a000, 0x7f12_c000, 1042));
-        assert!(!found.is_private());
-        assert!(Mapping::parse("7f12a000-7f12c000 rw-p 00000000 00:00 0").unwrap().is_private());
-        assert!(
-            !Mapping::parse("7ffc0000-7ffe0000 rw-p 00000000 00:00 0 [stack]")
-                .unwrap()
-                .is_private()
-        );
-    }
-
-    #[test]
-    fn memory_is_private_other_or_missing() {
-        let heap = vec![0u8; 1 << 20];
-        let inside = (heap.as_ptr() as u64).next_multiple_of(PAGE as u64);
-        assert_eq!(Range::new(inside, 8192).unwrap().pages(), Pages::Private);
-        assert_eq!(Range::new(inside + 1, 8192).unwrap().pages(), Pages::Other, "half a page");
-        assert_eq!(Range::new(PAGE as u64, 8192).unwrap().pages(), Pages::Missing);
-        let code = memory_is_private_other_or_missing as usize / PAGE * PAGE;
-        assert_eq!(Range::new(code as u64, PAGE).unwrap().pages(), Pages::Other);
     }
 }

@@ -17,8 +17,12 @@ pub(crate) struct Pages {
 
 impl Pages {
     pub(crate) fn new(len: usize) -> Self {
+        Self::mapped(len, libc::MAP_PRIVATE)
+    }
+
+    fn mapped(len: usize, sharing: i32) -> Self {
         let access = libc::PROT_READ | libc::PROT_WRITE;
-        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
+        let flags = sharing | libc::MAP_ANONYMOUS;
         // SAFETY: a fresh mapping at an address that the kernel chooses.
         let start = unsafe { libc::mmap(std::ptr::null_mut(), len, access, flags, -1, 0) };
         assert_ne!(start, libc::MAP_FAILED);
@@ -181,4 +185,12 @@ pub(crate) fn is_staged() {
     assert_eq!((odd[0], odd[999]), (1, 999));
     assert_eq!(program.cuMemHostUnregister(start), 0);
     assert_eq!(program.cuMemHostUnregister(start), NOT_REGISTERED);
+
+    // Half a page, and pages that other processes may share, stay what they are.
+    let (own, shared) = (Pages::new(8192), Pages::mapped(8192, libc::MAP_SHARED));
+    for (start, len) in [(own.address() + 8, 4096), (own.address(), 4000), (shared.address(), 8192)] {
+        assert_eq!(program.cuMemHostRegister_v2(start, len, 0), 0);
+        assert_eq!(program.cuMemHostGetDevicePointer_v2(&mut address, start, 0), NOT_SUPPORTED);
+        assert_eq!(program.cuMemHostUnregister(start), 0);
+    }
 }
