@@ -8,7 +8,7 @@ use gpushare_sys::unwind::cancellation_point;
 use gpushare_sys::{bell, clock};
 
 use super::Card;
-use super::markers::Stream;
+use super::stream::Stream;
 use crate::driver::types::{
     CUDA_ERROR_NOT_READY, CUDA_SUCCESS, CUcontext, CUevent, CUstream, DefaultStream, EVENT_DEFAULT,
     STREAM_LEGACY, STREAM_PER_THREAD,

@@ -28,7 +28,9 @@ use gpushare_proto::Nanos;
 use super::Card;
 use super::aimd::{Aimd, Completion, DRAIN_TARGET, START};
 use super::costs::{Costs, Kernel, Known};
-use super::markers::{Markers, Reaped, Slot, Stream};
+use super::markers::Markers;
+use super::slot::{Reaped, Slot};
+use super::stream::Stream;
 
 /// Shortest pause between two looks at a launch marker, in nanoseconds. Pauses double up to [`PAUSE_MAX`], or to
 /// a part of a short target: a small window runs dry during a pause.
@@ -392,7 +394,7 @@ impl Window {
             any |= self.look(slot, target, card);
             if !std::ptr::eq(slot, own) && !slot.is_marked() {
                 let long_ago = now.saturating_sub(self.time_limit(slot, target).0);
-                self.subtract(self.markers.expire(slot, long_ago));
+                self.subtract(slot.expire(long_ago));
             }
         }
         any

@@ -19,6 +19,8 @@ pub(crate) mod driver;
 pub mod graphs;
 mod held;
 pub mod markers;
+pub mod slot;
+pub mod stream;
 pub(crate) mod process;
 pub mod launch_window;
 mod spare_events;
@@ -29,7 +31,7 @@ mod tests;
 use gpushare_proto::Nanos;
 
 use crate::driver::types::{CUcontext, CUevent};
-use markers::Stream;
+use stream::Stream;
 
 /// Driver and clock that a launch window uses. No method blocks until the card has done work.
 pub trait Card {

@@ -11,7 +11,7 @@ use crate::window::Card;
 use crate::window::aimd::DRAIN_TARGET;
 use crate::window::costs::Kernel;
 use crate::window::launch_window::{Launch, Window};
-use crate::window::markers::Stream;
+use crate::window::stream::Stream;
 
 /// Host time of one launch.
 const HOST: u64 = 1_000;

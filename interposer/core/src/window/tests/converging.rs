@@ -5,7 +5,7 @@ use gpushare_proto::Nanos;
 use super::card::{MICRO, MILLI, Model, Seen, Step};
 use crate::window::aimd::DRAIN_TARGET;
 use crate::window::launch_window::Window;
-use crate::window::markers::Stream;
+use crate::window::stream::Stream;
 
 /// Upper bound of the drain: the window is known only to one marker, and a pause may end late.
 const NEAR: Nanos = Nanos(DRAIN_TARGET.0 + DRAIN_TARGET.0 / 4);

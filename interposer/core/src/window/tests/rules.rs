@@ -8,7 +8,7 @@ use super::card::{MICRO, MILLI, Model, Step};
 use crate::window::Card;
 use crate::window::aimd::DRAIN_TARGET;
 use crate::window::launch_window::Window;
-use crate::window::markers::Stream;
+use crate::window::stream::Stream;
 
 fn launches(window: &Window) -> u64 {
     window.counters.launches.load(Relaxed)
@@ -174,7 +174,7 @@ fn a_marker_is_an_event_of_its_streams_own_context() {
         model.pass_time(MILLI);
         window.ends_within(Nanos::ZERO, DRAIN_TARGET, &model);
         let slot = window.markers.slot(stream, &model);
-        slot.into_iter().for_each(|slot| _ = window.markers.expire(slot, model.now()));
+        slot.into_iter().for_each(|slot| _ = slot.expire(model.now()));
     }
 }
 

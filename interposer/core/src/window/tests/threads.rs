@@ -7,7 +7,8 @@ use gpushare_proto::Nanos;
 
 use crate::driver::types::{CUcontext, CUevent};
 use crate::window::Card;
-use crate::window::markers::{Markers, Stream};
+use crate::window::markers::Markers;
+use crate::window::stream::Stream;
 
 const STREAMS: usize = 3;
 const EVENTS: usize = 4096;
