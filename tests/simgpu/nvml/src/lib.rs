@@ -8,5 +8,7 @@ mod ffi;
 mod session;
 // Xids, as they happen.
 mod events;
+// Structures that its functions fill.
+mod structures;
 // What it exports: the library, its devices, what happens on them.
 mod api;
