@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 /// Xids: 13 exception, 31 page fault, 43 stopped, 45 preemptive removal, 68 video exception, 109 time-out.
 const OF_PROGRAMS: [u64; 6] = [13, 31, 43, 45, 68, 109];
 
-/// What NVML says about a card at one time.
+/// Answer of NVML about the state of a card.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Look {
     /// The card answers.

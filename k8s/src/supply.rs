@@ -43,7 +43,7 @@ pub(crate) enum SupplyError {
     Files(#[from] FilesError),
 }
 
-/// What this node's containers get.
+/// Cards of the node with what a container gets for a share of them.
 #[derive(Debug)]
 pub(crate) struct Supply {
     args: PluginArgs,

@@ -34,7 +34,7 @@ pub enum Part {
 impl Part {
     /// Artifacts that users get.
     pub const SHIPPED: [Self; 3] = [Self::Library, Self::Scheduler, Self::Ctl];
-    /// Those that are programs; the others are libraries.
+    /// Artifacts that are programs. The others are libraries.
     const PROGRAMS: [Self; 4] = [Self::Scheduler, Self::Ctl, Self::Workload, Self::Card];
     /// All of them.
     pub const ALL: [Self; 7] = [

@@ -1,4 +1,5 @@
-//! What a container needs to share a card: the library, the daemon's socket, and the card itself.
+//! Injection into containers: the library, the daemon's socket and the card, which a container needs to share
+//! the card.
 //!
 //! ```text
 //!   NVML ─────────────────▶ cards ──────┐

@@ -6,8 +6,8 @@
 //!   POST /api/v1/namespaces/NS/events                            event, which is checked and kept
 //! ```
 //!
-//! Whatever a real server would refuse is refused, with a `Status` object: other calls, other selectors, an
-//! event of another namespace than its pod, and a version that is no longer kept.
+//! As by a real server, these are refused with a `Status` object: other calls, other selectors, an event of
+//! another namespace than its pod, and a version that is no longer kept.
 
 use std::collections::BTreeMap;
 use std::convert::Infallible;

@@ -59,7 +59,7 @@ pub(crate) struct Agent {
     budgets: Budgets,
 }
 
-/// What each source was said to lack.
+/// Problems of each source that were logged, so that each is logged once.
 #[derive(Debug, Default)]
 struct Said {
     kubelet: Notes,

@@ -10,7 +10,7 @@ use gpushare_proto::{Bytes, GpuUuid};
 
 use super::plan::{Act, Held};
 
-/// What the daemon has.
+/// Sessions and cards of the daemon, as far as they matter for pods.
 #[derive(Debug, Default)]
 pub(crate) struct State {
     /// Sessions of pods.
