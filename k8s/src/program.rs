@@ -49,7 +49,7 @@ pub fn main() -> ExitCode {
     }
 }
 
-/// Returns the definition of the commands, from which their page is made.
+/// Returns the definition of the command line, which tests compare with docs/kubernetes.md and the manifests.
 pub fn command() -> clap::Command {
     Cli::command()
 }

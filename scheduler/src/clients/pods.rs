@@ -1,6 +1,6 @@
 //! Processes of pods whose sessions do not exist yet.
 //!
-//! The node's agent makes a session for each pod (`k8s/src/pods`). A container may start before that. With
+//! The device plugin of the node makes a session for each pod (`k8s/src/pods`). A container may start before that. With
 //! `pod_sessions` in the configuration such a process waits, whatever token it has, so that it never runs
 //! without its pod's limits:
 //!
@@ -96,8 +96,8 @@ fn unknown(pod: &str) -> Failure {
     failure(
         FailureCode::Unavailable,
         format!(
-            "the node's agent has made no session for pod {pod}; ask for `gpushare.dev/gpu: 1` in its limits, and \
-             see the log of gpushare-k8s on this node"
+            "the device plugin of this node has made no session for pod {pod}; ask for `gpushare.dev/gpu: 1` in its \
+             limits, and see the log of gpushare-k8s on this node"
         ),
     )
 }

@@ -18,7 +18,7 @@ pub(super) struct Report {
     pub(super) rows: Vec<Row>,
 }
 
-/// One scheduler's.
+/// Results of one scheduler.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub(super) struct Row {
     pub(super) policy: &'static str,
@@ -52,12 +52,12 @@ pub(super) struct Curves {
     pub(super) delays: Vec<f64>,
 }
 
-fn seconds(time: Nanos) -> f64 {
+pub(super) fn seconds(time: Nanos) -> f64 {
     time.0 as f64 / 1e9
 }
 
-/// In thousandths: what is told is what is compared.
-fn rounded(value: f64) -> f64 {
+/// Rounds to thousandths, so that table, JSON and bounds use equal values.
+pub(super) fn rounded(value: f64) -> f64 {
     (value * 1e3).round() / 1e3
 }
 
@@ -99,7 +99,7 @@ impl Row {
     }
 }
 
-/// A line of the table: what it is, and each scheduler's.
+/// Line of the table: its label, and the text for one scheduler.
 type Line = (&'static str, fn(&Row) -> String);
 
 const LINES: [Line; 13] = [

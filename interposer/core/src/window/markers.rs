@@ -116,12 +116,12 @@ impl Markers {
         self.taken[word].fetch_and(!bit, Ordering::Release);
     }
 
-    /// Records a launch marker, as [`Slot::place`] does, with an event that is left over if there is one.
+    /// Records a launch marker, as the slot does, with an event that is left over if there is one.
     pub fn place(&self, slot: &Slot, stream: Stream, card: &impl Card) -> u64 {
         slot.place(stream, &self.spare, card)
     }
 
-    /// Returns the launches of a stream that completed since the last look, as [`Slot::reap`] does.
+    /// Returns the launches of a stream that completed since the last look.
     #[must_use]
     pub fn reap(&self, slot: &Slot, card: &impl Card, learn: impl Fn(&Interval, Nanos)) -> Reaped {
         slot.reap(&self.spare, card, learn)

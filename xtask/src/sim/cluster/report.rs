@@ -11,6 +11,7 @@ use super::Cluster;
 use super::placement::Placement;
 use super::pods::Pods;
 use super::run::Outcome;
+use crate::sim::report::{rounded, seconds};
 
 /// One trace under every placement.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -23,7 +24,7 @@ pub(crate) struct Report {
     pub(super) rows: Vec<Row>,
 }
 
-/// One placement's.
+/// Results of one placement.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub(super) struct Row {
     pub(super) placement: Placement,
@@ -31,30 +32,21 @@ pub(super) struct Row {
     pub(super) failed: usize,
     /// Starts that were out of memory.
     pub(super) out_of_memory: usize,
-    /// From the arrival to the start that succeeded, of pods that are done.
+    /// Time from the arrival to the start that succeeded, of pods that are done.
     pub(super) queue_p50_s: f64,
     pub(super) queue_p95_s: f64,
     pub(super) queue_p99_s: f64,
-    /// From the start to the end, by the same alone on a card.
+    /// Time from start to end, divided by the time alone on a card.
     pub(super) slowdown_p50: f64,
     pub(super) slowdown_p95: f64,
     pub(super) slowdown_p99: f64,
-    /// From the arrival to the end.
+    /// Time from the arrival to the end.
     pub(super) turnaround_mean_s: f64,
-    /// Work of all cards until the last arrival, by their time until then.
+    /// Work of all cards until the last arrival ÷ time of all cards until then, in percent.
     pub(super) utilisation_percent: f64,
-    /// Time of cards with a pod until then, by the same.
+    /// Time of cards with a pod until the last arrival ÷ time of all cards until then, in percent.
     pub(super) occupied_percent: f64,
     pub(super) makespan_s: f64,
-}
-
-fn seconds(time: Nanos) -> f64 {
-    time.0 as f64 / 1e9
-}
-
-/// In thousandths: what is told is what is compared.
-fn rounded(value: f64) -> f64 {
-    (value * 1e3).round() / 1e3
 }
 
 impl Row {
@@ -100,7 +92,7 @@ impl Report {
     }
 }
 
-/// A line of the table: what it is, and each placement's.
+/// Line of the table: its label, and the text for one placement.
 type Line = (&'static str, fn(&Row) -> String);
 
 const LINES: [Line; 13] = [
