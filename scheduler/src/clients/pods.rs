@@ -1,8 +1,8 @@
 //! Processes of pods whose sessions do not exist yet.
 //!
-//! The device plugin of the node makes a session for each pod (`k8s/src/pods`). A container may start before that. With
-//! `pod_sessions` in the configuration such a process waits, whatever token it has, so that it never runs
-//! without its pod's limits:
+//! The device plugin of the node makes a session for each pod (`k8s/src/pods`). A container may start before
+//! that. With `pod_sessions` in the configuration such a process waits, whatever token it has, so that it never
+//! runs without its pod's limits:
 //!
 //! ```text
 //!   hello of a pod's process ── it has a session ───────────────────────▶ joins
