@@ -233,7 +233,7 @@ impl Card {
 
     fn complete(&mut self, key: StreamKey) {
         if let Some(client) = self.clients.get_mut(&key.client) {
-            client.queues.complete(key.stream, self.now);
+            client.complete(key.stream, self.now);
         }
         self.pump(key.client);
     }

@@ -2,8 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use crate::bytes::SharedBytes;
-use crate::ids::{ClientId, ContextId, GpuIndex, GraphId, StreamId};
+use crate::board::Board;
+use crate::ids::{ClientId, ContextId, GpuIndex, GraphId, StreamId, Time};
 use crate::queue::{Fence, Queues};
 use crate::wire::{Op, Role, Sticky, Test};
 
@@ -20,8 +20,8 @@ pub(super) struct Client {
     pub(super) callbacks: Option<ClientId>,
     /// The error from which it does not recover.
     pub(super) poisoned: Option<Sticky>,
-    /// One word that the client sees: `poisoned` as a number.
-    pub(super) health: Option<SharedBytes>,
+    /// Memory that a driver sees without asking.
+    pub(super) board: Option<Board>,
     /// The client hung up, and its memory is on the way back.
     pub(super) dead: bool,
 }
@@ -63,8 +63,16 @@ impl Client {
             host_calls: BTreeMap::new(),
             callbacks: None,
             poisoned: None,
-            health: None,
+            board: None,
             dead: false,
+        }
+    }
+
+    /// Completes the head of a stream, and notes the event that it records.
+    pub(super) fn complete(&mut self, stream: StreamId, now: Time) {
+        let reached = self.queues.complete(stream, now);
+        if let (Some(board), Some(reached)) = (&self.board, reached) {
+            board.note(reached);
         }
     }
 }

@@ -14,6 +14,7 @@ impl Card {
     pub(super) fn start(&mut self, key: StreamKey, task: Task) {
         let gpu = self.gpu_of(key);
         let engines = &mut self.gpus[gpu.0 as usize];
+        engines.compute.renew_slice(self.now, self.memory.constants.slice);
         let walk = |job| Walk::new(key, gpu, job);
         match task.op {
             Op::Kernel(Kernel::Spin { flag, nanoseconds }) => {
@@ -80,7 +81,7 @@ impl Card {
     /// Completes without pumping, for use inside the pump.
     pub(super) fn complete_quietly(&mut self, key: StreamKey) {
         if let Some(client) = self.clients.get_mut(&key.client) {
-            client.queues.complete(key.stream, self.now);
+            client.complete(key.stream, self.now);
         }
     }
 
