@@ -6,8 +6,9 @@
 //!   gpushare, simulated card ──────────────────────────────────────▶
 //! ```
 //!
-//! No registry that the project uses has newer programs of Kubernetes than Debian 12. The first run compiles them
-//! for about ten minutes. It needs root, and the network of Debian only.
+//! No registry that the project uses has newer programs of Kubernetes than Debian 12. Release 1.20.2 has no claims
+//! (DRA), so the tests of the driver play the kubelet and the API server (`k8s/tests/node`). The first run compiles
+//! Kubernetes for about ten minutes. It needs root, and the network of Debian only.
 
 use std::ffi::OsString;
 use std::fs;
