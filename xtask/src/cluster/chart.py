@@ -170,8 +170,7 @@ def check(path, chart, folder):
         config = next(thing["data"]["config.toml"] for thing in found if "config.toml" in thing.get("data", {}))
         Path(folder, f"{name}.toml").write_text(config)
         if name == "everything":
-            copies(chart, found)
-            Path(folder, "foreign.json").write_text(json.dumps([it for it in found if it["kind"] in FOREIGN]))
+            copies(found)
 
     for values, says in REFUSED:
         try:
@@ -238,7 +237,7 @@ def consistent(name, found):
     assert mounted == set(volumes), f"{name}: {mounted ^ set(volumes)}"
 
 
-def copies(chart, found):
+def copies(found):
     """The dashboard and the alerts are those of docs/grafana."""
     sources = Path(__file__).parents[3] / "docs/grafana"
     (dashboard,) = [it["data"]["gpushare.json"] for it in found if "gpushare.json" in it.get("data", {})]
