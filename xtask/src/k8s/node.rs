@@ -27,10 +27,10 @@ const RELEASE: &str = "bookworm";
 const PACKAGES: [&str; 6] =
     ["golang-1.19-go", "golang-1.19-src", "etcd-server", "containerd", "runc", "kubernetes-client"];
 const SCRIPTS: [(&str, &str); 4] = [
-    ("build.sh", include_str!("kubernetes/build.sh")),
-    ("enter.sh", include_str!("kubernetes/enter.sh")),
-    ("node.sh", include_str!("kubernetes/node.sh")),
-    ("pause.c", include_str!("kubernetes/pause.c")),
+    ("build.sh", include_str!("node/build.sh")),
+    ("enter.sh", include_str!("node/enter.sh")),
+    ("node.sh", include_str!("node/node.sh")),
+    ("pause.c", include_str!("node/pause.c")),
 ];
 /// Longest time, in seconds, for everything that happens on the node.
 const PATIENCE: &str = "300";
