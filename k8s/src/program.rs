@@ -74,8 +74,7 @@ fn plugin(args: &PluginArgs) -> Result<(), ProgramError> {
     }
     let prepared = Arc::new(Prepared::read(&args.driver_dir.join(CLAIMS))?);
     let _right = offer::take(args.offer, &args.files, &prepared)?;
-    let nvml = gpushare_nvml::load().map_err(CardsError::Nvml)?;
-    let cards = gpushare_inject::cards(&nvml)?;
+    let (nvml, cards) = gpushare_inject::load()?;
     let supply = Arc::new(Supply::new(args, cards)?);
     let offered = OfferedCard::all(&nvml, &supply.cards());
     let watch = Watch::start(nvml, &supply.cards(), Duration::from_secs(args.xid_quiet))?;
