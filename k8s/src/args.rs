@@ -40,7 +40,7 @@ pub(crate) struct PluginArgs {
     #[arg(long, value_name = "DIR", default_value = "/var/lib/kubelet/device-plugins")]
     pub(crate) plugins_dir: PathBuf,
     /// Folder in which the container runtime looks for CDI specs
-    #[arg(long, value_name = "DIR", default_value = "/var/run/cdi")]
+    #[arg(long, value_name = "DIR", default_value = "/run/cdi")]
     pub(crate) cdi_dir: PathBuf,
     /// Folder for the files that containers mount; the same path on the host and here
     #[arg(long, value_name = "DIR", default_value = "/var/lib/gpushare/share")]
