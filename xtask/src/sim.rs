@@ -49,6 +49,9 @@ pub(crate) struct Options {
     /// Draw figures into this folder
     #[arg(long, value_name = "DIR")]
     out: Option<PathBuf>,
+    /// Print the report of a trace of pods as Markdown
+    #[arg(long)]
+    markdown: bool,
     #[command(flatten)]
     cluster: cluster::Cluster,
 }
@@ -56,9 +59,14 @@ pub(crate) struct Options {
 pub(crate) fn run(options: &Options, json: bool) -> anyhow::Result<ExitCode> {
     if cluster::knows(&options.trace) {
         ensure!(options.out.is_none(), "a trace of pods has no figures: leave out --out");
-        result(&cluster::simulate(&options.trace, &options.cluster)?, json)?;
+        let report = cluster::simulate(&options.trace, &options.cluster)?;
+        match options.markdown {
+            true => print!("{}", report.markdown()),
+            false => result(&report, json)?,
+        }
         return Ok(ExitCode::SUCCESS);
     }
+    ensure!(!options.markdown, "only a trace of pods is printed as Markdown: leave out --markdown");
     let trace = Trace::load(&options.trace)?;
     let (report, curves) = simulate(&trace);
     if let Some(folder) = &options.out {
