@@ -17,7 +17,7 @@ type Known = BTreeMap<String, Vec<GpuUuid>>;
 #[derive(Debug)]
 pub(crate) enum Source {
     /// The kubelet, for shares of the device plugin, with what it listed so far.
-    Kubelet { list: PodResourcesList, known: Known },
+    Kubelet { list: Box<PodResourcesList>, known: Known },
     /// This node's driver, for claims.
     Claims(Arc<Prepared>),
 }
@@ -25,7 +25,7 @@ pub(crate) enum Source {
 impl Source {
     /// Returns the kubelet that listens at a socket.
     pub(crate) fn kubelet(socket: &Path) -> Self {
-        Self::Kubelet { list: PodResourcesList::new(socket), known: Known::new() }
+        Self::Kubelet { list: Box::new(PodResourcesList::new(socket)), known: Known::new() }
     }
 
     /// Returns the cards of each of these pods.
