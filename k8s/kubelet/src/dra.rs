@@ -32,7 +32,7 @@ pub enum DraVersion {
 /// Driver that a kubelet has registered.
 #[derive(Clone, Debug)]
 pub struct DraDriver {
-    /// What the driver said about itself.
+    /// Name, socket and versions of the driver, as it gave them.
     pub info: PluginInfo,
     version: DraVersion,
     channel: Channel,

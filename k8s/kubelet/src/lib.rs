@@ -11,7 +11,8 @@
 //! # }
 //! ```
 //!
-//! [`register_driver`] plays its side of dynamic resource allocation, [`PodResourcesService`] lists the devices of pods, and [`ApiServer`] plays the cluster.
+//! [`register_driver`] plays its side of dynamic resource allocation, [`PodResourcesService`] lists the devices of
+//! pods, and [`ApiServer`] plays the cluster.
 #![forbid(unsafe_code)]
 
 mod api_server;

@@ -58,7 +58,7 @@ pub(crate) enum Form {
     Shares,
 }
 
-/// What the administrator offers of each card.
+/// Part of each card that the administrator offers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Offer {
     /// Number of claims that may have the card at the same time.

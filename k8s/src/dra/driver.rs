@@ -21,7 +21,7 @@ use crate::watch::Causes;
 /// Interval between two looks at the claims that several pods may use.
 const SHARED: Duration = Duration::from_secs(2);
 
-/// What the driver is made of.
+/// Parts of which the driver is made.
 #[derive(Debug)]
 pub(crate) struct Setup<'a> {
     pub(crate) node: String,

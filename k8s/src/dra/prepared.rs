@@ -127,7 +127,7 @@ fn parse(text: &[u8]) -> Result<BTreeMap<String, PreparedClaim>, String> {
     }
 }
 
-/// What all claims of a pod ask for together.
+/// Sum of the claims of a pod.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct PodClaims {
     /// Memory on each card of the pod; none for no limit.

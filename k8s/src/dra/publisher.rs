@@ -60,7 +60,7 @@ pub(crate) struct Publisher {
     pub(super) said: Said,
 }
 
-/// What was logged once.
+/// Problems that were logged, so that each is logged once.
 #[derive(Debug, Default)]
 pub(crate) struct Said {
     problems: Notes,
