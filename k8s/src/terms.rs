@@ -69,12 +69,17 @@ pub(crate) fn priority(text: &str) -> Result<Priority, String> {
         .map_err(|_| format!("{} is no priority; write low, normal or high", quoted(text)))
 }
 
-/// Returns a term for a log or an event: its beginning, with `?` for characters that command a terminal or cannot
-/// be seen.
+/// Returns a term for a message.
 fn quoted(text: &str) -> String {
+    format!("`{}`", shown(text, LONGEST_QUOTE))
+}
+
+/// Returns what a user wrote for a log or an event: its first characters, with `?` for those that command a terminal
+/// or cannot be seen.
+pub(crate) fn shown(text: &str, longest: usize) -> String {
     let mut rest = text.chars();
     let shown = |character| if is_printable(character) { character } else { '?' };
-    let begin: String = rest.by_ref().take(LONGEST_QUOTE).map(shown).collect();
+    let begin: String = rest.by_ref().take(longest).map(shown).collect();
     let more = if rest.next().is_some() { "…" } else { "" };
-    format!("`{begin}{more}`")
+    format!("{begin}{more}")
 }

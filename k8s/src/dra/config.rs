@@ -26,6 +26,9 @@ const VERSION: &str = "gpushare.dev/v1";
 /// Kind of the parameters.
 const KIND: &str = "ShareParameters";
 
+/// Largest number of characters of parameters that a message repeats.
+const LONGEST: usize = 128;
+
 /// Reason why parameters mean nothing.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum ConfigError {
@@ -71,12 +74,12 @@ pub(crate) fn asked(configs: &[AllocationConfig], request: &str) -> Result<Asked
 }
 
 fn read(parameters: &Value) -> Result<Asked, ConfigError> {
-    let text = |key: &str| parameters[key].as_str().unwrap_or("nothing").to_owned();
+    let text = |key: &str| terms::shown(parameters[key].as_str().unwrap_or("nothing"), LONGEST);
     if (text("apiVersion"), text("kind")) != (VERSION.to_owned(), KIND.to_owned()) {
         return Err(ConfigError::Kind { found: format!("{} of {}", text("kind"), text("apiVersion")) });
     }
-    let parameters =
-        Parameters::deserialize(parameters).map_err(|cause| ConfigError::Form(cause.to_string()))?;
+    let parameters = Parameters::deserialize(parameters)
+        .map_err(|cause| ConfigError::Form(terms::shown(&cause.to_string(), LONGEST)))?;
     let term = |key| move |cause| ConfigError::Term { key, cause };
     let weight = parameters.weight.map(|weight| terms::weight(&weight.to_string()));
     Ok(Asked {
@@ -174,6 +177,9 @@ mod tests {
             let error = of_main(&[config(&[], parameters)]).unwrap_err().to_string();
             assert!(error.contains(wanted), "{error}");
         }
+        let long = json!({("\u{1b}[2J".repeat(9999)): 1});
+        let error = of_main(&[config(&[], long)]).unwrap_err().to_string();
+        assert!(error.len() < 300 && error.contains("unknown field `?[2J"), "{error}");
         let empty = AllocationConfig {
             opaque: Some(Opaque { driver: DRIVER.to_owned(), parameters: Value::Null }),
             ..AllocationConfig::default()
