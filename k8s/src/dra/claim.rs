@@ -197,7 +197,7 @@ mod tests {
     const DEVICE: &str = "gpu-01010101-0101-0101-0101-010101010101";
 
     /// Claim with these results, each completed by what all of them have.
-    fn claim(results: Value, config: Value) -> Claim {
+    fn claim(results: Value, config: &Value) -> Claim {
         let Value::Array(mut results) = results else { panic!("{results}") };
         for result in &mut results {
             for (key, usual) in
@@ -245,7 +245,7 @@ mod tests {
     #[test]
     fn the_consumed_memory_is_the_limit_on_the_card() {
         let result = json!([{"consumedCapacity": {"shares": "1", "memory": "8Gi"}, "shareID": "s-1"}]);
-        let claim = prepared(&claim(result, json!([])), &[]).unwrap();
+        let claim = prepared(&claim(result, &json!([])), &[]).unwrap();
         let [device] = &claim.devices[..] else { panic!("{claim:?}") };
         assert_eq!((device.memory, device.share_id.as_deref()), (Some(Bytes::gib(8)), Some("s-1")));
         assert_eq!((claim.pods, device.card), (vec!["u1".to_owned()], GpuUuid::gpu([1; 16])));
@@ -261,19 +261,19 @@ mod tests {
             (consumed("0"), json!([]), None),
             (json!([{}]), parameters("2GiB"), Some(Bytes::gib(2))),
         ] {
-            let claim = prepared(&claim(consumed, written), &[]).unwrap();
+            let claim = prepared(&claim(consumed, &written), &[]).unwrap();
             assert_eq!(claim.devices[0].memory, wanted);
         }
     }
 
     #[test]
     fn memory_that_no_card_has_is_refused() {
-        let said = refusal(&claim(json!([{}]), parameters("1TiB")));
+        let said = refusal(&claim(json!([{}]), &parameters("1TiB")));
         assert!(said.starts_with("it asks for 1TiB of memory on card GPU-01010101"), "{said}");
         assert!(said.ends_with("which has 80GiB; ask for less"), "{said}");
-        let said = refusal(&claim(json!([{"consumedCapacity": {"memory": "1"}}]), json!([])));
+        let said = refusal(&claim(json!([{"consumedCapacity": {"memory": "1"}}]), &json!([])));
         assert!(said.contains("with which a program can do nothing; ask for 1MiB or more"), "{said}");
-        let said = refusal(&claim(json!([{"consumedCapacity": {"memory": "lots"}}]), json!([])));
+        let said = refusal(&claim(json!([{"consumedCapacity": {"memory": "lots"}}]), &json!([])));
         assert!(said.contains("`lots` is no quantity"), "{said}");
     }
 
@@ -284,37 +284,37 @@ mod tests {
             (json!([{"device": "gpu-02"}]), "device gpu-02 is none of this node's"),
             (json!([{"driver": "gpu.example.com"}]), "none of its devices is of the driver gpushare.dev"),
         ] {
-            let said = refusal(&claim(result, json!([])));
+            let said = refusal(&claim(result, &json!([])));
             assert!(said.contains(wanted), "{said}");
         }
-        let said = refusal(&claim(json!([{}]), parameters("lots")));
+        let said = refusal(&claim(json!([{}]), &parameters("lots")));
         assert!(
             said.starts_with("its parameters for request main are wrong: memory: `lots` is no size"),
             "{said}"
         );
-        let fresh = Claim { status: ClaimStatus::default(), ..claim(json!([{}]), json!([])) };
+        let fresh = Claim { status: ClaimStatus::default(), ..claim(json!([{}]), &json!([])) };
         assert!(refusal(&fresh).starts_with("it is not allocated"));
-        let mut unused = claim(json!([{}]), json!([]));
+        let mut unused = claim(json!([{}]), &json!([]));
         unused.status.reserved_for.clear();
         assert!(refusal(&unused).starts_with("it is reserved for no pod"));
-        let other = Claim { uid: "other".to_owned(), ..claim(json!([{}]), json!([])) };
+        let other = Claim { uid: "other".to_owned(), ..claim(json!([{}]), &json!([])) };
         assert!(refusal(&other).starts_with("it has another UID in the cluster, other"));
     }
 
     #[test]
     fn a_share_is_never_given_twice() {
         let share = format!("{DEVICE}-1");
-        let of_share = claim(json!([{"device": share}]), json!([]));
+        let of_share = claim(json!([{"device": share}]), &json!([]));
         let holder = prepared(&of_share, &[]).unwrap();
         assert_eq!(
             prepared(&of_share, std::slice::from_ref(&holder)),
             Err(ClaimError::Taken { device: share, holder: "ml/card".to_owned() })
         );
-        let of_card = claim(json!([{}]), json!([]));
+        let of_card = claim(json!([{}]), &json!([]));
         let second = prepared(&of_card, std::slice::from_ref(&holder)).unwrap();
         let full = prepared(&of_card, &[holder.clone(), second.clone()]).unwrap_err();
         assert!(full.to_string().starts_with("all 2 shares of card GPU-0101"), "{full}");
-        let observer = claim(json!([{"adminAccess": true}]), json!([]));
+        let observer = claim(json!([{"adminAccess": true}]), &json!([]));
         prepared(&observer, &[holder, second]).unwrap();
     }
 }
