@@ -171,7 +171,10 @@ fn of_trace(nodes: u16, shares: u16, placement: Placement) -> Row {
 #[test]
 fn the_page_has_the_figures_of_the_simulator() {
     let page = std::fs::read_to_string(cargo::workspace().join("docs/results/cluster.md")).unwrap();
-    let report = |nodes| simulate("cluster", &Cluster { nodes, ..USUAL }).unwrap();
+    let report = |nodes| {
+        let cluster = Cluster { nodes, ..USUAL };
+        compare(&cluster, &generator::pods(&cluster))
+    };
     let scarce = report(100);
     for table in [report(200).markdown(), scarce.markdown()] {
         assert!(page.contains(&table), "the page lacks the table\n\n{table}");
