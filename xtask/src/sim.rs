@@ -69,7 +69,11 @@ struct Node {
 
 pub(crate) fn run(options: &Options, json: bool) -> anyhow::Result<ExitCode> {
     if let Some(Nodes::Cluster(options)) = &options.nodes {
-        result(&cluster::simulate(options)?, json)?;
+        let report = cluster::simulate(options)?;
+        match options.markdown {
+            true => print!("{}", report.markdown()),
+            false => result(&report, json)?,
+        }
         return Ok(ExitCode::SUCCESS);
     }
     let node = options.node.as_ref().context("name a trace")?;

@@ -33,6 +33,9 @@ use crate::promise::{Bound, Check, Effort};
 pub(super) struct Options {
     /// Pods to simulate, in CSV (docs/results/cluster.md); without it they are generated
     file: Option<PathBuf>,
+    /// Print the report as a table of Markdown
+    #[arg(long)]
+    pub(super) markdown: bool,
     #[command(flatten)]
     cluster: Cluster,
 }
