@@ -17,7 +17,7 @@ use std::time::Duration;
 use crate::constants::Constants;
 use crate::ids::{ClientId, Time};
 use crate::memory::Memory;
-use crate::walk::{Finished, Spinner, Walk};
+use crate::walk::{Bus, Finished, Spinner, Walk};
 
 #[derive(Debug, Default)]
 pub(crate) struct Compute {
@@ -162,7 +162,7 @@ impl Compute {
         {
             let next = match lane.left {
                 Some(left) => Ok(Some(left)),
-                None => walk.begin(memory),
+                None => walk.begin(memory, Bus::Alone),
             };
             match next {
                 Ok(Some(time)) => turn.piece_end = Some(now + time),

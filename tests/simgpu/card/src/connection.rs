@@ -15,7 +15,7 @@ use std::sync::{Condvar, Mutex, MutexGuard, PoisonError, TryLockError};
 use crate::frame::{Frame, Inbox, Received};
 use crate::ids::{ClientId, GpuIndex, HostCallId};
 use crate::stats::Stats;
-use crate::wire::{Answer, Description, Failure, Message, Question, Request, Role};
+use crate::wire::{Answer, Description, Failure, Message, Question, Refusable, Request, Role};
 
 /// Why the card gave no good answer.
 #[derive(Debug, thiserror::Error)]
@@ -241,6 +241,11 @@ impl Observer {
     /// Lets a GPU report an Xid.
     pub fn xid(&self, gpu: GpuIndex, xid: u64) -> Result<(), CallError> {
         self.0.call(Request::Xid(gpu, xid), &[]).map(|_| ())
+    }
+
+    /// Lets the next `count` calls of a process fail for want of memory.
+    pub fn refuse(&self, pid: u32, call: Refusable, count: u32) -> Result<(), CallError> {
+        self.0.call(Request::Refuse { pid, call, count }, &[]).map(|_| ())
     }
 
     /// Ends the card. Answered before it is gone; its socket file goes with it.

@@ -24,6 +24,7 @@ mod gauge;
 mod link;
 pub mod machine;
 mod queue;
+mod race;
 // What is known about it afterwards.
 pub mod stats;
 // What can be asked of its driver beforehand.

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use crate::board::Board;
 use crate::ids::{ClientId, ContextId, GpuIndex, GraphId, StreamId, Time};
 use crate::queue::{Fence, Queues};
-use crate::wire::{Op, Role, Sticky, Test};
+use crate::wire::{Op, Refusable, Role, Sticky, Test};
 
 #[derive(Debug)]
 pub(super) struct Client {
@@ -18,6 +18,10 @@ pub(super) struct Client {
     pub(super) value_waits: Vec<ValueWait>,
     pub(super) host_calls: BTreeMap<u64, StreamId>,
     pub(super) callbacks: Option<ClientId>,
+    /// End of the last call about physical memory.
+    pub(super) calls_end: Time,
+    /// How many of its next calls fail.
+    pub(super) refusals: BTreeMap<Refusable, u32>,
     /// The error from which it does not recover.
     pub(super) poisoned: Option<Sticky>,
     /// Memory that a driver sees without asking.
@@ -62,6 +66,8 @@ impl Client {
             value_waits: Vec::new(),
             host_calls: BTreeMap::new(),
             callbacks: None,
+            calls_end: Time::ZERO,
+            refusals: BTreeMap::new(),
             poisoned: None,
             board: None,
             dead: false,

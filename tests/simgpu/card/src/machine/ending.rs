@@ -52,6 +52,7 @@ impl Card {
     }
 
     pub(super) fn stop_work(&mut self, id: ClientId) {
+        self.races.forget(id);
         for index in 0..self.gpus.len() {
             let taken = self.gpus[index].compute.forget(id, self.now);
             self.gpus[index].link_in.forget(id);
@@ -73,7 +74,9 @@ impl Card {
         client.dead = true;
         client.waiters.clear();
         client.queues = Queues::default();
-        if client.role == Role::Driver && !client.contexts.is_empty() {
+        let has_memory =
+            !client.contexts.is_empty() || self.memory.fixed_of(id) > 0 || self.memory.host_of(id) > 0;
+        if client.role == Role::Driver && has_memory {
             self.set_timer(self.now + self.memory.constants.death_release, Timer::Reclaim(id));
         } else {
             self.reclaim(id);

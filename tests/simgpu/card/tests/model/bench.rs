@@ -12,8 +12,8 @@ use simgpu_card::ids::{ClientId, ContextId, EventId, GpuIndex, GraphId, HandleId
 use simgpu_card::machine::{Card, Effect, Input};
 use simgpu_card::stats::{Counters, ProcessStats};
 use simgpu_card::wire::{
-    Answer, Failure, GpuDescription, Kind, Message, Op, Plane, Question, Request, Role, Shape, StreamKind,
-    Work,
+    Answer, Failure, GpuDescription, Kind, Message, Op, Plane, Question, Request, Role, Shape, Sticky,
+    StreamKind, Work,
 };
 
 pub(crate) const MIB: u64 = 1 << 20;
@@ -152,7 +152,7 @@ impl Bench {
 
     pub(crate) fn download(&mut self, client: ClientId, address: u64, len: u64) -> Vec<u8> {
         let from = Plane { address, pitch: 0 };
-        let op = Op::Download { from, shape: Shape { width: len, rows: 1 } };
+        let op = Op::Download { from, shape: Shape { width: len, rows: 1 }, registered: false };
         self.ask(client, Request::Submit(LEGACY, op)).unwrap().1
     }
 
@@ -231,6 +231,21 @@ impl Bench {
         self.stats_of(client).resident_bytes
     }
 
+    /// Bytes of the host that are kept in place for a process.
+    pub(crate) fn host_bytes(&self, client: ClientId) -> u64 {
+        self.stats_of(client).host_bytes
+    }
+
+    /// The error from which a process does not recover.
+    pub(crate) fn lost_process(&self, client: ClientId) -> Option<Sticky> {
+        self.stats_of(client).lost
+    }
+
+    /// Bytes of the host that are kept in place for everybody.
+    pub(crate) fn host_used(&self) -> u64 {
+        self.card.stats().host_bytes
+    }
+
     fn stats_of(&self, client: ClientId) -> ProcessStats {
         let processes = self.card.stats().processes;
         processes.into_iter().find(|process| process.pid == client.0).unwrap()
@@ -251,10 +266,20 @@ impl Bench {
         client: ClientId,
         request: Request,
     ) -> Result<(Answer, Vec<u8>, Option<OwnedFd>), Failure> {
+        let token = self.say(client, request);
+        self.wait(token)
+    }
+
+    /// Asks without waiting and returns the token of the answer.
+    pub(crate) fn say(&mut self, client: ClientId, request: Request) -> u64 {
         self.tokens += 1;
-        let token = self.tokens;
-        let question = Question { token: Some(token), request };
+        let question = Question { token: Some(self.tokens), request };
         self.handle(Input::Said { client, question, payload: Vec::new() });
+        self.tokens
+    }
+
+    /// Lets time pass until an answer is there.
+    pub(crate) fn wait(&mut self, token: u64) -> Result<(Answer, Vec<u8>, Option<OwnedFd>), Failure> {
         loop {
             if let Some((result, payload, fd)) = self.replies.remove(&token) {
                 return result.map(|answer| (answer, payload, fd));
