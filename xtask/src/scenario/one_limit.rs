@@ -2,7 +2,9 @@
 //! one has all of it while the other has none.
 //!
 //! A limit is time with an open gate, and the gates of a session open and close together. So it is the card
-//! that divides that time, and the work must be such that takes longer when another has it too.
+//! that divides that time, and the work must be such that takes longer when another has it too. The card loses
+//! a part of that time by its own slices, limited or not. So rates are compared with those of the same
+//! processes without a limit.
 
 use anyhow::Context;
 use gpushare_proto::Bytes;
@@ -19,16 +21,18 @@ use super::load::{self, Load};
 /// In percent.
 const LIMIT: f64 = 40.0;
 
-/// Returns what both together, each of them, and one beside an idle one get, in percent of the rate without
-/// a limit.
+/// Returns what both together, each of them, and one beside an idle one get, in percent of the rate that the same
+/// processes have together without a limit.
 pub(super) fn percents(artifacts: &Artifacts) -> anyhow::Result<[f64; 4]> {
-    let alone = rates(artifacts, None, &["only"])?.iter().sum::<f64>();
-    let percent = |rates: Vec<f64>| -> Vec<f64> { rates.iter().map(|rate| 100.0 * rate / alone).collect() };
-    let both = percent(rates(artifacts, Some(LIMIT), &["one", "two"])?);
-    let one = percent(rates(artifacts, Some(LIMIT), &["one"])?);
-    progress(format_args!(
-        "two processes of a session limited to {LIMIT}%: {both:.2?} of {alone:.1} steps a second; one while the other idles: {one:.2?}"
-    ));
+    let percents = |names: &[&str]| -> anyhow::Result<Vec<f64>> {
+        let unlimited = rates(artifacts, None, names)?.iter().sum::<f64>();
+        let limited = rates(artifacts, Some(LIMIT), names)?;
+        progress(format_args!(
+            "{names:?} of a session limited to {LIMIT}%: {limited:.1?} steps a second, {unlimited:.1} without a limit"
+        ));
+        Ok(limited.iter().map(|rate| 100.0 * rate / unlimited).collect())
+    };
+    let (both, one) = (percents(&["one", "two"])?, percents(&["one"])?);
     let [first, second] = both[..] else {
         anyhow::bail!("two programs have {} rates", both.len())
     };
