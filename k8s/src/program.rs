@@ -76,7 +76,10 @@ fn plugin(args: &PluginArgs) -> Result<(), ProgramError> {
     let _right = offer::take(args.offer, &args.files, &prepared)?;
     let (nvml, cards) = gpushare_inject::load()?;
     let supply = Arc::new(Supply::new(args, cards)?);
-    let offered = OfferedCard::all(&nvml, &supply.cards());
+    let offered = match args.offer {
+        Interface::Dra => OfferedCard::all(&nvml, &supply.cards()),
+        Interface::DevicePlugin => Vec::new(),
+    };
     let watch = Watch::start(nvml, &supply.cards(), Duration::from_secs(args.xid_quiet))?;
     let parts = Parts { supply, offered, watch, prepared, notes: Arc::default() };
     let runtime = tokio::runtime::Builder::new_multi_thread()

@@ -1,7 +1,7 @@
 //! Publication of this node's devices: their slices at the API server are kept as they should be.
 //!
 //! ```text
-//!   withhold cards whose shares pods have from the device plugin
+//!   withhold cards whose shares pods have from the device plugin, and look again from time to time
 //!   is capacity consumable here? ──▶ devices ──▶ list ──▶ acts ──▶ wait: slices changed, health, a share ended
 //!                                       ▲                                                         │
 //!                                       └─────────────────────────────────────────────────────────┘
@@ -13,11 +13,13 @@ use std::time::Duration;
 
 use gpushare_proto::GpuUuid;
 use tokio::sync::watch;
-use tracing::info;
+use tracing::{info, warn};
 
 use super::DRIVER;
-use super::devices::{Form, Offer, OfferedCard, devices};
+use super::claim::PreparedDevice;
+use super::devices::{Form, Offer, OfferedCard, devices, form_of};
 use super::objects::Version;
+use super::prepared::Prepared;
 use super::resources::{Connection, Resources, ResourcesError};
 use super::slices::{Act, acts};
 use crate::notes::Notes;
@@ -30,6 +32,8 @@ const PAUSE: Duration = Duration::from_millis(500);
 const LONGEST_PAUSE: Duration = Duration::from_secs(30);
 /// Interval between two looks at pods with shares of the device plugin, while there are some.
 const WITHHELD: Duration = Duration::from_secs(1);
+/// The same interval while there are none. A kubelet that has just started may list none of its pods.
+const ALL_OFFERED: Duration = Duration::from_secs(5);
 /// Number of attempts after which slices that are still not as they were written are an error.
 const ATTEMPTS: u32 = 5;
 
@@ -55,6 +59,7 @@ pub(crate) struct Publisher {
     pub(super) connection: Arc<Connection>,
     pub(super) causes: watch::Receiver<Causes>,
     pub(super) plugin_shares: PodResourcesList,
+    pub(super) prepared: Arc<Prepared>,
     /// Form that was decided at the first success. Another one would rename the devices under running pods.
     pub(super) form: Option<Form>,
     pub(super) said: Said,
@@ -120,13 +125,53 @@ impl Publisher {
                 changed = resources.changed(&version) => changed?,
                 // The sender lives as long as the program.
                 _ = self.causes.changed() => {}
-                () = tokio::time::sleep(WITHHELD), if !withheld.is_empty() => withheld = self.withheld().await?,
+                () = tokio::time::sleep(if withheld.is_empty() { ALL_OFFERED } else { WITHHELD }) => {
+                    match self.withheld().await {
+                        Ok(new) => withheld = new,
+                        // What is known counts until the kubelet answers again.
+                        Err(problem) => self.said.withheld.warn(&problem.to_string()),
+                    }
+                }
             }
         }
     }
 
-    /// Decides how several claims share a card in this cluster.
+    /// Decides how several claims share a card. The form of claims that are prepared stays, if it can.
     async fn decide_form(&self, resources: &Resources) -> Result<Form, PublishError> {
+        let possible = self.possible_form(resources).await?;
+        let claims = self.prepared.all();
+        let devices = claims.values().map(|claim| &claim.devices);
+        let is_of = |form| {
+            move |devices: &&Vec<PreparedDevice>| {
+                devices.iter().any(|device| form_of(&self.cards, &device.device) == Some(form))
+            }
+        };
+        match possible {
+            Form::Consumable => match devices.filter(is_of(Form::Shares)).count() {
+                0 => Ok(Form::Consumable),
+                count => {
+                    warn!(
+                        "{count} claims are prepared whose devices are shares, so each share stays a device of its \
+                         own although capacity is consumable by now; drain the node, then restart the driver"
+                    );
+                    Ok(Form::Shares)
+                }
+            },
+            Form::Shares => {
+                let count = devices.filter(is_of(Form::Consumable)).count();
+                if count > 0 {
+                    warn!(
+                        "{count} claims are prepared whose devices are whole cards, and kube-scheduler no longer \
+                         counts them; drain the node"
+                    );
+                }
+                Ok(Form::Shares)
+            }
+        }
+    }
+
+    /// Returns the form that this cluster can have.
+    async fn possible_form(&self, resources: &Resources) -> Result<Form, PublishError> {
         if resources.version < Version::V1 {
             info!("{} has no consumable capacity: each share is a device of its own", resources.version);
             return Ok(Form::Shares);
