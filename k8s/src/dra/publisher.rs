@@ -140,34 +140,35 @@ impl Publisher {
     async fn decide_form(&self, resources: &Resources) -> Result<Form, PublishError> {
         let possible = self.possible_form(resources).await?;
         let claims = self.prepared.all();
-        let devices = claims.values().map(|claim| &claim.devices);
-        let is_of = |form| {
-            move |devices: &&Vec<PreparedDevice>| {
-                devices.iter().any(|device| form_of(&self.cards, &device.device) == Some(form))
-            }
+        let is_of = |device: &PreparedDevice, form| form_of(&self.cards, &device.device) == Some(form);
+        let count_of = |form| {
+            let claims = claims.values();
+            claims
+                .filter(|claim| claim.devices.iter().any(|device| is_of(device, form)))
+                .count()
         };
         match possible {
-            Form::Consumable => match devices.filter(is_of(Form::Shares)).count() {
-                0 => Ok(Form::Consumable),
-                count => {
-                    warn!(
-                        "{count} claims are prepared whose devices are shares, so each share stays a device of its \
-                         own although capacity is consumable by now; drain the node, then restart the driver"
-                    );
-                    Ok(Form::Shares)
+            Form::Consumable => {
+                let count = count_of(Form::Shares);
+                if count == 0 {
+                    return Ok(Form::Consumable);
                 }
-            },
+                warn!(
+                    "{count} claims are prepared whose devices are shares, so each share stays a device of its own \
+                     although capacity is consumable by now; drain the node, then restart the driver"
+                );
+            }
             Form::Shares => {
-                let count = devices.filter(is_of(Form::Consumable)).count();
+                let count = count_of(Form::Consumable);
                 if count > 0 {
                     warn!(
-                        "{count} claims are prepared whose devices are whole cards, and kube-scheduler no longer \
-                         counts them; drain the node"
+                        "{count} claims are prepared whose devices are whole cards, which kube-scheduler counts no \
+                         longer; drain the node"
                     );
                 }
-                Ok(Form::Shares)
             }
         }
+        Ok(Form::Shares)
     }
 
     /// Returns the form that this cluster can have.
