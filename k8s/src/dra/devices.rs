@@ -11,9 +11,6 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use gpushare_proto::{Bytes, GpuUuid};
-use nvml_wrapper::Nvml;
-use nvml_wrapper::error::NvmlError;
-use tracing::warn;
 
 use super::objects::{Attribute, Capacity, Device, Range, RequestPolicy, Traits, Version};
 use crate::quantity::Quantity;
@@ -35,24 +32,6 @@ pub(crate) struct OfferedCard {
 }
 
 impl OfferedCard {
-    /// Reads the cards from NVML. A card whose memory cannot be read is left out, with a warning.
-    pub(crate) fn all(nvml: &Nvml, cards: &[GpuUuid]) -> Vec<Self> {
-        let read = |uuid: &GpuUuid| {
-            let device = nvml.device_by_uuid(uuid.to_string())?;
-            let memory = Bytes(device.memory_info()?.total);
-            Ok(Self { uuid: *uuid, product: device.name().unwrap_or_default(), memory })
-        };
-        let said = |uuid: &GpuUuid| {
-            let card: Result<Self, NvmlError> = read(uuid);
-            card.inspect_err(|cause| {
-                warn!(
-                    "{uuid} is not offered to claims: NVML cannot read it ({cause}); restart this when it can"
-                );
-            })
-        };
-        cards.iter().filter_map(|uuid| said(uuid).ok()).collect()
-    }
-
     /// Returns the name of the card's device.
     pub(crate) fn name(&self) -> String {
         self.uuid.to_string().to_lowercase()

@@ -6,8 +6,9 @@ use std::time::Duration;
 
 use tokio::sync::watch;
 
+use super::cards::Cards;
 use super::claim;
-use super::devices::{Offer, OfferedCard};
+use super::devices::Offer;
 use super::prepared::Prepared;
 use super::publisher::{Publisher, Said};
 use super::registration::Registration;
@@ -25,7 +26,7 @@ const SHARED: Duration = Duration::from_secs(2);
 #[derive(Debug)]
 pub(crate) struct Setup<'a> {
     pub(crate) node: String,
-    pub(crate) cards: Vec<OfferedCard>,
+    pub(crate) cards: Arc<Cards>,
     pub(crate) offer: Offer,
     pub(crate) supply: Arc<Supply>,
     pub(crate) causes: watch::Receiver<Causes>,
@@ -50,7 +51,7 @@ impl Driver {
         let connection = Arc::new(Connection::of_node(&setup.node));
         let service = Service(Arc::new(State {
             node: setup.node.clone(),
-            cards: setup.cards.clone(),
+            cards: Arc::clone(&setup.cards),
             shares: setup.offer.shares,
             connection: Arc::clone(&connection),
             supply: setup.supply,

@@ -11,11 +11,12 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-use gpushare_proto::GpuUuid;
+use gpushare_proto::{Bytes, GpuUuid};
 use tokio::sync::watch;
 use tracing::{info, warn};
 
 use super::DRIVER;
+use super::cards::Cards;
 use super::claim::PreparedDevice;
 use super::devices::{Form, Offer, OfferedCard, devices, form_of};
 use super::objects::Version;
@@ -54,7 +55,7 @@ enum PublishError {
 #[derive(Debug)]
 pub(crate) struct Publisher {
     pub(super) node: String,
-    pub(super) cards: Vec<OfferedCard>,
+    pub(super) cards: Arc<Cards>,
     pub(super) offer: Offer,
     pub(super) connection: Arc<Connection>,
     pub(super) causes: watch::Receiver<Causes>,
@@ -98,7 +99,8 @@ impl Publisher {
         let mut attempts = 0;
         loop {
             let usable = self.usable(&withheld);
-            let devices = devices(&self.cards, &usable, self.offer, form, resources.version);
+            self.read_again(&usable).await;
+            let devices = devices(&self.cards.offered(), &usable, self.offer, form, resources.version);
             let (published, version) = resources.published().await?;
             let acts = acts(&self.node, published, &devices);
             for act in &acts {
@@ -140,7 +142,8 @@ impl Publisher {
     async fn decide_form(&self, resources: &Resources) -> Result<Form, PublishError> {
         let possible = self.possible_form(resources).await?;
         let claims = self.prepared.all();
-        let is_of = |device: &PreparedDevice, form| form_of(&self.cards, &device.device) == Some(form);
+        let cards = self.cards.offered();
+        let is_of = |device: &PreparedDevice, form| form_of(&cards, &device.device) == Some(form);
         let count_of = |form| {
             let claims = claims.values();
             claims
@@ -177,8 +180,11 @@ impl Publisher {
             info!("{} has no consumable capacity: each share is a device of its own", resources.version);
             return Ok(Form::Shares);
         }
-        let all = self.cards.iter().map(|card| card.uuid).collect();
-        let tried = devices(&self.cards, &all, self.offer, Form::Consumable, resources.version);
+        // Any card will do, and NVML may not be able to read those of the node.
+        let card =
+            OfferedCard { uuid: GpuUuid::gpu([0; 16]), product: "trial".to_owned(), memory: Bytes::gib(1) };
+        let all = [card.uuid].into();
+        let tried = devices(&[card], &all, self.offer, Form::Consumable, resources.version);
         for act in acts(&self.node, Vec::new(), &tried) {
             if let Act::Create(spec) = act
                 && !resources.keeps(&spec).await?
@@ -198,6 +204,16 @@ impl Publisher {
         let causes = self.causes.borrow_and_update();
         let healthy = causes.iter().filter(|(_, cause)| cause.is_none());
         healthy.map(|(card, _)| *card).filter(|card| !withheld.contains(card)).collect()
+    }
+
+    /// Reads the usable cards that NVML could not read when the driver started.
+    async fn read_again(&self, usable: &BTreeSet<GpuUuid>) {
+        if self.cards.lack_any_of(usable) {
+            let cards = Arc::clone(&self.cards);
+            let reading = tokio::task::spawn_blocking(move || cards.read_again());
+            // NVML may hang. The next look finds what was read.
+            let _ = tokio::time::timeout(WITHHELD, reading).await;
+        }
     }
 
     /// Returns the cards of which pods have shares of the device plugin.

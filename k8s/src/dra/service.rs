@@ -10,8 +10,8 @@ use tonic::{Request, Response, Status};
 use tracing::info;
 
 use super::DRIVER;
+use super::cards::Cards;
 use super::claim::{self, ClaimError, Node, PreparedClaim};
-use super::devices::OfferedCard;
 use super::prepared::{Prepared, PreparedError};
 use super::resources::{Connection, ResourcesError};
 use crate::api::dra::v1::{
@@ -54,7 +54,7 @@ pub(crate) struct Service(pub(super) Arc<State>);
 #[derive(Debug)]
 pub(crate) struct State {
     pub(super) node: String,
-    pub(super) cards: Vec<OfferedCard>,
+    pub(super) cards: Arc<Cards>,
     /// Number of shares of each card.
     pub(super) shares: u16,
     pub(super) connection: Arc<Connection>,
@@ -98,7 +98,8 @@ impl State {
         if let Some(claim) = others.remove(&asked.uid) {
             return self.devices(&claim);
         }
-        let node = Node { name: &self.node, cards: &self.cards, shares: self.shares };
+        let cards = self.cards.offered();
+        let node = Node { name: &self.node, cards: &cards, shares: self.shares };
         let claim = claim::prepare(&found, &asked.uid, node, &others)?;
         beside_plugin(&claim, &of_plugin)?;
         let devices = self.devices(&claim)?;

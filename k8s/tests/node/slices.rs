@@ -131,6 +131,20 @@ async fn a_lost_card_leaves_the_slices_until_it_answers_again() -> anyhow::Resul
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_card_that_cannot_be_read_at_the_start_is_offered_later() -> anyhow::Result<()> {
+    let node = Node::new()?;
+    node.world.card().expect("the world has a card").fall_off()?;
+    let node = DraNode::on(node, Release::V1_34).await?;
+    node.until_said(
+        "GPU-73696d75-6c61-7465-6420-636172642000 is not offered to claims until NVML can read it",
+    )?;
+    node.until_devices(2)?;
+    node.node.world.card().expect("the world has a card").reset()?;
+    node.until_devices(4)?;
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn slices_that_a_kubelet_deletes_are_made_again() -> anyhow::Result<()> {
     let node = DraNode::new(Release::V1_36).await?;
     node.until_devices(2)?;
