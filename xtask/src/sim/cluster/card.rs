@@ -35,7 +35,7 @@ struct Resident {
 pub(super) struct Card {
     capacity: Bytes,
     bandwidth: Bytes,
-    residents: Vec<Guest>,
+    residents: Vec<Resident>,
     /// Time until which the work is counted.
     since: Nanos,
     /// Number of the planned completion; those with older numbers are void.

@@ -131,7 +131,7 @@ fn every_pod_ends_once_no_card_is_too_full_and_all_work_is_done() {
         }
         assert!((outcome.done / asked - 1.0).abs() < 1e-6, "{placement:?}: {} of {asked}", outcome.done);
         assert!(failed == 0 || placement == Placement::Sliced, "{placement:?}: {failed}");
-        if placement.fits() {
+        if placement.requires_fit() {
             assert!(outcome.most_memory <= cluster.memory, "{placement:?}");
         } else {
             assert!(outcome.most_memory > cluster.memory, "no turns: the test shows nothing");
