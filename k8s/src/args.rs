@@ -27,7 +27,8 @@ pub(crate) struct PluginArgs {
     /// Interface by which pods get shares; one of them for all cards of the node
     #[arg(long, value_name = "INTERFACE", default_value = "device-plugin")]
     pub(crate) offer: Interface,
-    /// Number of shares of each card; so many containers can have the card at the same time
+    /// Number of shares of each card; so many containers, or claims, can have the card at the same time. Any number of
+    /// pods use one share by a claim that they share
     #[arg(long, value_name = "N", default_value = "10", value_parser = clap::value_parser!(u16).range(1..=1000))]
     pub(crate) shares: u16,
     /// Seconds without another Xid after which a card is healthy again

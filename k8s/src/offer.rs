@@ -30,8 +30,8 @@ pub(crate) enum OfferError {
     #[error("{path} cannot be locked: {cause}; run as root, with the folder of --files mounted for writing")]
     NoLock { path: PathBuf, cause: io::Error },
     #[error(
-        "{count} claims are prepared on this node, as {first}, and only their driver can release them; end their pods \
-         (kubectl drain), or go on with --offer dra"
+        "{count} claims are prepared on this node, as {first}, and only their driver can release them: go back to \
+         --offer dra, drain the node, then switch"
     )]
     Claimed { count: usize, first: String },
 }

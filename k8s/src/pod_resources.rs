@@ -1,4 +1,6 @@
 //! Cards of which pods have shares of the device plugin, from the kubelet.
+//!
+//! The kubelet leaves out init containers, except those that run beside the others (sidecars).
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};

@@ -13,7 +13,7 @@ use tracing::info;
 use tracing_subscriber::EnvFilter;
 
 use crate::args::{Cli, Command, Interface, PluginArgs, Way};
-use crate::dra::{Driver, Offer, OfferedCard, Prepared, PreparedError, Setup};
+use crate::dra::{Cards, Driver, Offer, Prepared, PreparedError, Setup};
 use crate::notes::Notes;
 use crate::offer::{self, OfferError};
 use crate::pods::{Agent, Source, Sources};
@@ -76,7 +76,11 @@ fn plugin(args: &PluginArgs) -> Result<(), ProgramError> {
     let _right = offer::take(args.offer, &args.files, &prepared)?;
     let (nvml, cards) = gpushare_inject::load()?;
     let supply = Arc::new(Supply::new(args, cards)?);
-    let offered = OfferedCard::all(&nvml, &supply.cards());
+    let offered = match args.offer {
+        Interface::Dra => supply.cards(),
+        Interface::DevicePlugin => Vec::new(),
+    };
+    let offered = Arc::new(Cards::read(&nvml, offered));
     let watch = Watch::start(nvml, &supply.cards(), Duration::from_secs(args.xid_quiet))?;
     let parts = Parts { supply, offered, watch, prepared, notes: Arc::default() };
     let runtime = tokio::runtime::Builder::new_multi_thread()
@@ -92,7 +96,8 @@ fn plugin(args: &PluginArgs) -> Result<(), ProgramError> {
 /// Parts of which both interfaces are made.
 struct Parts {
     supply: Arc<Supply>,
-    offered: Vec<OfferedCard>,
+    /// Cards that are offered to claims.
+    offered: Arc<Cards>,
     watch: Watch,
     prepared: Arc<Prepared>,
     notes: Arc<Notes>,

@@ -10,7 +10,7 @@
 
 use std::env::consts::ARCH;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, PoisonError, RwLock};
+use std::sync::{Arc, PoisonError, RwLock};
 use std::{fs, io};
 
 use gpushare_inject::{AccessError, Card, CardEdits, FilesError, Injection, Machine, Share, write_file};
@@ -48,8 +48,6 @@ pub(crate) struct Supply {
     cards: Vec<Card>,
     share: Share,
     injection: RwLock<Arc<Injection>>,
-    /// Text of the CDI spec that was written last.
-    written: Mutex<String>,
 }
 
 impl Supply {
@@ -57,13 +55,7 @@ impl Supply {
     pub(crate) fn new(args: &PluginArgs, cards: Vec<Card>) -> Result<Self, SupplyError> {
         let share = install(args)?;
         let injection = Injection::new(&share, edits(args, &cards)?);
-        let supply = Self {
-            args: args.clone(),
-            cards,
-            share,
-            injection: RwLock::new(Arc::new(injection)),
-            written: Mutex::default(),
-        };
+        let supply = Self { args: args.clone(), cards, share, injection: RwLock::new(Arc::new(injection)) };
         supply.write()?;
         Ok(supply)
     }
@@ -93,12 +85,11 @@ impl Supply {
         let injection = self.injection();
         let spec = injection.spec();
         let json = spec.json();
-        let mut written = self.written.lock().unwrap_or_else(PoisonError::into_inner);
         let path = gpushare_inject::Written::in_folder(&self.args.cdi_dir).spec;
-        if *written != json || !path.exists() {
+        // Others may have changed or removed the file.
+        if fs::read_to_string(&path).ok().as_deref() != Some(json.as_str()) {
             gpushare_inject::write(&self.args.cdi_dir, &spec)?;
             info!("wrote {}, with the cards by {}", path.display(), injection.source());
-            *written = json;
         }
         Ok(())
     }

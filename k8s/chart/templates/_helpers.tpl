@@ -106,6 +106,11 @@ metrics_names = {{ .Values.metrics.names }}
 
 {{/* Rules that hold between values, which the schema cannot say. */}}
 {{- define "gpushare.check" -}}
+{{- range $key := list "offer" "shares" "claimMemory" "inject" }}
+{{- if kindIs "invalid" (index $.Values.plugin $key) }}
+{{- fail (printf "plugin.%s has no value, as after an upgrade with --reuse-values; upgrade with --reset-then-reuse-values, which takes the defaults of the new chart" $key) }}
+{{- end }}
+{{- end }}
 {{- include "gpushare.ranges" . }}
 {{- if and (eq .Values.cards.access "runtime") (not .Values.cards.runtimeClass) }}
 {{- fail "cards.runtimeClass is empty, but cards.access is `runtime`; name the runtime class of NVIDIA's runtime, or set cards.access to `host`" }}

@@ -7,9 +7,9 @@
 //!
 //! A file is replaced by renaming, so that a running container keeps the file that was mounted.
 
-use std::fs::{self, Permissions};
+use std::fs::{self, OpenOptions, Permissions};
 use std::io::{self, ErrorKind, Write as _};
-use std::os::unix::fs::PermissionsExt as _;
+use std::os::unix::fs::{OpenOptionsExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
 
 use crate::machine::spec_files;
@@ -100,7 +100,13 @@ pub fn write_file(path: &Path, content: &[u8], mode: u32) -> Result<(), FilesErr
     name.push(format!(".{}.new", std::process::id()));
     let new = path.with_file_name(name);
     let written = || {
-        let mut file = fs::File::create(&new)?;
+        // One that an earlier process left, or a link that somebody put there.
+        match fs::remove_file(&new) {
+            Err(cause) if cause.kind() != ErrorKind::NotFound => return Err(cause),
+            _ => {}
+        }
+        // It follows no link, and fails if the file is there again.
+        let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&new)?;
         file.set_permissions(Permissions::from_mode(mode))?;
         file.write_all(content)?;
         file.sync_all()?;

@@ -4,7 +4,7 @@ use std::fs;
 use std::path::Path;
 
 use gpushare_inject::{
-    Card, CardEdits, Injection, Machine, Share, Source, Spec, Written, find, remove, write,
+    Card, CardEdits, Injection, Machine, Share, Source, Spec, Written, find, remove, write, write_file,
 };
 use gpushare_proto::GpuUuid;
 use serde_json::Value;
@@ -157,6 +157,19 @@ fn golden(name: &str, text: &str) {
         fs::write(&path, &text).unwrap();
     }
     assert_eq!(text, fs::read_to_string(path).unwrap());
+}
+
+#[test]
+fn a_link_in_place_of_the_temporary_file_is_not_followed() {
+    let folder = tempfile::tempdir().unwrap();
+    let (path, other) = (folder.path().join("claims.json"), folder.path().join("other"));
+    fs::write(&other, "of somebody else").unwrap();
+    let new = folder.path().join(format!("claims.json.{}.new", std::process::id()));
+    std::os::unix::fs::symlink(&other, &new).unwrap();
+    write_file(&path, b"claims", 0o600).unwrap();
+    assert_eq!(fs::read_to_string(&other).unwrap(), "of somebody else");
+    assert_eq!((fs::read_to_string(&path).unwrap().as_str(), path.is_symlink()), ("claims", false));
+    assert!(!new.exists());
 }
 
 #[test]

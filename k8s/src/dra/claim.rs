@@ -1,6 +1,6 @@
 //! Decision what a claim gets on this node, or why it gets nothing.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use gpushare_proto::admin::MIN_MEMORY;
 use gpushare_proto::session::Amount;
@@ -34,6 +34,15 @@ pub(crate) struct PreparedClaim {
     pub(crate) pods: Vec<String>,
     pub(crate) is_of_one_pod: bool,
     pub(crate) devices: Vec<PreparedDevice>,
+}
+
+impl PreparedClaim {
+    /// Returns the cards of which the claim has several shares.
+    pub(crate) fn repeated(&self) -> BTreeSet<GpuUuid> {
+        let mut seen = BTreeSet::new();
+        let cards = self.devices.iter().filter(|device| device.is_share).map(|device| device.card);
+        cards.filter(|card| !seen.insert(*card)).collect()
+    }
 }
 
 /// Device of a claim.
@@ -80,6 +89,11 @@ pub(crate) enum ClaimError {
     UnknownDevice(String),
     #[error("its parameters for request {request} are wrong: {cause}")]
     Config { request: String, cause: ConfigError },
+    #[error(
+        "its allocation consumes no memory of device {0}, so its limit is not known; switch the feature gate \
+         DRAConsumableCapacity on in kube-scheduler as in the API server, and delete the pod"
+    )]
+    Unconsumed(String),
     #[error("its memory cannot be read: {0}")]
     Memory(#[from] BadQuantity),
     #[error("it asks for {asked} of memory on card {card}, which has {total}; ask for less")]
@@ -136,9 +150,13 @@ fn device(result: &AllocationResult, asked: Asked, node: Node<'_>) -> Result<Pre
     if pool != node.name {
         return Err(ClaimError::OtherNode { device, pool, node: node.name.to_owned() });
     }
-    let Some((card, _)) = devices::find(node.cards, &device) else {
+    let Some((card, share)) = devices::find(node.cards, &device) else {
         return Err(ClaimError::UnknownDevice(device));
     };
+    let is_share = result.admin_access != Some(true);
+    if share.is_none() && is_share && !result.consumed_capacity.contains_key(MEMORY) {
+        return Err(ClaimError::Unconsumed(device));
+    }
     let consumed = result.consumed_capacity.get(MEMORY).map(Quantity::value).transpose()?;
     // A claim that asked for no memory consumes none.
     let consumed = consumed.filter(|&bytes| bytes > 0).map(Bytes);
@@ -156,7 +174,7 @@ fn device(result: &AllocationResult, asked: Asked, node: Node<'_>) -> Result<Pre
         device,
         share_id: result.share_id.clone(),
         card: card.uuid,
-        is_share: result.admin_access != Some(true),
+        is_share,
         memory,
         asked: Asked { memory: memory.map(Amount::Bytes), ..asked },
     })
@@ -200,11 +218,16 @@ mod tests {
     fn claim(results: Value, config: &Value) -> Claim {
         let Value::Array(mut results) = results else { panic!("{results}") };
         for result in &mut results {
-            for (key, usual) in
-                [("request", "main"), ("driver", DRIVER), ("pool", "node-1"), ("device", DEVICE)]
-            {
+            let nothing = json!({"shares": "1", "memory": "0"});
+            for (key, usual) in [
+                ("request", json!("main")),
+                ("driver", json!(DRIVER)),
+                ("pool", json!("node-1")),
+                ("device", json!(DEVICE)),
+                ("consumedCapacity", nothing),
+            ] {
                 if result[key].is_null() {
-                    result[key] = json!(usual);
+                    result[key] = usual;
                 }
             }
         }
@@ -314,7 +337,25 @@ mod tests {
         let second = prepared(&of_card, std::slice::from_ref(&holder)).unwrap();
         let full = prepared(&of_card, &[holder.clone(), second.clone()]).unwrap_err();
         assert!(full.to_string().starts_with("all 2 shares of card GPU-0101"), "{full}");
-        let observer = claim(json!([{"adminAccess": true}]), &json!([]));
+        let observer = claim(json!([{"adminAccess": true, "consumedCapacity": {}}]), &json!([]));
         prepared(&observer, &[holder, second]).unwrap();
+    }
+
+    #[test]
+    fn a_card_whose_memory_is_not_counted_is_refused() {
+        for consumed in [json!({}), json!({"shares": "1"})] {
+            let said = refusal(&claim(json!([{"consumedCapacity": consumed}]), &json!([])));
+            assert!(said.starts_with("its allocation consumes no memory of device gpu-0101"), "{said}");
+        }
+        let of_share = json!([{"device": format!("{DEVICE}-1"), "consumedCapacity": {}}]);
+        assert_eq!(prepared(&claim(of_share, &json!([])), &[]).unwrap().devices[0].memory, None);
+    }
+
+    #[test]
+    fn a_claim_knows_the_cards_that_it_has_twice() {
+        let twice = prepared(&claim(json!([{"request": "a"}, {"request": "b"}]), &json!([])), &[]).unwrap();
+        assert_eq!((twice.devices.len(), twice.repeated()), (2, [GpuUuid::gpu([1; 16])].into()));
+        let once = prepared(&claim(json!([{}]), &json!([])), &[]).unwrap();
+        assert_eq!(once.repeated(), BTreeSet::new());
     }
 }

@@ -11,7 +11,6 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use gpushare_proto::{Bytes, GpuUuid};
-use nvml_wrapper::Nvml;
 
 use super::objects::{Attribute, Capacity, Device, Range, RequestPolicy, Traits, Version};
 use crate::quantity::Quantity;
@@ -33,16 +32,6 @@ pub(crate) struct OfferedCard {
 }
 
 impl OfferedCard {
-    /// Reads the cards from NVML. A card whose memory cannot be read is left out.
-    pub(crate) fn all(nvml: &Nvml, cards: &[GpuUuid]) -> Vec<Self> {
-        let read = |uuid: &GpuUuid| {
-            let device = nvml.device_by_uuid(uuid.to_string()).ok()?;
-            let memory = Bytes(device.memory_info().ok()?.total);
-            Some(Self { uuid: *uuid, product: device.name().unwrap_or_default(), memory })
-        };
-        cards.iter().filter_map(read).collect()
-    }
-
     /// Returns the name of the card's device.
     pub(crate) fn name(&self) -> String {
         self.uuid.to_string().to_lowercase()
@@ -93,6 +82,12 @@ pub(crate) fn find<'a>(cards: &'a [OfferedCard], device: &str) -> Option<(&'a Of
         "" => Some((card, None)),
         share => Some((card, Some(share.strip_prefix('-')?.parse().ok()?))),
     })
+}
+
+/// Returns the form of a device by its name; none for a device of no card.
+pub(crate) fn form_of(cards: &[OfferedCard], device: &str) -> Option<Form> {
+    let (_, share) = find(cards, device)?;
+    Some(if share.is_some() { Form::Shares } else { Form::Consumable })
 }
 
 fn consumable(card: &OfferedCard, offer: Offer) -> Traits {

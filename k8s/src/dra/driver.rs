@@ -6,8 +6,9 @@ use std::time::Duration;
 
 use tokio::sync::watch;
 
+use super::cards::Cards;
 use super::claim;
-use super::devices::{Offer, OfferedCard};
+use super::devices::Offer;
 use super::prepared::Prepared;
 use super::publisher::{Publisher, Said};
 use super::registration::Registration;
@@ -25,7 +26,7 @@ const SHARED: Duration = Duration::from_secs(2);
 #[derive(Debug)]
 pub(crate) struct Setup<'a> {
     pub(crate) node: String,
-    pub(crate) cards: Vec<OfferedCard>,
+    pub(crate) cards: Arc<Cards>,
     pub(crate) offer: Offer,
     pub(crate) supply: Arc<Supply>,
     pub(crate) causes: watch::Receiver<Causes>,
@@ -50,11 +51,12 @@ impl Driver {
         let connection = Arc::new(Connection::of_node(&setup.node));
         let service = Service(Arc::new(State {
             node: setup.node.clone(),
-            cards: setup.cards.clone(),
+            cards: Arc::clone(&setup.cards),
             shares: setup.offer.shares,
             connection: Arc::clone(&connection),
             supply: setup.supply,
             prepared: Arc::clone(&setup.prepared),
+            pod_resources: setup.pod_resources.to_owned(),
             turn: tokio::sync::Mutex::default(),
             notes: Notes::default(),
         }));
@@ -65,6 +67,7 @@ impl Driver {
             connection: Arc::clone(&connection),
             causes: setup.causes,
             plugin_shares: PodResourcesList::new(setup.pod_resources),
+            prepared: Arc::clone(&setup.prepared),
             form: None,
             said: Said::default(),
         };
@@ -98,22 +101,26 @@ impl SharedClaims {
     async fn follow(&self) {
         loop {
             tokio::time::sleep(SHARED).await;
+            let mut is_clean = true;
             let shared = self.prepared.all().into_iter().filter(|(_, prepared)| !prepared.is_of_one_pod);
             for (uid, prepared) in shared {
                 let found = self.connection.claim(&prepared.namespace, &prepared.name).await;
-                let known = match found {
-                    Ok(Some(found)) if found.uid == uid => claim::pods(&found),
+                let set = match found {
+                    Ok(Some(found)) if found.uid == uid => self
+                        .prepared
+                        .set_pods(&uid, claim::pods(&found))
+                        .map_err(|problem| problem.to_string()),
                     // The claim is gone; it stays prepared until the kubelet says otherwise.
-                    Ok(_) => continue,
-                    Err(problem) => {
-                        self.notes.warn(&format!("new pods of shared claims get no session: {problem}"));
-                        break;
-                    }
+                    Ok(_) => Ok(()),
+                    Err(problem) => Err(problem.to_string()),
                 };
-                match self.prepared.set_pods(&uid, known) {
-                    Ok(()) => self.notes.clear(),
-                    Err(problem) => self.notes.warn(&problem.to_string()),
+                if let Err(problem) = set {
+                    is_clean = false;
+                    self.notes.warn(&format!("new pods of shared claims get no session: {problem}"));
                 }
+            }
+            if is_clean {
+                self.notes.clear();
             }
         }
     }

@@ -23,6 +23,7 @@ mod config;
 mod claim;
 
 // Facts and acts.
+mod cards;
 mod resources;
 mod prepared;
 
@@ -32,7 +33,8 @@ mod service;
 mod registration;
 mod driver;
 
-pub(crate) use devices::{Offer, OfferedCard};
+pub(crate) use cards::Cards;
+pub(crate) use devices::Offer;
 pub(crate) use driver::{Driver, Setup};
 pub(crate) use prepared::{PodClaims, Prepared, PreparedError};
 

@@ -28,8 +28,8 @@ pub(crate) enum PreparedError {
     #[error("{path}, which has the claims of running pods, cannot be read: {cause}")]
     Unread { path: PathBuf, cause: io::Error },
     #[error(
-        "{path}, which has the claims of running pods, is wrong: {cause}; end the pods with claims on this node, and \
-         delete the file"
+        "{path}, which has the claims of running pods, is wrong: {cause}; delete the pods with claims on this node, \
+         move the file away when nothing of them runs, and start with --offer dra, which lets the pods end"
     )]
     Wrong { path: PathBuf, cause: String },
     #[error(transparent)]
@@ -67,6 +67,11 @@ impl Prepared {
     /// Returns all claims by their UIDs.
     pub(crate) fn all(&self) -> BTreeMap<String, PreparedClaim> {
         self.claims().clone()
+    }
+
+    /// Returns the claim with this UID.
+    pub(crate) fn get(&self, uid: &str) -> Option<PreparedClaim> {
+        self.claims().get(uid).cloned()
     }
 
     /// Adds or replaces a claim.
@@ -132,16 +137,31 @@ fn parse(text: &[u8]) -> Result<BTreeMap<String, PreparedClaim>, String> {
 pub(crate) struct PodClaims {
     /// Memory on each card of the pod; none for no limit.
     pub(crate) memory: BTreeMap<GpuUuid, Option<Bytes>>,
-    /// Terms on all cards. The memory is the most on one card.
+    /// Share of the time of each card of the pod; none for no limit.
+    pub(crate) compute: BTreeMap<GpuUuid, Option<Percent>>,
+    /// Terms on all cards. Memory and compute are the most on one card.
     pub(crate) asked: Asked,
 }
 
 impl PodClaims {
-    /// Joins the memory on each card with the other terms.
-    pub(crate) fn new(memory: BTreeMap<GpuUuid, Option<Bytes>>, terms: Asked) -> Self {
-        let most = memory.values().copied().reduce(|a, b| Some(a?.max(b?))).flatten();
-        Self { memory, asked: Asked { memory: most.map(Amount::Bytes), ..terms } }
+    /// Joins the limits on each card with the other terms.
+    pub(crate) fn new(
+        memory: BTreeMap<GpuUuid, Option<Bytes>>,
+        compute: BTreeMap<GpuUuid, Option<Percent>>,
+        terms: Asked,
+    ) -> Self {
+        let asked = Asked {
+            memory: greatest(&memory).map(Amount::Bytes),
+            compute: greatest(&compute),
+            ..terms
+        };
+        Self { memory, compute, asked }
     }
+}
+
+/// Returns the greatest limit; none if a card has none.
+fn greatest<T: Copy + Ord>(limits: &BTreeMap<GpuUuid, Option<T>>) -> Option<T> {
+    limits.values().copied().reduce(|a, b| Some(a?.max(b?))).flatten()
 }
 
 /// Sums what claims ask for by pod: memory and time on each card are added, and of weights and priorities the
@@ -158,10 +178,7 @@ fn by_pod(claims: &BTreeMap<String, PreparedClaim>) -> BTreeMap<String, PodClaim
             sum.terms.priority = sum.terms.priority.max(device.asked.priority);
         }
     }
-    let joined = |sum: Sum| {
-        let compute = sum.compute.into_values().reduce(|a, b| Some(a?.max(b?))).flatten();
-        PodClaims::new(sum.memory, Asked { compute, ..sum.terms })
-    };
+    let joined = |sum: Sum| PodClaims::new(sum.memory, sum.compute, sum.terms);
     sums.into_iter().map(|(pod, sum)| (pod.to_owned(), joined(sum))).collect()
 }
 
@@ -238,7 +255,7 @@ mod tests {
         ] {
             fs::write(&path, text).unwrap();
             let error = Prepared::read(&path).unwrap_err().to_string();
-            assert!(error.contains(wanted) && error.contains("end the pods with claims"), "{error}");
+            assert!(error.contains(wanted) && error.contains("move the file away"), "{error}");
         }
     }
 
@@ -262,6 +279,7 @@ mod tests {
         assert_eq!(first.memory, BTreeMap::from([(A, Some(Bytes::gib(10))), (B, Some(Bytes::gib(4)))]));
         assert_eq!(first.asked.memory, Some(Amount::Bytes(Bytes::gib(10))));
         assert_eq!((first.asked.weight, first.asked.compute), (Some(200), Some(WHOLE)));
+        assert_eq!(first.compute, BTreeMap::from([(A, Some(WHOLE)), (B, Some(Percent(6000)))]));
         assert_eq!(by_pod["u2"].asked.memory, None, "one part has no limit");
     }
 }

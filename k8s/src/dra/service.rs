@@ -1,14 +1,17 @@
 //! Driver as the kubelet calls it, in both versions of the API.
 
 use std::collections::BTreeMap;
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use gpushare_inject::KIND;
+use gpushare_proto::GpuUuid;
 use tonic::{Request, Response, Status};
 use tracing::info;
 
+use super::DRIVER;
+use super::cards::Cards;
 use super::claim::{self, ClaimError, Node, PreparedClaim};
-use super::devices::OfferedCard;
 use super::prepared::{Prepared, PreparedError};
 use super::resources::{Connection, ResourcesError};
 use crate::api::dra::v1::{
@@ -17,6 +20,7 @@ use crate::api::dra::v1::{
 };
 use crate::api::dra::{v1, v1beta1};
 use crate::notes::Notes;
+use crate::pod_resources::{PodResourcesError, PodResourcesList, Shares};
 use crate::supply::Supply;
 
 /// Reason why a claim is not prepared.
@@ -30,6 +34,12 @@ enum PrepareError {
     Resources(#[from] ResourcesError),
     #[error(transparent)]
     Prepared(#[from] PreparedError),
+    #[error("whether pods have shares of the device plugin is not known: {0}")]
+    Shares(#[from] PodResourcesError),
+    #[error(
+        "pod {pod} has a share of card {card} from the device plugin; delete that pod, or wait until it ends"
+    )]
+    OfPlugin { card: GpuUuid, pod: String },
     #[error(
         "card {0} is not in the CDI spec that containers get; restart the plugin after a change of cards"
     )]
@@ -44,12 +54,14 @@ pub(crate) struct Service(pub(super) Arc<State>);
 #[derive(Debug)]
 pub(crate) struct State {
     pub(super) node: String,
-    pub(super) cards: Vec<OfferedCard>,
+    pub(super) cards: Arc<Cards>,
     /// Number of shares of each card.
     pub(super) shares: u16,
     pub(super) connection: Arc<Connection>,
     pub(super) supply: Arc<Supply>,
     pub(super) prepared: Arc<Prepared>,
+    /// Kubelet's socket at which it lists the shares of the device plugin.
+    pub(super) pod_resources: PathBuf,
     /// Held while a claim is prepared: two claims must not find the same share free.
     pub(super) turn: tokio::sync::Mutex<()>,
     pub(super) notes: Notes,
@@ -73,16 +85,31 @@ impl State {
     }
 
     async fn prepare(&self, asked: &Claim) -> Result<Vec<Device>, PrepareError> {
-        let _turn = self.turn.lock().await;
-        let mut others = self.prepared.all();
-        if let Some(claim) = others.remove(&asked.uid) {
-            // The kubelet asks again after its own restart, and needs no API server for that.
+        // The kubelet asks again after its own restart, and needs no API server for that.
+        if let Some(claim) = self.prepared.get(&asked.uid) {
             return self.devices(&claim);
         }
         let found = self.connection.claim(&asked.namespace, &asked.name).await?;
-        let node = Node { name: &self.node, cards: &self.cards, shares: self.shares };
-        let claim = claim::prepare(&found.ok_or(PrepareError::Unknown)?, &asked.uid, node, &others)?;
+        let found = found.ok_or(PrepareError::Unknown)?;
+        let of_plugin = PodResourcesList::new(&self.pod_resources).shares().await?;
+        let _turn = self.turn.lock().await;
+        let mut others = self.prepared.all();
+        // Another call may have prepared it meanwhile.
+        if let Some(claim) = others.remove(&asked.uid) {
+            return self.devices(&claim);
+        }
+        let cards = self.cards.offered();
+        let node = Node { name: &self.node, cards: &cards, shares: self.shares };
+        let claim = claim::prepare(&found, &asked.uid, node, &others)?;
+        beside_plugin(&claim, &of_plugin)?;
         let devices = self.devices(&claim)?;
+        for card in claim.repeated() {
+            self.notes.warn(&format!(
+                "claim {}/{} has several shares of {card}: its pods get the card once, with the memory of all of \
+                 them. For different cards, give it the constraint `distinctAttribute: {DRIVER}/uuid`",
+                asked.namespace, asked.name
+            ));
+        }
         self.prepared.insert(&asked.uid, claim)?;
         let names: Vec<&str> = devices.iter().map(|device| device.device_name.as_str()).collect();
         info!("prepared claim {}/{}: {}", asked.namespace, asked.name, names.join(", "));
@@ -127,6 +154,16 @@ impl State {
         }
         NodeUnprepareResourcesResponse { claims }
     }
+}
+
+/// Checks that no pod has a share of a claim's card from the device plugin.
+fn beside_plugin(claim: &PreparedClaim, shares: &Shares) -> Result<(), PrepareError> {
+    for device in claim.devices.iter().filter(|device| device.is_share) {
+        if let Some(((namespace, name), _)) = shares.iter().find(|(_, cards)| cards.contains(&device.card)) {
+            return Err(PrepareError::OfPlugin { card: device.card, pod: format!("{namespace}/{name}") });
+        }
+    }
+    Ok(())
 }
 
 #[tonic::async_trait]

@@ -26,9 +26,11 @@ pub(crate) struct Limits {
     /// Memory on each card; none for no limit.
     pub(crate) memory: Option<Amount>,
     /// Memory on single cards, of which claims ask for less than on others.
-    pub(crate) cards: Vec<CardQuota>,
+    pub(crate) memory_by_card: Vec<CardQuota>,
     /// Share of each card's time; none for no limit.
     pub(crate) compute: Option<Percent>,
+    /// Share of the time of single cards, of which claims ask for less than of others.
+    pub(crate) compute_by_card: Vec<CardQuota>,
     pub(crate) weight: u32,
     pub(crate) priority: Priority,
 }
@@ -42,8 +44,9 @@ impl Limits {
         };
         Self {
             memory: terms.memory.every,
-            cards: terms.memory.cards.clone(),
+            memory_by_card: terms.memory.cards.clone(),
             compute: terms.compute.every.and_then(share),
+            compute_by_card: terms.compute.cards.clone(),
             weight: terms.weight,
             priority: terms.priority,
         }
@@ -51,12 +54,12 @@ impl Limits {
 
     /// Returns the quota of memory.
     pub(crate) fn memory(&self) -> Quota {
-        Quota { every: self.memory, cards: self.cards.clone() }
+        Quota { every: self.memory, cards: self.memory_by_card.clone() }
     }
 
     /// Returns the quota of card time.
     pub(crate) fn compute(&self) -> Quota {
-        Quota { every: self.compute.map(Amount::Share), cards: Vec::new() }
+        Quota { every: self.compute.map(Amount::Share), cards: self.compute_by_card.clone() }
     }
 }
 
@@ -90,8 +93,9 @@ pub(crate) fn judge(
     };
     let usual = Limits {
         memory: claim.memory.or(most.memory),
-        cards: Vec::new(),
+        memory_by_card: Vec::new(),
         compute: claim.compute.or(most.compute),
+        compute_by_card: Vec::new(),
         weight: claim.weight.unwrap_or(DEFAULT_WEIGHT.min(most.weight)),
         priority: claim.priority.unwrap_or(Priority::Normal.min(most.priority)),
     };
@@ -113,8 +117,9 @@ pub(crate) fn judge(
     let priority = judge.within(PRIORITY, priority, Some(most.priority));
     let limits = Limits {
         memory,
-        cards: Vec::new(),
+        memory_by_card: Vec::new(),
         compute,
+        compute_by_card: Vec::new(),
         weight: weight.unwrap_or(usual.weight),
         priority: priority.unwrap_or(usual.priority),
     };

@@ -21,7 +21,9 @@ use super::annotations::{Limits, judge};
 use super::given::Given;
 use super::maxima::Maxima;
 use super::problem::Problem;
+use super::reading::COMPUTE;
 use crate::dra::PodClaims;
+use crate::terms;
 
 /// Pod of this node, as the cluster has it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -117,7 +119,14 @@ pub(crate) fn plan(facts: &Facts<'_>) -> Plan {
         let most = facts.maxima.of(&pod.namespace);
         let totals = totals.unwrap_or_default();
         let (limits, problems) = judge(&pod.annotations, &asked, &most, had.as_ref(), &totals);
-        let limits = Limits { cards: by_card(facts, claims, &limits), ..limits };
+        let limits = match claims {
+            Some(claims) => Limits {
+                memory_by_card: memory_by_card(facts, claims, &limits),
+                compute_by_card: compute_by_card(pod, claims, &limits, had.as_ref()),
+                ..limits
+            },
+            None => limits,
+        };
         plan.problems.extend(problems.into_iter().map(|problem| (place, problem)));
         match (held, had) {
             (Some(held), Some(had)) => plan.acts.extend(changes(&held.session, &had, &limits)),
@@ -136,7 +145,7 @@ pub(crate) fn plan(facts: &Facts<'_>) -> Plan {
 }
 
 /// Returns the memory on those cards of which a pod's claims ask for less than its limit on every card.
-fn by_card(facts: &Facts<'_>, claims: Option<&PodClaims>, limits: &Limits) -> Vec<CardQuota> {
+fn memory_by_card(facts: &Facts<'_>, claims: &PodClaims, limits: &Limits) -> Vec<CardQuota> {
     let quota = |(card, memory): (&GpuUuid, &Option<Bytes>)| {
         let asked = (*memory)?;
         let is_less = match limits.memory {
@@ -147,9 +156,27 @@ fn by_card(facts: &Facts<'_>, claims: Option<&PodClaims>, limits: &Limits) -> Ve
         };
         is_less.then_some(CardQuota { card: GpuChoice::Uuid(*card), amount: Amount::Bytes(asked) })
     };
-    claims
-        .map(|claims| claims.memory.iter().filter_map(quota).collect())
-        .unwrap_or_default()
+    claims.memory.iter().filter_map(quota).collect()
+}
+
+/// Returns the share of the time of those cards of which a pod's claims ask for less than its limit on every card.
+fn compute_by_card(pod: &Pod, claims: &PodClaims, limits: &Limits, had: Option<&Limits>) -> Vec<CardQuota> {
+    let asked = claims.compute.iter().filter_map(|(card, share)| {
+        Some(CardQuota { card: GpuChoice::Uuid(*card), amount: Amount::Share((*share)?) })
+    });
+    let annotation = pod.annotations.get(COMPUTE).map(|text| terms::compute(text.trim()));
+    let quotas: Vec<CardQuota> = match (annotation, had) {
+        // It counts for every card, in place of the claims.
+        (Some(Ok(_)), _) => Vec::new(),
+        // The pod keeps what it has.
+        (Some(Err(_)), Some(had)) => had.compute_by_card.clone(),
+        (Some(Err(_)), None) | (None, _) => asked.collect(),
+    };
+    let is_less = |quota: &CardQuota| match (quota.amount, limits.compute) {
+        (Amount::Share(share), Some(limit)) => share < limit,
+        _ => true,
+    };
+    quotas.into_iter().filter(is_less).collect()
 }
 
 /// Returns the changes from old to new limits.
@@ -158,7 +185,7 @@ fn changes(session: &str, old: &Limits, new: &Limits) -> Vec<Act> {
     if old.memory() != new.memory() {
         changes.push(Change::Memory(new.memory()));
     }
-    if old.compute != new.compute {
+    if old.compute() != new.compute() {
         changes.push(Change::Compute(new.compute()));
     }
     if old.weight != new.weight {
@@ -203,6 +230,7 @@ fn name(pod: &Pod, taken: &[String]) -> String {
 
 #[cfg(test)]
 mod tests {
+    use gpushare_proto::Percent;
     use gpushare_proto::session::Quota;
 
     use super::*;
@@ -317,7 +345,8 @@ mod tests {
 
     fn claims(memory: &[(GpuUuid, Option<Bytes>)]) -> Given {
         let memory: BTreeMap<_, _> = memory.iter().copied().collect();
-        Given::Claims([("u1".to_owned(), PodClaims::new(memory, Asked::default()))].into())
+        let claims = PodClaims::new(memory, BTreeMap::new(), Asked::default());
+        Given::Claims([("u1".to_owned(), claims)].into())
     }
 
     #[test]
@@ -330,6 +359,34 @@ mod tests {
         let plan = decided(&pods, &two, &[], &[]);
         assert_eq!(after(&plan)[0].terms.memory.to_string(), format!("8GiB,{other}=4GiB"));
         assert_eq!(decided(&pods, &two, &after(&plan), &[]), Plan::default());
+    }
+
+    #[test]
+    fn each_card_keeps_the_compute_limit_of_its_claim() {
+        let other = GpuUuid::gpu([8; 16]);
+        let given = |first: Option<u32>, second: u32| {
+            let compute = [(CARD, first.map(Percent)), (other, Some(Percent(second)))];
+            let memory = [(CARD, None), (other, None)];
+            let claims = PodClaims::new(memory.into(), compute.into(), Asked::default());
+            Given::Claims([("u1".to_owned(), claims)].into())
+        };
+        let with = |given: &Given, held: &[Held], annotation: Option<&str>| {
+            let annotation = annotation.map(|text| ("compute", text));
+            decided(&[pod("train", "u1", annotation.as_slice())], given, held, &[])
+        };
+        let both = given(Some(6000), 3000);
+        let held = after(&with(&both, &[], None));
+        assert_eq!(held[0].terms.compute.to_string(), format!("60%,{other}=30%"));
+        assert_eq!(with(&both, &held, None), Plan::default());
+        let one = after(&with(&given(None, 3000), &[], None));
+        assert_eq!(one[0].terms.compute.to_string(), format!("{other}=30%"));
+
+        // An annotation counts for every card, and one that cannot be read changes nothing.
+        let change = |change| Act::Change { session: "s-u1".to_owned(), change };
+        let annotated = with(&both, &held, Some("20%"));
+        assert_eq!(annotated.acts, [change(Change::Compute(Quota::every(Amount::Share(Percent(2000)))))]);
+        let unreadable = with(&both, &held, Some("x"));
+        assert_eq!((unreadable.acts.len(), unreadable.problems.len()), (0, 1));
     }
 
     #[test]

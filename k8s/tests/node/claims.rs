@@ -191,6 +191,39 @@ async fn the_memory_and_weight_of_a_claim_are_the_limits_of_its_pod() -> anyhow:
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn each_card_of_a_pod_has_the_compute_limit_of_its_claim() -> anyhow::Result<()> {
+    let (node, daemon) = with_daemon().await?;
+    let driver = node.register(DraVersion::V1).await?;
+    node.api.put_pod(NODE, "ml", "train", TRAIN, &[]);
+    for (name, card, compute) in [("card", CARDS[0], "60%"), ("second", CARDS[1], "30%")] {
+        node.put(name, &[("train", TRAIN)], &configured(card, &json!({"compute": compute})));
+    }
+    let answers = driver.prepare(&[named("card"), named("second")]).await?;
+    assert!(answers.values().all(|answer| answer.error.is_empty()), "{answers:?}");
+    let card = CARDS[1].replace("gpu", "GPU");
+    node.until_terms(&daemon, "ml/train", &format!("no limit, 60%,{card}=30%, 100, normal"))
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_claim_with_one_card_twice_gets_it_once_and_says_so() -> anyhow::Result<()> {
+    let (node, daemon) = with_daemon().await?;
+    let driver = node.register(DraVersion::V1).await?;
+    node.api.put_pod(NODE, "ml", "train", TRAIN, &[]);
+    let mut devices = allocation(CARDS[0], "16Mi");
+    let mut second = devices["results"][0].clone();
+    second["request"] = json!("other");
+    devices["results"].as_array_mut().unwrap().push(second);
+    node.put("card", &[("train", TRAIN)], &devices);
+    let answer = driver.prepare(&[named("card")]).await?.remove(named("card").2).unwrap();
+    assert_eq!((answer.error.as_str(), answer.devices.len()), ("", 2));
+    node.until_terms(&daemon, "ml/train", "32MiB, no limit, 100, normal")?;
+    let words = "claim ml/card has several shares of GPU-73696d75";
+    assert_eq!(node.said(words), 1, "{}", node.driver.stderr());
+    assert_eq!(node.said("distinctAttribute: gpushare.dev/uuid"), 1);
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_later_pod_of_a_shared_claim_gets_a_session_too() -> anyhow::Result<()> {
     let (node, daemon) = with_daemon().await?;
     let driver = node.register(DraVersion::V1).await?;

@@ -16,7 +16,7 @@ pub(crate) const CARDS: [&str; 2] =
 /// Node with a driver.
 pub(crate) struct DraNode {
     pub(crate) api: ApiServer,
-    _resources: PodResourcesService,
+    pub(crate) resources: PodResourcesService,
     pub(crate) driver: Process,
     pub(crate) node: Node,
 }
@@ -33,7 +33,7 @@ impl DraNode {
         api.write_config(&node.path("kubeconfig"))?;
         let resources = PodResourcesService::start(&node.path("pod-resources.sock"))?;
         let driver = start(&node)?;
-        Ok(Self { api, _resources: resources, driver, node })
+        Ok(Self { api, resources, driver, node })
     }
 
     /// Registers the driver as a kubelet does.

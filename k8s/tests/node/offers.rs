@@ -30,8 +30,9 @@ async fn the_cards_are_offered_by_the_plugin_or_by_dra_and_never_by_both() -> an
     node.driver.kill()?;
     let said = refusal(&node.node, &plugin);
     assert!(said.contains("1 claims are prepared on this node, as ml/card"), "{said}");
-    assert!(said.contains("kubectl drain"), "{said}");
+    assert!(said.contains("go back to --offer dra, drain the node, then switch"), "{said}");
 
+    // As it says: the driver releases the claims of pods that end.
     node.start_again()?;
     let driver = node.register(DraVersion::V1).await?;
     assert_eq!(driver.unprepare(&[CLAIM]).await?[uid], "");
@@ -57,6 +58,25 @@ fn flags_that_dra_cannot_have_are_refused() -> anyhow::Result<()> {
     fs::write(node.path("driver/claims.json"), "no claims")?;
     let said = refusal(&node, &["--offer", "dra", "--node", NODE]);
     assert!(said.contains("claims.json, which has the claims of running pods, is wrong"), "{said}");
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn pods_end_after_a_wrong_file_of_claims_was_moved_away() -> anyhow::Result<()> {
+    let mut node = DraNode::new(Release::V1_36).await?;
+    let (namespace, name, uid) = CLAIM;
+    node.api
+        .put_claim(namespace, name, uid, &[("train", "u1")], &allocation(CARDS[0], "64Mi"));
+    assert_eq!(node.register(DraVersion::V1).await?.prepare(&[CLAIM]).await?[uid].error, "");
+    node.driver.kill()?;
+    let claims = node.node.path("driver/claims.json");
+    fs::write(&claims, "no claims")?;
+    let said = refusal(&node.node, &["--offer", "dra", "--node", NODE]);
+    assert!(said.contains("move the file away") && said.contains("start with --offer dra"), "{said}");
+
+    fs::rename(&claims, node.node.path("claims.wrong"))?;
+    node.start_again()?;
+    assert_eq!(node.register(DraVersion::V1).await?.unprepare(&[CLAIM]).await?[uid], "");
     Ok(())
 }
 

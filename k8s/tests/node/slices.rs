@@ -3,11 +3,11 @@
 use std::fs;
 use std::path::Path;
 
-use gpushare_kubelet::{ApiServer, PodResourcesService, Release};
+use gpushare_kubelet::{ApiServer, DraVersion, PodResourcesService, Release};
 use gpushare_tests::patience;
 use serde_json::{Value, json};
 
-use crate::dra::{CARDS, DraNode, NODE};
+use crate::dra::{CARDS, DraNode, NODE, allocation};
 use crate::node::Node;
 
 /// Compares a slice with a file. `GPUSHARE_BLESS=1` writes the file.
@@ -69,6 +69,54 @@ async fn an_upgraded_cluster_renames_no_device_until_the_driver_restarts() -> an
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_prepared_claim_keeps_the_form_of_its_device() -> anyhow::Result<()> {
+    let mut node = DraNode::new(Release::V1_34).await?;
+    node.until_devices(4)?;
+    let share = format!("{}-0", CARDS[0]);
+    let claim = ("ml", "card", "6f1c2a4e-0b9d-4c1f-9a53-2d1d4b7f0c11");
+    node.api
+        .put_claim(claim.0, claim.1, claim.2, &[("train", "u1")], &allocation(&share, "0"));
+    let driver = node.register(DraVersion::V1).await?;
+    assert_eq!(driver.prepare(&[claim]).await?[claim.2].error, "");
+    node.api.set_release(Release::V1_36);
+    node.api.wipe_slices();
+    node.restart()?;
+    node.until_said("1 claims are prepared whose devices are shares")?;
+    assert!(names(&node.until_devices(4)?).contains(&share.as_str()));
+    let driver = node.register(DraVersion::V1).await?;
+    assert_eq!(driver.unprepare(&[claim]).await?[claim.2], "");
+    node.restart()?;
+    assert_eq!(names(&node.until_devices(2)?), CARDS);
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_pod_that_the_kubelet_lists_late_still_withholds_its_card() -> anyhow::Result<()> {
+    let node = DraNode::new(Release::V1_36).await?;
+    node.until_devices(2)?;
+    let id = format!("{}::0", CARDS[0].replace("gpu", "GPU"));
+    node.resources.give("ml", "old", &[&id]);
+    let driver = node.register(DraVersion::V1).await?;
+    let claims = [
+        ("ml", "first", "c0000000-0000-4000-8000-000000000001"),
+        ("ml", "second", "c0000000-0000-4000-8000-000000000002"),
+    ];
+    for ((namespace, name, uid), card) in claims.into_iter().zip(CARDS) {
+        node.api
+            .put_claim(namespace, name, uid, &[("train", "u1")], &allocation(card, "64Mi"));
+    }
+    let answers = driver.prepare(&claims).await?;
+    let said = &answers[claims[0].2].error;
+    assert!(said.contains("pod ml/old has a share of card GPU-73696d75"), "{said}");
+    assert_eq!(answers[claims[1].2].error, "");
+    assert_eq!(names(&node.until_devices(1)?), CARDS[1..]);
+    node.resources.take_back("ml", "old");
+    node.until_devices(2)?;
+    assert_eq!(driver.prepare(&claims).await?[claims[0].2].error, "");
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_lost_card_leaves_the_slices_until_it_answers_again() -> anyhow::Result<()> {
     let node = DraNode::new(Release::V1_36).await?;
     assert_eq!(names(&node.until_devices(2)?), CARDS);
@@ -79,6 +127,20 @@ async fn a_lost_card_leaves_the_slices_until_it_answers_again() -> anyhow::Resul
     card.reset()?;
     let slices = node.until_devices(2)?;
     assert_eq!((names(&slices), generation(&slices)), (CARDS.to_vec(), 3));
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_card_that_cannot_be_read_at_the_start_is_offered_later() -> anyhow::Result<()> {
+    let node = Node::new()?;
+    node.world.card().expect("the world has a card").fall_off()?;
+    let node = DraNode::on(node, Release::V1_34).await?;
+    node.until_said(
+        "GPU-73696d75-6c61-7465-6420-636172642000 is not offered to claims until NVML can read it",
+    )?;
+    node.until_devices(2)?;
+    node.node.world.card().expect("the world has a card").reset()?;
+    node.until_devices(4)?;
     Ok(())
 }
 

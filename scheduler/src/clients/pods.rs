@@ -96,8 +96,9 @@ fn unknown(pod: &str) -> Failure {
     failure(
         FailureCode::Unavailable,
         format!(
-            "the device plugin of this node has made no session for pod {pod}; ask for `gpushare.dev/gpu: 1` in its \
-             limits, and see the log of gpushare-k8s on this node"
+            "gpushare-k8s of this node has made no session for pod {pod}; give one of its containers a share \
+             (`gpushare.dev/gpu: 1` in the limits; an init container alone is not enough) or a claim, and see the log \
+             of gpushare-k8s on this node"
         ),
     )
 }

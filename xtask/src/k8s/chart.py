@@ -6,6 +6,7 @@
 
 import json
 import sys
+from operator import itemgetter
 from pathlib import Path
 
 import yaml
@@ -84,6 +85,9 @@ REFUSED = [
     ({"plugin": {"offer": "both"}}, "must be one of 'device-plugin', 'dra'"),
     ({"plugin": {"claimMemory": 0}}, "plugin.claimMemory is 0; write a number from 1 to 1000"),
     ({"plugin": {"offer": "dra", "inject": "mounts"}}, "plugin.inject is not `cdi`; set it, or set plugin.offer"),
+    # As with the values of an older chart.
+    ({"plugin": {"offer": None}}, "plugin.offer has no value, as after an upgrade with --reuse-values; upgrade with"),
+    ({"plugin": {"claimMemory": None}}, "plugin.claimMemory has no value"),
     ({"plugin": {"share": 3}}, "additional properties 'share' not allowed"),
     ({"plugin": {"kubeletDir": "var/lib/kubelet"}}, "at '/plugin/kubeletDir'"),
     ({"plugin": {"maxima": {"default": {"weight": 10001}}}}, "maxima.default.weight is 10001; write a number from 1 to 10000"),
@@ -224,6 +228,9 @@ def consistent(name, found):
     for binding in by_kind.get("ClusterRoleBinding", []):
         assert [it["metadata"]["name"] for it in by_kind["ClusterRole"]] == [binding["roleRef"]["name"]]
         assert binding["subjects"][0]["name"] == pod["spec"]["serviceAccountName"], name
+    assert pod["spec"]["automountServiceAccountToken"] is False, name
+    with_token = [it["name"] for it in pod["spec"]["containers"] if "token" in map(itemgetter("name"), it["volumeMounts"])]
+    assert with_token == ["plugin"], f"{name}: {with_token} have the token of the account"
     maps = {it["metadata"]["name"] for it in by_kind["ConfigMap"]}
     volumes = {volume["name"]: volume for volume in pod["spec"]["volumes"]}
     assert volumes["config"]["configMap"]["name"] in maps, name

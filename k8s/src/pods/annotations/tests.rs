@@ -7,8 +7,9 @@ use super::*;
 
 const USUAL: Limits = Limits {
     memory: None,
-    cards: Vec::new(),
+    memory_by_card: Vec::new(),
     compute: None,
+    compute_by_card: Vec::new(),
     weight: 100,
     priority: Priority::Normal,
 };
