@@ -4,11 +4,11 @@ use std::fs;
 
 use gpushare_inject::Spec;
 use gpushare_kubelet::{DraVersion, Release};
-use gpushare_tests::{Daemon, Part, Program, patience};
+use gpushare_tests::{Daemon, Program, patience};
 use serde_json::json;
 
+use crate::containers::{Answer, Runtime};
 use crate::dra::{CARDS, DraNode, NODE, allocation, configured};
-use crate::groups::PodGroups;
 use crate::node::Node;
 
 const TRAIN: &str = "6f1c2a4e-0b9d-4c1f-9a53-2d1d4b7f0c11";
@@ -119,7 +119,10 @@ async fn a_claim_that_cannot_be_met_says_why_and_harms_no_other() -> anyhow::Res
 
 /// Node with a driver and a daemon whose sessions are those of pods.
 async fn with_daemon() -> anyhow::Result<(DraNode, Daemon)> {
-    let node = Node::new()?;
+    with_daemon_on(Node::new()?).await
+}
+
+async fn with_daemon_on(node: Node) -> anyhow::Result<(DraNode, Daemon)> {
     let config = node.world.scheduler_config().expect("a simulated world has one");
     let scheduling = fs::read_to_string(&config)?;
     fs::write(&config, format!("pod_sessions = true\n{scheduling}"))?;
@@ -239,18 +242,20 @@ async fn a_later_pod_of_a_shared_claim_gets_a_session_too() -> anyhow::Result<()
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_program_of_a_pod_has_the_memory_of_its_claim() -> anyhow::Result<()> {
-    let Some(groups) = PodGroups::new("claims") else { return Ok(()) };
-    let (node, _daemon) = with_daemon().await?;
+    let (node, _daemon) = with_daemon_on(Node::with_driver()?).await?;
+    // It outlives the program, whose control group it removes.
+    let runtime = Runtime::new(&node.node, "claims")?;
+    if runtime.groups.is_none() {
+        return Ok(());
+    }
     let driver = node.register(DraVersion::V1).await?;
     node.api.put_pod(NODE, "ml", "train", TRAIN, &[]);
     node.put("card", &[("train", TRAIN)], &allocation(CARDS[0], "64Mi"));
-    assert_eq!(driver.prepare(&[named("card")]).await?[named("card").2].error, "");
-    let world = &node.node.world;
-    let mut command = world.program("/bin/sh".as_ref());
-    let script = r#"echo $$ > "$0" && exec env LD_PRELOAD="$1" "$2" "$3""#;
-    command.args(["-c", script]).arg(groups.container(TRAIN)?);
-    command.arg(world.path(Part::Library)).arg(world.path(Part::Workload));
-    let mut program = Program::begin(command, world, "train")?;
+    let answer = driver.prepare(&[named("card")]).await?.remove(named("card").2).unwrap();
+    assert_eq!(answer.error, "");
+    let names: Vec<String> = answer.devices.into_iter().flat_map(|device| device.cdi_device_ids).collect();
+    let command = runtime.program(&node.node, TRAIN, &Answer::of_claim(&names, &node.node)?)?;
+    let mut program = Program::begin(command, &node.node.world, "train")?;
     program.ready()?;
     program.must("alloc x 48MiB; fill x 7; check x 7")?;
     assert_eq!(program.ask("alloc y 32MiB")?.error(), Some("CUDA_ERROR_OUT_OF_MEMORY"));

@@ -1,4 +1,5 @@
-//! A container runtime: it starts programs with what the plugin's answer names, and with nothing else of gpushare.
+//! A container runtime: it starts programs with what an answer of the plugin or of the driver of claims names, and
+//! with nothing else of gpushare.
 //!
 //! ```text
 //!   answer ── CDI names ──▶ spec in the runtime's folder ──┐
@@ -35,8 +36,9 @@ pub(crate) const PROGRAM: &str = "/usr/bin/gpushare-workload";
 /// Variables of all images. The simulated driver reaches its card through the device node.
 const VARIABLES: [&str; 2] = ["PATH=/usr/bin:/bin", "SIMGPU_SOCKET=/dev/nvidiactl"];
 
-/// Answer of the plugin for a container with one share.
+/// Answer for a container.
 pub(crate) struct Answer {
+    /// Share that the plugin gave, empty for a claim.
     pub(crate) share: String,
     edits: Edits,
 }
@@ -70,15 +72,16 @@ impl Answer {
                 .collect(),
             ..Edits::default()
         };
-        for named in &answer.cdi_devices {
-            let spec: Spec =
-                serde_json::from_str(&fs::read_to_string(node.path("cdi/gpushare.dev-share.json"))?)?;
-            let device = spec.devices.iter().find(|device| spec.full_name(device) == named.name);
-            let device = device.with_context(|| format!("no spec has the device {}", named.name))?;
-            edits.add(&spec.container_edits);
-            edits.add(&device.container_edits);
-        }
+        let names = answer.cdi_devices.iter().map(|device| device.name.as_str());
+        add_devices(&mut edits, names, node)?;
         Ok(Self { share, edits })
+    }
+
+    /// Reads the CDI devices of a claim's answer as a container runtime does.
+    pub(crate) fn of_claim(names: &[String], node: &Node) -> anyhow::Result<Self> {
+        let mut edits = Edits::default();
+        add_devices(&mut edits, names.iter().map(String::as_str), node)?;
+        Ok(Self { share: String::new(), edits })
     }
 
     /// Path on the host of what a container has at a path.
@@ -86,6 +89,23 @@ impl Answer {
         let mount = self.edits.mounts.iter().find(|mount| mount.container_path == Path::new(target));
         mount.map(|mount| node.on_host(&mount.host_path))
     }
+}
+
+/// Adds what the specs of a node say about CDI devices with these names.
+fn add_devices<'a>(
+    edits: &mut Edits,
+    names: impl Iterator<Item = &'a str>,
+    node: &Node,
+) -> anyhow::Result<()> {
+    for name in names {
+        let spec: Spec =
+            serde_json::from_str(&fs::read_to_string(node.path("cdi/gpushare.dev-share.json"))?)?;
+        let device = spec.devices.iter().find(|device| spec.full_name(device) == name);
+        let device = device.with_context(|| format!("no spec has the device {name}"))?;
+        edits.add(&spec.container_edits);
+        edits.add(&device.container_edits);
+    }
+    Ok(())
 }
 
 /// Container runtime of a node.
