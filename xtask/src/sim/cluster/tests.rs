@@ -190,12 +190,12 @@ fn the_page_has_the_figures_of_the_simulator() {
             turnaround(Placement::Whole)
         ),
         format!(
-            "on 100 nodes a mean turnaround of {} s, and a median slowdown of {:.2}",
+            "With ten packed shares on 100 nodes, the mean turnaround is {} s and the median slowdown {:.2}",
             whole(ten.turnaround_mean_s),
             ten.slowdown_p50
         ),
         format!(
-            "With two shares on 200 nodes it is {} s, with a pod on {:.0}% of the cards",
+            "With two packed shares on 200 nodes, the mean turnaround is {} s, and {:.0}% of the cards have a pod",
             whole(two.turnaround_mean_s),
             two.occupied_percent
         ),
