@@ -209,6 +209,8 @@ pub enum LimitKind {
     Capacity,
     /// Limit `managed_limit` of the card on the managed memory of all sessions together.
     ManagedLimit,
+    /// Host memory of the node, in which remapped memory of all sessions lives beside the card's capacity.
+    HostMemory,
 }
 
 #[cfg(test)]

@@ -130,6 +130,7 @@ pub(crate) fn tenant_replies() -> Vec<Named<TenantReply>> {
         ("Refused.session", refused(LimitKind::Session)),
         ("Refused.capacity", refused(LimitKind::Capacity)),
         ("Refused.managed_limit", refused(LimitKind::ManagedLimit)),
+        ("Refused.host_memory", refused(LimitKind::HostMemory)),
         ("Queued", TenantReply::Queued { ahead: 2, reason: "train holds gpu0".into() }),
         (
             "Session",

@@ -50,6 +50,8 @@ pub(crate) struct CardIndex {
     /// Sum of the working sets (movable bytes) of all sessions that hold the lock.
     held: Total,
     kept: Total,
+    /// Sum of the remapped working sets of sessions that do not want to run.
+    cold: Total,
     /// Sum of the bytes that unmeasured contexts are assumed to take.
     claimed: Total,
     /// Sum of the working sets (movable bytes) of stuck sessions.
@@ -81,6 +83,8 @@ impl CardIndex {
         };
         self.in_turn[ALL].replace(old.presence, new.presence);
         self.in_turn[LIMITED].replace(limited(old), limited(new));
+        self.cold -= old.cold;
+        self.cold += new.cold;
         self.claimed -= old.claimed.into();
         self.claimed += new.claimed.into();
         if (old.presence, old.movable) != (new.presence, new.movable) {
@@ -184,6 +188,11 @@ impl CardIndex {
     /// Number of bytes that unmeasured contexts are assumed to take.
     pub(crate) fn claimed(&self) -> Bytes {
         self.claimed.get()
+    }
+
+    /// Remapped bytes of sessions that do not want to run.
+    pub(crate) fn cold(&self) -> Bytes {
+        self.cold.get()
     }
 
     pub(crate) fn held(&self) -> Bytes {

@@ -44,6 +44,7 @@ impl Core {
         let gpus: GpuSet = process.books.keys().collect();
         process.told = Told::default();
         for gpu in gpus {
+            self.has_new_page(client, gpu);
             self.change_book(client, gpu, |book| {
                 book.leased = book.used();
                 (book.free, book.fixed) = (Bytes::ZERO, Bytes::ZERO);
@@ -74,6 +75,7 @@ impl Core {
     }
 
     pub(crate) fn client_gone(&mut self, client: ClientId) {
+        self.departs(client, false);
         if let Some((home, _)) = self.part_with(client) {
             self.forget_empty(home);
         }
@@ -109,8 +111,12 @@ impl Core {
         if self.view.book(client, gpu).is_some() {
             return;
         }
-        let book = Book { leased: used, ..Book::default() };
+        let is_remapped = self.view.remaps(client);
+        let book = Book { leased: used, is_remapped, ..Book::default() };
         self.open_book(client, gpu, book);
+        if is_remapped && let Some(card) = self.view.cards.get_mut(gpu) {
+            card.residents.join(client);
+        }
         if queues && !known {
             self.begin_drop(id, true);
         }

@@ -135,6 +135,7 @@ impl Stance {
             live: on.sums.live > 0,
             wants: on.sums.live > 0 && self.wants,
             movable: on.sums.movable,
+            cold: if self.wants { Total::default() } else { on.sums.swappable },
             claimed,
             presence: self.presence,
             queued: self.ticket.filter(|_| takes_turns).map(turn),
@@ -160,6 +161,8 @@ pub(crate) struct Listing {
     pub(crate) wants: bool,
     /// Working set of the session on the card.
     pub(crate) movable: Total,
+    /// Remapped part of the working set of a session that does not want to run.
+    pub(crate) cold: Total,
     /// Number of bytes that unmeasured contexts of the session are assumed to take on the card.
     pub(crate) claimed: Bytes,
     pub(crate) presence: Presence,

@@ -10,6 +10,7 @@
 //! [`Habits`]. After every event the invariants are checked.
 
 mod memory;
+mod moves;
 mod process;
 mod views;
 
@@ -22,10 +23,10 @@ use gpushare_proto::{Bytes, ClientId, GateState, GateWord, GpuId, Nanos, Request
 
 use crate::harness::Harness;
 use crate::view::snapshot::{GpuSnapshot, SessionSnapshot};
-use crate::{Config, Core, Effect, Event, Notice};
+use crate::{Config, Core, Effect, Event, GoalNumber, Notice};
 
 pub(super) use process::Habits;
-use process::{Memory, Process};
+use process::{Memory, Process, Swap};
 
 pub(super) const GPU: GpuId = GpuId(0);
 pub(super) const OTHER_GPU: GpuId = GpuId(1);
@@ -66,6 +67,8 @@ pub(super) struct World {
     pub(super) history: Vec<(Nanos, Event)>,
     /// Whether all events so far were true.
     pub(super) honest: bool,
+    /// Remapped bytes that left their cards.
+    pub(super) evicted: Bytes,
 }
 
 impl Deref for World {
@@ -102,6 +105,7 @@ impl World {
             next_id: 0,
             history: Vec::new(),
             honest: true,
+            evicted: Bytes::ZERO,
         };
         world.send(Event::GpuFound { gpu: GPU, total: gib(10) });
         world
@@ -121,6 +125,7 @@ impl World {
         }
         if self.honest {
             self.managed_is_bounded(event);
+            self.claims_are_bounds(event);
         }
     }
 
@@ -135,7 +140,7 @@ impl World {
                     let memory = process.on(gpu);
                     let most = memory.free + memory.used - memory.fixed;
                     assert!(
-                        most <= book.managed(),
+                        most <= book.managed() + book.remapped(),
                         "{id} may have {most} managed, after {event:?}: {book:?}"
                     );
                 }
@@ -157,7 +162,9 @@ impl World {
                     memory.fixed += bytes;
                     memory.told += bytes;
                 }
+                self.moves_soon(client, gpu);
             }
+            Effect::Goal { client, gpu, number, bytes } => self.goal_changed(client, gpu, number, bytes),
             Effect::Extend { client, gpu, bytes } => self.memory(client, gpu)?.free += bytes,
             Effect::Recall { client, gpu, bytes } => {
                 let memory = self.memory(client, gpu)?;
@@ -216,12 +223,13 @@ impl World {
                     self.plan(Nanos(1000), Event::Wait { client, word });
                 }
             }
+            GateState::Moving if process.swaps.is_some() => self.all_move_soon(client),
             GateState::Moving => {
                 let moved = process.used();
                 let took = habits.moves;
                 self.plan(took, Event::Entered { client, word, moved, took });
             }
-            GateState::Open | GateState::Idle => {}
+            GateState::Open | GateState::Idle => self.all_move_soon(client),
         }
     }
 
@@ -237,7 +245,7 @@ impl World {
         | Event::Wait { client, word }
         | Event::Entered { client, word, .. }) = event
         else {
-            return;
+            return self.moves(event);
         };
         if self.processes.contains_key(&client) && self.gate(client) == word {
             match event {
@@ -246,6 +254,7 @@ impl World {
                 _ => {}
             }
             self.send(event);
+            self.all_move_soon(client);
         }
     }
 
@@ -317,6 +326,7 @@ impl World {
             Process {
                 flags: 0,
                 memory: BTreeMap::new(),
+                swaps: None,
                 asks_fixed: false,
                 in_flight: false,
                 habits: Habits::default(),
@@ -327,6 +337,7 @@ impl World {
     pub(super) fn attach(&mut self, client: ClientId, gpu: GpuId) {
         self.send(Event::Attached { client, gpu, used: Bytes::ZERO });
         self.send(Event::Contexts { client, gpu, live: 1 });
+        self.swaps_on(client, gpu);
     }
 
     /// Adds a process of `session` that uses a card.
@@ -418,6 +429,7 @@ impl World {
         let word = self.set_gate(client, GateState::Closed);
         self.ends_work(client);
         self.send(Event::Released { client, word, drain });
+        self.all_move_soon(client);
     }
 
     /// Lets a process lose its connection and return with a new page. Its planned answers are void.
@@ -436,6 +448,7 @@ impl World {
             self.send(Event::StillUses { client, gpu, bytes: used });
             self.memory(client, gpu).unwrap().told = fixed;
             self.send(Event::Fixed { client, gpu, bytes: fixed });
+            self.returns_to(client, gpu);
         }
     }
 

@@ -359,7 +359,7 @@ impl Card {
         let limit = self.managed_limit();
         let taken = match limit {
             Bytes::MAX => Bytes::ZERO,
-            _ => self.needed(),
+            _ => self.managed(),
         };
         let overlaps = self.overlaps();
         Told {

@@ -1,0 +1,83 @@
+//! Budget of the node for host memory, in which evicted bytes live.
+//!
+//! ```text
+//!   leased on card 0 ─ what card 0 has ─┐
+//!   leased on card 1 ─ what card 1 has ─┼─▶ Σ of what is over  ≤  budget − slack      before a lease grows
+//!   hosted or promised, per process ────┴─▶ Σ                  ≤  budget              before a byte moves
+//! ```
+//!
+//! The slack lets at least one chunk move when everything is full. Else two moves could each wait for the
+//! other's room.
+
+use gpushare_proto::Bytes;
+
+use crate::residency::SPARE;
+use crate::residency::facts::Figures;
+
+/// Budget for host memory. Without one, nothing leaves a card.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Host {
+    budget: Bytes,
+}
+
+impl Host {
+    /// Sets the budget: the least of the control group's limit, the free memory of the node, and the setting.
+    pub(crate) fn set_budget(&mut self, bytes: Bytes) {
+        self.budget = bytes;
+    }
+
+    pub(crate) fn budget(self) -> Bytes {
+        self.budget
+    }
+
+    /// Bytes that may be leased in all beyond what the cards have.
+    pub(crate) fn admitted(self) -> Bytes {
+        self.budget - SPARE
+    }
+
+    /// Bytes that evictions may still bring beside `claims`, the sum of what processes have or were promised.
+    pub(crate) fn room(self, claims: Bytes) -> Bytes {
+        self.budget - claims
+    }
+}
+
+impl Figures {
+    /// Bytes of host memory that the process has, or will have once it has followed `goal`.
+    pub(crate) fn host_claim(&self, goal: Option<Bytes>) -> Bytes {
+        self.hosted
+            .max(self.used - goal.map_or(self.resident, |goal| goal.min(self.resident)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_promise_counts_before_the_bytes_have_moved() {
+        let figures = Figures {
+            used: Bytes::gib(6),
+            leased: Bytes::gib(6),
+            resident: Bytes::gib(5),
+            hosted: Bytes::gib(1),
+            pinned: Bytes::ZERO,
+            whole: Bytes::gib(6),
+            goal: Some(Bytes::gib(2)),
+            claim: Bytes::gib(5),
+        };
+        assert_eq!(figures.host_claim(None), Bytes::gib(1));
+        assert_eq!(figures.host_claim(Some(Bytes::gib(2))), Bytes::gib(4));
+        assert_eq!(figures.host_claim(Some(Bytes::gib(8))), Bytes::gib(1), "a credit promises nothing");
+        let copied = Figures { resident: Bytes::gib(4), hosted: Bytes::gib(3), ..figures };
+        assert_eq!(copied.host_claim(copied.goal), Bytes::gib(4), "a chunk with two copies counts once");
+    }
+
+    #[test]
+    fn without_a_budget_nothing_is_admitted() {
+        let mut host = Host::default();
+        assert_eq!((host.admitted(), host.room(Bytes::ZERO)), (Bytes::ZERO, Bytes::ZERO));
+        host.set_budget(Bytes::gib(3));
+        assert_eq!(host.room(Bytes::gib(1)), Bytes::gib(2));
+        assert_eq!(host.room(Bytes::gib(4)), Bytes::ZERO);
+    }
+}
