@@ -106,6 +106,7 @@ fn waits(name: &str, wait: &WaitView) -> Vec<String> {
         WaitReason::Limit { limit } => {
             format!("{name} has used up its compute limit of {limit} for now, and continues shortly")
         }
+        WaitReason::Memory { reason, .. } => format!("{name} waits for its memory: {reason}"),
         WaitReason::Standing => format!("{name} waits until it is resumed or renewed, see above"),
     }];
     let stands = matches!(wait.reason, WaitReason::Turn | WaitReason::Holders | WaitReason::Stuck { .. });

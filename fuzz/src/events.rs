@@ -359,6 +359,7 @@ fn remapped(tape: &mut Tape<'_>, client: ClientId, gpu: GpuId) -> Event {
             resident: tape.bytes(),
             hosted: tape.bytes(),
             pinned: tape.bytes(),
+            prepared: tape.bytes(),
         },
     }
 }

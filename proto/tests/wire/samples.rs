@@ -317,6 +317,13 @@ pub(crate) fn admin_replies() -> Vec<Named<AdminReply>> {
         ("Explained.recovering", explained(Some(wait(WaitReason::Recovering { processes: 2 }, None)))),
         ("Explained.standing", explained(Some(wait(WaitReason::Standing, None)))),
         ("Explained.limit", explained(Some(wait(WaitReason::Limit { limit: Percent(2500) }, None)))),
+        (
+            "Explained.memory",
+            explained(Some(wait(
+                WaitReason::Memory { missing_bytes: Bytes::gib(2), reason: "it is moving in".into() },
+                None,
+            ))),
+        ),
         ("Usage", AdminReply::Usage(vec![usage()])),
         (
             "Reloaded",

@@ -71,9 +71,11 @@ impl Card {
         }
     }
 
-    /// Bytes that the card has for remapped memory, without memory of dead processes.
+    /// Bytes that the card has for remapped memory, without memory of dead processes and managed memory of
+    /// sessions that hold the lock.
     pub(crate) fn for_remapped(&self) -> Bytes {
-        self.admits_remapped() + spare(self.total) - self.residents.departed()
+        let others = self.residents.departed() + self.index.held_managed();
+        self.admits_remapped() + spare(self.total) - others
     }
 
     /// Bytes of the card that remapped memory may take in all, as far as leases are concerned.

@@ -250,7 +250,13 @@ impl Card {
     /// Expected duration of the move that brings in a newly granted session's missing memory. `own` is the
     /// session's working set.
     pub(crate) fn expected_move(&self, own: Bytes) -> Nanos {
-        quantum::transfer(self.excess(own), self.usual_bandwidth.get().map_or(self.configured.1, Bytes))
+        self.move_time(self.excess(own))
+    }
+
+    /// Expected duration of a move of `bytes`. Where memory moves by goals, the rates of those moves count.
+    pub(crate) fn move_time(&self, bytes: Bytes) -> Nanos {
+        let usual = || self.usual_bandwidth.get().map_or(self.configured.1, Bytes);
+        quantum::transfer(bytes, self.residents.rates.of_handoff().unwrap_or_else(usual))
     }
 
     /// Duration for which a newly granted session may bring its memory in before its quantum begins.
@@ -372,10 +378,15 @@ impl Card {
 
     /// Records the bandwidth of a session's move, within the bounds of what is believed.
     pub(crate) fn moved_at(&mut self, bandwidth: u64, config: &Config) {
-        let configured = config.bandwidth_per_second.0;
-        self.usual_bandwidth
-            .add(bandwidth.max(configured / BELIEF).min(configured.saturating_mul(BELIEF)));
+        let (least, most) = believed(config);
+        self.usual_bandwidth.add(bandwidth.max(least).min(most));
     }
+}
+
+/// Least and largest bandwidth that are believed, in bytes a second.
+pub(crate) fn believed(config: &Config) -> (u64, u64) {
+    let configured = config.bandwidth_per_second.0;
+    (configured / BELIEF, configured.saturating_mul(BELIEF))
 }
 
 #[cfg(test)]

@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 pub use self::effect::Effect;
 pub use self::notice::Notice;
 pub(crate) use self::waits_for::Place;
-pub use self::waits_for::WaitsFor;
+pub use self::waits_for::{Lack, WaitsFor};
 use crate::config::Tuning;
 use crate::session::share::UserId;
 
@@ -378,6 +378,8 @@ pub enum Event {
         hosted: Bytes,
         /// Resident bytes of chunks that must not move now.
         pinned: Bytes,
+        /// Bytes of slots in host memory that no chunk needs now: prepared ones, and copies of resident chunks.
+        prepared: Bytes,
     },
     /// A process could not move memory as a goal asked.
     MoveFailed {

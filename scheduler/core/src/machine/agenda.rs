@@ -136,7 +136,8 @@ impl Core {
             }
             match timer {
                 Timer::Session(id) => self.touch(id),
-                Timer::Mode(gpu) | Timer::Moves(gpu) => self.agenda.look_at(gpu),
+                Timer::Mode(gpu) => self.agenda.look_at(gpu),
+                Timer::Moves(gpu) => self.look_at_moves(gpu),
                 Timer::Places(gpu) => self.tell_places_again(gpu),
                 Timer::Figures(gpu) => self.tell_figures(gpu),
             }

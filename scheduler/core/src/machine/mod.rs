@@ -107,6 +107,7 @@ impl Core {
                 users: Users::default(),
                 orphans: BTreeMap::new(),
                 recovery: Recovery::new(expected, now, &config),
+                remapped: GpuSet::default(),
                 host: Host::default(),
                 config,
             },
@@ -225,12 +226,12 @@ impl Core {
             Event::ClientReturned { client, waiting } => self.client_returned(client, waiting),
             Event::StillUses { client, gpu, bytes } => self.still_uses(client, gpu, bytes),
             Event::Remaps { client } => self.remaps(client),
-            Event::Resides { client, gpu, seen, resident, hosted, pinned } => {
-                self.resides(client, gpu, seen, Report { resident, hosted, pinned });
+            Event::Resides { client, gpu, seen, resident, hosted, pinned, prepared } => {
+                self.resides(client, gpu, seen, Report { resident, hosted, pinned, prepared });
             }
             Event::MoveFailed { client, gpu, number } => self.move_failed(client, gpu, number),
             Event::Measured { client, gpu, bytes } => self.measured(client, gpu, bytes),
-            Event::HostBudget { bytes } => self.view.host.set_budget(bytes),
+            Event::HostBudget { bytes } => self.host_budget(bytes),
             Event::CardFree { gpu, bytes } => self.card_free(gpu, bytes),
         }
     }

@@ -116,6 +116,7 @@ impl Core {
         self.open_book(client, gpu, book);
         if is_remapped && let Some(card) = self.view.cards.get_mut(gpu) {
             card.residents.join(client);
+            self.view.remapped.insert(gpu);
         }
         if queues && !known {
             self.begin_drop(id, true);
@@ -146,8 +147,9 @@ impl Core {
         if let Some(client) = self.client_mut(client) {
             client.gate.wait(word);
         }
-        // In parallel mode, a session that wants the card may contend with others there.
-        if !self.view.takes_turns(id) {
+        // In parallel mode, a session that wants the card may contend with others there. Remapped memory counts for
+        // the mode from now on, also where the session takes turns for its compute limit.
+        if !self.view.takes_turns(id) || self.view.has_remapped(id) {
             self.recount(id);
         }
     }

@@ -9,10 +9,10 @@
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
-use gpushare_proto::{Bytes, ClientId, GpuId, SessionId};
+use gpushare_proto::{Bytes, ClientId, GpuId, Nanos, SessionId};
 
-use crate::card::Card;
-use crate::events::{Effect, GoalNumber};
+use crate::card::{Card, believed};
+use crate::events::{Effect, GoalNumber, WaitsFor};
 use crate::machine::Core;
 use crate::machine::agenda::Timer;
 use crate::memory::sums::Total;
@@ -26,6 +26,7 @@ use crate::session::lock::Lock;
 use crate::values::gpu_set::GpuSet;
 use crate::values::small_map::ByGpu;
 use crate::view::View;
+use crate::view::snapshot::RemappedSnapshot;
 
 /// Largest number of times that the plans of all cards are made after one event.
 const ROUNDS: usize = 8;
@@ -51,10 +52,10 @@ impl View {
         self.sessions.client(client).is_some_and(|client| client.remaps)
     }
 
-    /// Cards with remapped memory.
-    fn remapped_cards(&self) -> GpuSet {
-        let cards = self.cards.iter().filter(|(_, card)| !card.residents.is_empty());
-        cards.map(|(gpu, _)| gpu).collect()
+    /// Whether any process of a session has remapped memory.
+    pub(crate) fn has_remapped(&self, id: SessionId) -> bool {
+        let remaps = |session: &Session| session.clients.values().any(|client| client.remaps);
+        !self.remapped.is_empty() && self.sessions.get(id).is_some_and(remaps)
     }
 
     /// Processes with remapped memory on a card, in the order of keeping it.
@@ -85,16 +86,52 @@ impl View {
     fn host_room(&self, gpu: GpuId, rows: &[Row]) -> Bytes {
         let mut claims = Total::default();
         rows.iter().for_each(|row| claims += row.host_claim().into());
-        for other in self.remapped_cards().into_iter().filter(|&other| other != gpu) {
+        for other in self.remapped.without(gpu.into()) {
             let promised = |row: &Row| row.figures.host_claim(row.figures.goal);
             self.rows(other).iter().for_each(|row| claims += promised(row).into());
         }
         self.host.room(claims.get())
     }
 
+    /// Sums over the remapped memory on a card.
+    pub(crate) fn remapped_snapshot(&self, gpu: GpuId) -> RemappedSnapshot {
+        let mut sums = RemappedSnapshot::default();
+        for row in self.rows(gpu) {
+            let resident = self.cards.get(gpu).and_then(|card| card.residents.get(row.client));
+            let target = resident.and_then(|resident| resident.transfer.target());
+            sums.resident_bytes += row.figures.resident;
+            sums.hosted_bytes += row.figures.hosted;
+            if let Some(target) = target {
+                let resident = row.figures.resident;
+                sums.moving_bytes += resident.max(target) - resident.min(target);
+            }
+        }
+        sums
+    }
+
     /// Whether goals must wait for processes of the last daemon, whose memory nobody knows.
     pub(crate) fn awaits_reports(&self, gpu: GpuId) -> bool {
         self.recovery.holds_up(gpu.into()) || self.recovery.returns_to(gpu)
+    }
+
+    /// Reason for which a session with the lock waits for its own memory, and the expected duration of the rest of
+    /// the move; `None` if all is on its cards.
+    pub(crate) fn waits_for_memory(&self, id: SessionId) -> Option<(WaitsFor, Nanos)> {
+        let session = self.sessions.get(id).filter(|session| session.lock.grant().is_some())?;
+        let (mut missing, mut lack, mut rest) = (Bytes::ZERO, None, Nanos::ZERO);
+        let moving = || session.attached().filter(|(_, client)| client.gate.is_moving());
+        for (gpu, card) in self.cards.among(self.remapped) {
+            let here = moving().filter_map(|(client, _)| self.figures(client, gpu));
+            let lacking = here.filter(|figures| figures.resident < figures.whole);
+            let mut bytes = Bytes::ZERO;
+            for Figures { resident, whole, goal, .. } in lacking {
+                bytes += whole - resident;
+                lack = lack.or(card.residents.lack.filter(|_| goal < Some(whole)));
+            }
+            missing += bytes;
+            rest = rest.max(card.move_time(bytes));
+        }
+        (!missing.is_zero()).then_some((WaitsFor::Memory { missing, lack }, rest))
     }
 
     /// Move that the latest goal of a process asks for.
@@ -176,7 +213,7 @@ impl Core {
     /// Notes that a process is dead, before its books are closed. What it may have on its cards counts until the
     /// driver has taken it back.
     pub(crate) fn departs(&mut self, client: ClientId, remains: bool) {
-        for gpu in self.view.remapped_cards() {
+        for gpu in self.view.remapped {
             let claim = self.view.figures(client, gpu).map(|figures| figures.claim);
             if let Some(card) = self.view.cards.get_mut(gpu)
                 && let Some(claim) = claim
@@ -186,18 +223,41 @@ impl Core {
         }
     }
 
-    /// Forgets memory of dead processes that must be free by now.
-    pub(crate) fn expire_departed(&mut self) {
-        for gpu in self.view.remapped_cards() {
-            if let Some(card) = self.view.cards.get_mut(gpu) {
-                card.residents.expire(self.view.now);
-            }
+    /// Notes the budget for host memory. Evictions that it limits may go on.
+    pub(crate) fn host_budget(&mut self, bytes: Bytes) {
+        self.view.host.set_budget(bytes);
+        self.view.remapped.into_iter().for_each(|gpu| self.agenda.look_at(gpu));
+    }
+
+    /// Looks at the moves on a card when one may be late, and forgets memory of dead processes that must be free by
+    /// now.
+    pub(crate) fn look_at_moves(&mut self, gpu: GpuId) {
+        if let Some(card) = self.view.cards.get_mut(gpu) {
+            card.residents.expire(self.view.now);
         }
+        self.agenda.look_at(gpu);
+    }
+
+    /// Cards on the agenda whose goals may change, their sessions' cards included. Where one is, those are too whose
+    /// evictions wait for host memory, which all cards share.
+    fn cards_to_plan(&self) -> GpuSet {
+        let remapped = self.view.remapped;
+        let touched = (0..self.agenda.len()).map(|at| self.view.cards_of(self.agenda.session(at)));
+        let due = touched.fold(self.agenda.cards(), GpuSet::with).and(remapped);
+        if due.is_empty() {
+            return due;
+        }
+        let limited = self.view.cards.among(remapped.without(due));
+        let limited = limited.filter(|(_, card)| card.residents.host_is_full).map(|(gpu, _)| gpu);
+        due.with(limited.collect())
     }
 
     /// Gives the goals that follow from all facts, and sets the deadlines of the moves.
     pub(crate) fn place_memory(&mut self) {
-        let cards = self.view.remapped_cards();
+        if self.view.remapped.is_empty() {
+            return;
+        }
+        let cards = self.cards_to_plan();
         for gpu in cards {
             self.note_progress(gpu);
         }
@@ -214,13 +274,14 @@ impl Core {
 
     /// Notes which moves on a card have gone on and which are late.
     fn note_progress(&mut self, gpu: GpuId) {
-        let now = self.view.now;
+        // Until the reports are back no goal is lowered, so none is seen.
+        let (now, awaits) = (self.view.now, self.view.awaits_reports(gpu));
         for row in self.view.rows(gpu) {
             if let Some(card) = self.view.cards.get_mut(gpu)
                 && let Some(resident) = card.residents.get_mut(row.client)
             {
                 let figures = (row.figures.resident, row.figures.claim);
-                let acknowledged = resident.facts.is_acknowledged();
+                let acknowledged = resident.facts.is_acknowledged() && !awaits;
                 resident.transfer.note(now, figures, acknowledged, row.rank.has_lock());
             }
         }
@@ -237,7 +298,7 @@ impl Core {
         let Some(card) = self.view.cards.get_mut(gpu) else {
             return false;
         };
-        card.residents.lack = plan.lack;
+        (card.residents.lack, card.residents.host_is_full) = (plan.lack, plan.host_is_full);
         let mut goals = plan.goals;
         for row in &rows {
             // A new page has no goal, so the last one is given again.
@@ -266,12 +327,18 @@ impl Core {
             if let Some(card) = self.view.cards.get_mut(gpu)
                 && let Some(resident) = card.residents.get_mut(row.client)
             {
-                resident.transfer.follow(now, task, (row.figures.resident, row.figures.claim));
+                let figures = (row.figures.resident, row.figures.claim);
+                if let Some(moved) = resident.transfer.follow(now, task, figures) {
+                    card.residents.rates.add(moved, believed(&self.view.config));
+                }
             }
         }
         if let Some(card) = self.view.cards.get_mut(gpu) {
             let deadline = card.residents.deadline();
             self.agenda.set_timer(Timer::Moves(gpu), &mut card.alarms.moves, deadline);
+            if card.residents.is_empty() {
+                self.view.remapped.remove(gpu);
+            }
         }
     }
 }

@@ -99,7 +99,6 @@ impl Core {
     pub(crate) fn settle(&mut self) {
         self.recover();
         self.fire_timers();
-        self.expire_departed();
         loop {
             self.choose_modes();
             self.look_each(Self::judge_and_resume);

@@ -28,6 +28,8 @@ pub(crate) struct Report {
     pub(crate) hosted: Bytes,
     /// Resident bytes of chunks that must not move now.
     pub(crate) pinned: Bytes,
+    /// Bytes of slots in host memory that no chunk needs now.
+    pub(crate) prepared: Bytes,
 }
 
 /// Facts about the remapped memory of one process on one card.
@@ -61,6 +63,8 @@ pub(crate) struct Figures {
     pub(crate) hosted: Bytes,
     /// Resident bytes that must not move now.
     pub(crate) pinned: Bytes,
+    /// Bytes of host memory that are kept for the next eviction.
+    pub(crate) prepared: Bytes,
     /// Bytes that must be on the card when the process runs.
     pub(crate) whole: Bytes,
     /// Latest goal, if there is any.
@@ -133,9 +137,7 @@ impl Facts {
     pub(crate) fn figures(&self, book: &Book) -> Figures {
         let (used, leased) = (book.remapped_used(), book.remapped());
         let most = leased + CHUNK;
-        let report =
-            self.report
-                .unwrap_or(Report { resident: leased, hosted: Bytes::ZERO, pinned: Bytes::ZERO });
+        let report = self.report.unwrap_or(Report { resident: leased, ..Report::default() });
         let resident = report.resident.min(most).max(self.measured);
         let said = report.hosted.min(most);
         Figures {
@@ -144,6 +146,7 @@ impl Facts {
             resident,
             hosted: said.max(used - resident),
             pinned: book.pinned.min(resident),
+            prepared: report.prepared.min(most - said),
             whole: used.max((resident + said).min(most)).max(resident),
             goal: self.goals.latest(),
             claim: self.goals.most().unwrap_or_default().max(resident),
@@ -160,7 +163,7 @@ mod tests {
     }
 
     fn report(resident: Bytes, hosted: Bytes) -> Report {
-        Report { resident, hosted, pinned: Bytes::ZERO }
+        Report { resident, hosted, ..Report::default() }
     }
 
     #[test]
@@ -179,6 +182,12 @@ mod tests {
         let most = Bytes::gib(4) + CHUNK;
         let figures = facts.figures(&book);
         assert_eq!((figures.resident, figures.hosted, figures.whole), (most, most, most));
+        facts.say(GoalNumber(0), Report { prepared: Bytes::MAX, ..report(Bytes::ZERO, Bytes::gib(1)) });
+        assert_eq!(
+            facts.figures(&book).prepared,
+            most - Bytes::gib(1),
+            "slots for more than the lease are not believed"
+        );
         facts.say(GoalNumber(0), report(Bytes::ZERO, Bytes::ZERO));
         facts.measure(Bytes::ZERO);
         assert_eq!(facts.figures(&book).hosted, Bytes::gib(4), "what is nowhere needs a place");

@@ -42,9 +42,10 @@ impl Host {
 }
 
 impl Figures {
-    /// Bytes of host memory that the process has, or will have once it has followed `goal`.
+    /// Bytes of host memory that the process has, or will have once it has followed `goal`. What leaves the card
+    /// goes into prepared slots first.
     pub(crate) fn host_claim(&self, goal: Option<Bytes>) -> Bytes {
-        self.hosted
+        (self.hosted + self.prepared)
             .max(self.used - goal.map_or(self.resident, |goal| goal.min(self.resident)))
     }
 }
@@ -61,6 +62,7 @@ mod tests {
             resident: Bytes::gib(5),
             hosted: Bytes::gib(1),
             pinned: Bytes::ZERO,
+            prepared: Bytes::ZERO,
             whole: Bytes::gib(6),
             goal: Some(Bytes::gib(2)),
             claim: Bytes::gib(5),
@@ -70,6 +72,9 @@ mod tests {
         assert_eq!(figures.host_claim(Some(Bytes::gib(8))), Bytes::gib(1), "a credit promises nothing");
         let copied = Figures { resident: Bytes::gib(4), hosted: Bytes::gib(3), ..figures };
         assert_eq!(copied.host_claim(copied.goal), Bytes::gib(4), "a chunk with two copies counts once");
+        let prepared = Figures { prepared: Bytes::gib(2), ..figures };
+        assert_eq!(prepared.host_claim(None), Bytes::gib(3), "prepared slots count before they are used");
+        assert_eq!(prepared.host_claim(Some(Bytes::gib(2))), Bytes::gib(4), "and are used first");
     }
 
     #[test]

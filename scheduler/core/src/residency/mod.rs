@@ -12,6 +12,7 @@
 pub(crate) mod facts;
 pub(crate) mod host;
 pub(crate) mod plan;
+pub(crate) mod rates;
 pub(crate) mod residents;
 pub(crate) mod transfer;
 

@@ -17,6 +17,7 @@ use std::cmp::Reverse;
 use gpushare_proto::{Bytes, ClientId, Nanos};
 use smallvec::SmallVec;
 
+use crate::events::Lack;
 use crate::memory::sums::Total;
 use crate::residency::facts::Figures;
 use crate::residency::transfer::Way;
@@ -64,22 +65,13 @@ pub(crate) struct Supply {
     pub(crate) host: Bytes,
 }
 
-/// Reason why a holder does not have its memory yet.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Lack {
-    /// Other processes give up memory or credit.
-    Moves,
-    /// The host memory is used up.
-    HostMemory,
-    /// The rest of the card is held by processes that work, do not answer, or whose memory cannot move.
-    Kept,
-}
-
 /// Goals that differ from the present ones, and the reason why a holder lacks memory.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Plan {
     pub(crate) goals: SmallVec<[(ClientId, Bytes); 4]>,
     pub(crate) lack: Option<Lack>,
+    /// Whether the host memory is too small for all that must leave.
+    pub(crate) host_is_full: bool,
 }
 
 impl Row {
@@ -133,11 +125,11 @@ pub(crate) fn claims(rows: &[Row]) -> Total {
 pub(crate) fn plan(rows: &mut [Row], supply: Supply) -> Plan {
     let mut plan = Plan::default();
     let short = is_short(rows, supply.card);
-    let host_is_full = give(rows, supply, short, &mut plan);
+    plan.host_is_full = give(rows, supply, short, &mut plan);
     get(rows, supply.card, short, &mut plan);
     if rows.iter().any(Row::lacks) {
         let moves = rows.iter().any(|row| row.late.is_none() && row.figures.claim > floor(row));
-        plan.lack = Some(match (moves, host_is_full) {
+        plan.lack = Some(match (moves, plan.host_is_full) {
             (true, _) => Lack::Moves,
             (false, true) => Lack::HostMemory,
             (false, false) => Lack::Kept,
@@ -268,6 +260,7 @@ mod tests {
             resident,
             hosted: used - resident,
             pinned: Bytes::ZERO,
+            prepared: Bytes::ZERO,
             whole: used,
             goal: Some(resident),
             claim: resident,
@@ -343,6 +336,9 @@ mod tests {
         rows.sort_by_key(|row| row.rank);
         let plan = plan(&mut rows, Supply { card: gib(10), host: Bytes::ZERO });
         assert_eq!((plan.goals.len(), plan.lack), (0, Some(Lack::HostMemory)));
+        let mut rows = [row(1, Rank::Holds(1), 8, 4), waits(2, 0, 6, 6)];
+        rows[1].figures.prepared = gib(2);
+        assert_eq!(goals(&mut rows, gib(10), gib(1)), [(2, gib(3))], "its prepared slots hold two more");
     }
 
     #[test]

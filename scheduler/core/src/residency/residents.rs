@@ -4,10 +4,10 @@ use std::collections::BTreeMap;
 
 use gpushare_proto::{Bytes, ClientId, Nanos};
 
-use crate::events::GoalNumber;
+use crate::events::{GoalNumber, Lack};
 use crate::memory::sums::Total;
 use crate::residency::facts::{Facts, Report};
-use crate::residency::plan::Lack;
+use crate::residency::rates::Rates;
 use crate::residency::transfer::Transfer;
 
 /// Longest time for which the memory of a dead process counts. The driver returned it after 60 to 80 ms.
@@ -49,6 +49,9 @@ pub(crate) struct Residents {
     departed: BTreeMap<ClientId, Departed>,
     /// Reason why a holder does not have its memory yet, by the last plan.
     pub(crate) lack: Option<Lack>,
+    /// Whether the last plan was limited by the host memory.
+    pub(crate) host_is_full: bool,
+    pub(crate) rates: Rates,
 }
 
 impl Residents {

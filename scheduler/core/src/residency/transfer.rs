@@ -36,6 +36,14 @@ pub(crate) struct Task {
     pub(crate) target: Bytes,
 }
 
+/// Memory that a process has moved.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Moved {
+    pub(crate) way: Way,
+    pub(crate) bytes: Bytes,
+    pub(crate) took: Nanos,
+}
+
 /// State of a process's move.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Transfer {
@@ -47,6 +55,8 @@ pub(crate) enum Transfer {
         /// Resident bytes and claim at the last progress.
         at: (Bytes, Bytes),
         deadline: Nanos,
+        /// Time and resident bytes at the beginning.
+        began: (Nanos, Bytes),
     },
     /// The process did not move in time, or said that it could not.
     Late {
@@ -65,6 +75,14 @@ impl Transfer {
         matches!(self, Self::Late { task, .. } if task.way == way)
     }
 
+    /// Resident bytes at the end of the running move, if there is one.
+    pub(crate) fn target(&self) -> Option<Bytes> {
+        match self {
+            Self::Moving { task, .. } => Some(task.target),
+            Self::Resting | Self::Late { .. } => None,
+        }
+    }
+
     /// Point in time at which the state changes without an event.
     pub(crate) fn deadline(&self) -> Option<Nanos> {
         match *self {
@@ -78,10 +96,10 @@ impl Transfer {
     /// seen its latest goal, and `held` whether its session has the lock.
     pub(crate) fn note(&mut self, now: Nanos, figures: (Bytes, Bytes), acknowledged: bool, held: bool) {
         match self {
-            Self::Moving { task, at, deadline } if has_progressed(task.way, *at, figures) => {
+            Self::Moving { task, at, deadline, .. } if has_progressed(task.way, *at, figures) => {
                 (*at, *deadline) = (figures, now + PATIENCE);
             }
-            Self::Moving { task, at, deadline } if now >= *deadline => {
+            Self::Moving { task, at, deadline, .. } if now >= *deadline => {
                 *self = Self::Late { task: *task, at: *at, held, until: None };
             }
             Self::Late { task, at, held: before, until } => {
@@ -99,16 +117,35 @@ impl Transfer {
         }
     }
 
-    /// Follows the task that the latest goal asks for. A new task in the same direction keeps the deadline.
-    pub(crate) fn follow(&mut self, now: Nanos, task: Option<Task>, figures: (Bytes, Bytes)) {
-        *self = match (*self, task) {
-            (Self::Late { .. }, _) => return,
+    /// Follows the task that the latest goal asks for, and returns the move that has ended with it, if any. A new
+    /// task in the same direction keeps the deadline.
+    pub(crate) fn follow(
+        &mut self,
+        now: Nanos,
+        task: Option<Task>,
+        figures: (Bytes, Bytes),
+    ) -> Option<Moved> {
+        let before = *self;
+        *self = match (before, task) {
+            (Self::Late { .. }, _) => return None,
             (_, None) => Self::Resting,
-            (Self::Moving { task: before, at, deadline }, Some(task)) if before.way == task.way => {
-                Self::Moving { task, at, deadline }
+            (Self::Moving { task: before, at, deadline, began }, Some(task)) if before.way == task.way => {
+                Self::Moving { task, at, deadline, began }
             }
-            (_, Some(task)) => Self::Moving { task, at: figures, deadline: now + PATIENCE },
+            (_, Some(task)) => {
+                let (deadline, began) = (now + PATIENCE, (now, figures.0));
+                Self::Moving { task, at: figures, deadline, began }
+            }
         };
+        let Self::Moving { task: Task { way, .. }, began: (begin, resident), .. } = before else {
+            return None;
+        };
+        let goes_on = task.is_some_and(|task| task.way == way);
+        let bytes = match way {
+            Way::Out => resident - figures.0,
+            Way::In => figures.0 - resident,
+        };
+        (!goes_on).then(|| Moved { way, bytes, took: now - begin })
     }
 
     /// Notes that the process could not carry out its goal `number`. Returns whether that is the running move.
@@ -160,6 +197,17 @@ mod tests {
         assert!(transfer.is_late(Way::Out), "an answer without progress");
         transfer.note(SECOND + SECOND, figures(7), true, false);
         assert_eq!(transfer, Transfer::Resting);
+    }
+
+    #[test]
+    fn a_move_that_ends_tells_how_much_moved_in_which_time() {
+        let mut transfer = Transfer::default();
+        assert_eq!(transfer.follow(Nanos(5), task(Way::Out, 1), figures(9)), None);
+        assert_eq!(transfer.follow(Nanos(6), task(Way::Out, 2), figures(7)), None);
+        let moved = transfer.follow(Nanos(8), task(Way::In, 3), figures(4));
+        assert_eq!(moved, Some(Moved { way: Way::Out, bytes: Bytes(5), took: Nanos(3) }));
+        let moved = transfer.follow(Nanos(9), None, figures(6));
+        assert_eq!(moved, Some(Moved { way: Way::In, bytes: Bytes(2), took: Nanos(1) }));
     }
 
     #[test]

@@ -4,9 +4,8 @@ use gpushare_proto::admin::{Knob, Mode};
 use gpushare_proto::page::LimitKind;
 use gpushare_proto::{Bytes, ClientId, GateState, GpuId, Nanos};
 
-use super::world::{GPU, OTHER_GPU, World, gib, ms, plain};
-use crate::residency::plan::Lack;
-use crate::{Config, Effect, Event, GoalNumber};
+use super::world::{GPU, OTHER_GPU, World, gib, ms, plain, resides};
+use crate::{Config, Effect, Event, GoalNumber, Lack, WaitsFor};
 
 /// A card of 10 GiB, of which sessions may have 8 together, with so much host memory.
 fn world_with(host: Bytes) -> World {
@@ -51,6 +50,7 @@ fn programs_without_remap_get_no_goal() {
     world.busy_program(gib(6));
     world.run_for(Nanos::from_secs(5));
     assert_eq!(goals(&mut world), []);
+    assert_eq!(world.card().remapped, None);
 }
 
 #[test]
@@ -58,7 +58,7 @@ fn a_process_that_did_not_say_that_it_remaps_is_not_heard() {
     let mut world = world();
     let (_, client) = world.busy_program(gib(6));
     let (seen, all) = (GoalNumber(1), gib(6));
-    world.send(Event::Resides { client, gpu: GPU, seen, resident: all, hosted: all, pinned: all });
+    world.send(resides(client, GPU, seen, [all, all, all]));
     world.send(Event::Measured { client, gpu: GPU, bytes: all });
     world.send(Event::Remaps { client });
     world.run_for(Nanos::from_secs(1));
@@ -118,6 +118,10 @@ fn the_entrant_gets_what_the_leaver_says_is_gone_and_no_more() {
     assert_eq!(credit(&world), Some(gib(3) + spare));
     world.step(a, GPU);
     assert_eq!(credit(&world), Some(gib(4) + spare));
+    let sums = world.card().remapped.unwrap();
+    let placed = world.resident(a, GPU) + world.resident(b, GPU);
+    assert_eq!((sums.resident_bytes, sums.hosted_bytes), (placed, gib(12) - placed));
+    assert_eq!(sums.moving_bytes, gib(2) - spare + gib(4) + spare, "two to leave, what has left to come in");
 }
 
 #[test]
@@ -141,6 +145,24 @@ fn an_idle_session_gives_way_while_the_others_stay_parallel() {
     assert_eq!(world.card().mode, Mode::Serialized);
     world.run_for(Nanos::from_secs(2));
     assert!(world.turns().contains(&session));
+}
+
+#[test]
+fn idle_remapped_memory_leaves_for_a_session_with_managed_memory() {
+    let mut world = world();
+    let (_, idle) = world.busy_remapping_program(gib(6));
+    world.run_for(ms(100));
+    assert_eq!(world.resident(idle, GPU), gib(6));
+    let (_, managed) = world.busy_program(gib(5));
+    world.goes_idle(idle);
+    world.run_for(ms(500));
+    assert!(world.passes(managed));
+    assert_eq!(world.resident(idle, GPU), gib(3) + Bytes::mib(160));
+    world.goes_idle(managed);
+    world.gets_busy(idle);
+    world.run_for(ms(500));
+    assert!(world.passes(idle));
+    assert_eq!(world.resident(idle, GPU), gib(6));
 }
 
 #[test]
@@ -204,6 +226,29 @@ fn moves_go_on_step_by_step_when_host_memory_is_tight() {
         }
     }
     assert_eq!(opened, [true, true]);
+}
+
+#[test]
+fn prepared_slots_are_host_memory_that_only_their_process_may_use() {
+    let mut world = world_with(gib(6));
+    let (_, a) = world.busy_remapping_program(gib(6));
+    world.run_for(ms(100));
+    let (_, b) = world.busy_remapping_program(gib(6));
+    world.run_for(ms(50));
+    world.habits(a).answers = false;
+    world.run_for(ms(500));
+    world.lets_go(a, ms(2));
+    world.run_for(ms(100));
+    let goal = |world: &World| world.goal(a, GPU).unwrap().1;
+    // The leaver may still use its credit of one chunk.
+    let spare = Bytes::mib(32);
+    assert_eq!((world.resident(b, GPU), goal(&world)), (gib(2) + spare, gib(4) - spare));
+    world.prepares(b, GPU, gib(2));
+    assert_eq!(goal(&world), gib(6) - spare, "2 GiB less of the host are left");
+    world.prepares(a, GPU, gib(1));
+    assert_eq!(goal(&world), gib(5), "the leaver has a slot of its own");
+    world.prepares(b, GPU, Bytes::ZERO);
+    assert_eq!(goal(&world), gib(4) - spare);
 }
 
 #[test]
@@ -303,6 +348,44 @@ fn an_entrant_that_stops_gives_its_credit_to_the_next_one() {
 }
 
 #[test]
+fn a_holder_that_waits_for_its_memory_says_why() {
+    let (mut world, a, b) = two_programs();
+    let [first, second] = [a, b].map(|client| world.core.view.session_of(client).unwrap());
+    let reason =
+        |world: &World, session| world.core.waiting(world.now, session).map(|waiting| waiting.reason);
+    assert_eq!(reason(&world, first), None);
+    assert_eq!(reason(&world, second), Some(WaitsFor::Holders(vec![first])));
+    world.habits(a).answers = false;
+    world.run_for(ms(500));
+    world.lets_go(a, ms(2));
+    let missing = gib(6);
+    assert_eq!(reason(&world, second), Some(WaitsFor::Memory { missing, lack: Some(Lack::Moves) }));
+    world.run_for(ms(500));
+    // The leaver may still use its credit of one chunk.
+    let missing = gib(4) - Bytes::mib(32);
+    let waiting = world.core.waiting(world.now, second).unwrap();
+    assert_eq!(waiting.reason, WaitsFor::Memory { missing, lack: Some(Lack::Moves) });
+    assert!(waiting.about().is_some_and(|about| !about.is_zero()));
+    world.run_for(Nanos::from_secs(1));
+    assert_eq!(reason(&world, second), Some(WaitsFor::Memory { missing, lack: Some(Lack::Kept) }));
+    world.habits(a).answers = true;
+    world.step(a, GPU);
+    world.run_for(ms(200));
+    assert_eq!(reason(&world, second), None);
+}
+
+#[test]
+fn the_cost_of_a_switch_follows_the_rate_of_the_moves() {
+    let (mut world, ..) = two_programs();
+    world.run_for(Nanos::from_secs(5));
+    let card = &world.core.view.cards[GPU];
+    // A step of 1 GiB takes 5 ms.
+    let rate = card.residents.rates.of_handoff().unwrap();
+    assert!(rate >= gib(50) && rate <= gib(300), "{rate} a second");
+    assert_eq!(card.expected_move(gib(6)), card.move_time(gib(4)));
+}
+
+#[test]
 fn memory_of_a_killed_process_counts_until_nvml_sees_it_free() {
     let (mut world, a, b) = two_programs();
     world.dies(a);
@@ -369,7 +452,7 @@ fn after_a_restart_no_goal_is_given_before_all_are_back() {
     world.run_for(ms(100));
     let (seen, none) = (GoalNumber(77), Bytes::ZERO);
     let client = ClientId(501);
-    world.send(Event::Resides { client, gpu: GPU, seen, resident: gib(6), hosted: none, pinned: none });
+    world.send(resides(client, GPU, seen, [gib(6), none, none]));
     let word = world.gate(client);
     world.send(Event::Wait { client, word });
     let given = goals(&mut world);
@@ -388,7 +471,7 @@ fn who_says_that_less_is_resident_is_counted_by_nvml() {
     world.send(Event::Measured { client: a, gpu: GPU, bytes: gib(6) });
     let (seen, _) = world.goal(a, GPU).unwrap();
     let none = Bytes::ZERO;
-    world.send(Event::Resides { client: a, gpu: GPU, seen, resident: none, hosted: none, pinned: none });
+    world.send(resides(a, GPU, seen, [none, none, none]));
     world.run_for(ms(500));
     assert_eq!(world.gate(b).state(), GateState::Moving);
     assert!(world.resident(b, GPU) <= gib(2) + Bytes::mib(160));
@@ -403,7 +486,7 @@ fn who_says_that_more_is_resident_keeps_no_more_than_it_was_leased() {
     world.habits(liar).answers = false;
     world.honest = false;
     let (seen, all) = (GoalNumber(9), Bytes::MAX);
-    world.send(Event::Resides { client: liar, gpu: GPU, seen, resident: all, hosted: all, pinned: all });
+    world.send(resides(liar, GPU, seen, [all, all, all]));
     let (_, other) = world.busy_remapping_program(gib(6));
     world.run_for(ms(500));
     assert!(world.passes(other), "{:?}", world.core.view.rows(GPU));

@@ -56,6 +56,7 @@ pub(super) enum Step {
     Remap(usize),
     Budget(u64),
     Pin(usize, GpuId, u64),
+    Prepare(usize, GpuId, u64),
     FailMove(usize, GpuId),
     Weigh(usize, GpuId),
     SeeFree(GpuId, u64),
@@ -147,6 +148,7 @@ fn step() -> impl Strategy<Value = Step> {
         4 => (0_usize..4).prop_map(Step::Remap),
         1 => (0_u64..40).prop_map(Step::Budget),
         1 => (who(), gpu(), 0_u64..4).prop_map(|(who, gpu, gibs)| Step::Pin(who, gpu, gibs)),
+        1 => (who(), gpu(), 0_u64..4).prop_map(|(who, gpu, gibs)| Step::Prepare(who, gpu, gibs)),
         1 => (who(), gpu()).prop_map(|(who, gpu)| Step::FailMove(who, gpu)),
         1 => (who(), gpu()).prop_map(|(who, gpu)| Step::Weigh(who, gpu)),
         1 => (gpu(), 0_u64..12).prop_map(|(gpu, gibs)| Step::SeeFree(gpu, gibs)),
@@ -275,6 +277,7 @@ fn act(world: &mut World, step: &Step) {
     | Step::End(who)
     | Step::ComeBack(who)
     | Step::Pin(who, ..)
+    | Step::Prepare(who, ..)
     | Step::FailMove(who, _)
     | Step::Weigh(who, _)
     | Step::Change(who, ..)) = step
@@ -315,6 +318,7 @@ fn act(world: &mut World, step: &Step) {
         Step::End(_) => world.ends(client),
         Step::ComeBack(_) => world.comes_back(client),
         Step::Pin(_, gpu, gibs) => world.pins(client, gpu, gib(gibs)),
+        Step::Prepare(_, gpu, gibs) => world.prepares(client, gpu, gib(gibs)),
         Step::FailMove(_, gpu) => {
             if let Some((number, _)) = world.goal(client, gpu) {
                 world.send(Event::MoveFailed { client, gpu, number });
@@ -439,6 +443,29 @@ fn a_gang_begins_beside_the_drain_of_another_on_the_card_where_no_memory_moves()
         Step::Run(2),
     ] {
         // The world checks after each event that nothing was overlooked.
+        play(&mut world, step);
+    }
+}
+
+/// Found by a schedule of the test below.
+#[test]
+fn a_limited_session_that_wakes_with_remapped_memory_waits_until_it_fits() {
+    let config = Config { lease_chunk: Bytes::ZERO, context_reserve: gib(1), ..Config::default() };
+    let mut world = World::after_restart(Config { stuck_policy: StuckPolicy::Wait, ..config }, []);
+    world.second_card();
+    for (_, client) in [world.remapping_program(gib(0)), world.program(gib(2))] {
+        world.arrives(client);
+    }
+    for step in [
+        Step::Lead(None, GpuId(0), 0),
+        Step::Compute(3, GpuId(0), Some(0)),
+        Step::Run(2),
+        Step::Jump(1_099_511_627_775),
+        Step::Allocate(0, GpuId(0), 6),
+        Step::Remap(0),
+        Step::Busy(3),
+    ] {
+        // The world checks after each grant that the memory of all who may have work in flight fits.
         play(&mut world, step);
     }
 }

@@ -25,6 +25,7 @@ use crate::harness::Harness;
 use crate::view::snapshot::{GpuSnapshot, SessionSnapshot};
 use crate::{Config, Core, Effect, Event, GoalNumber, Notice};
 
+pub(super) use moves::resides;
 pub(super) use process::Habits;
 use process::{Memory, Process, Swap};
 
@@ -199,7 +200,12 @@ impl World {
                 .flat_map(|(_, session)| session.books(gpu).map(|(_, book)| book.movable()))
                 .sum();
             let enters = here.iter().any(|(id, _)| *id == entrant);
-            assert!(!enters || here.len() == 1 || used <= card.capacity(), "{used} run on {gpu}");
+            let locks: Vec<_> = here.iter().map(|(id, session)| (id, &session.lock)).collect();
+            assert!(
+                !enters || here.len() == 1 || used <= card.capacity(),
+                "{used} run on {gpu} of {} when {entrant} has its turn: {locks:?}",
+                card.capacity()
+            );
         }
     }
 

@@ -47,6 +47,8 @@ pub(crate) struct View {
     /// Memory on cards that dead processes left and the driver has not freed yet.
     pub(crate) orphans: BTreeMap<ClientId, Orphan>,
     pub(crate) recovery: Recovery,
+    /// Cards with remapped memory, that of dead processes included.
+    pub(crate) remapped: GpuSet,
     /// Budget for host memory.
     pub(crate) host: Host,
 }

@@ -53,6 +53,7 @@ pub(super) fn forge(world: &mut World, forgery: &Forgery) {
             resident: bytes,
             hosted: Bytes(time),
             pinned: Bytes(amount / 2),
+            prepared: Bytes::ZERO,
         },
         13 => Event::Resides {
             client,
@@ -61,6 +62,7 @@ pub(super) fn forge(world: &mut World, forgery: &Forgery) {
             resident: Bytes::ZERO,
             hosted: bytes,
             pinned: bytes,
+            prepared: Bytes(time),
         },
         14 => Event::MoveFailed { client, gpu, number: GoalNumber(time % 8) },
         15 => Event::Remaps { client },

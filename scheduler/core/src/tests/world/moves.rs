@@ -11,6 +11,16 @@ const CHUNK: Bytes = Bytes::gib(1);
 /// Duration of a step.
 const STEP: Nanos = ms(5);
 
+/// Report of a process without prepared slots: resident, hosted and pinned bytes.
+pub(in crate::tests) fn resides(
+    client: ClientId,
+    gpu: GpuId,
+    seen: GoalNumber,
+    [resident, hosted, pinned]: [Bytes; 3],
+) -> Event {
+    Event::Resides { client, gpu, seen, resident, hosted, pinned, prepared: Bytes::ZERO }
+}
+
 impl World {
     /// Adds a process whose memory moves by goals.
     pub(in crate::tests) fn join_remapping(&mut self, session: SessionId) -> ClientId {
@@ -85,13 +95,23 @@ impl World {
         }
     }
 
+    /// Lets a process have slots in host memory for its next eviction.
+    pub(in crate::tests) fn prepares(&mut self, client: ClientId, gpu: GpuId, bytes: Bytes) {
+        if let Some(swap) = self.swap_mut(client, gpu) {
+            swap.prepared = bytes;
+            self.reports(client, gpu);
+        }
+    }
+
     /// Sends what a process has on a card.
     pub(in crate::tests) fn reports(&mut self, client: ClientId, gpu: GpuId) {
-        let Some(Swap { goal, resident, hosted, pinned }) = self.swap(client, gpu) else {
+        let Some(Swap { goal, resident, pinned, prepared, .. }) = self.swap(client, gpu) else {
             return;
         };
+        // Chunks without a place count, too.
+        let hosted = self.processes[&client].chunks(gpu) - resident;
         let seen = goal.map_or(GoalNumber::default(), |(number, _)| number);
-        self.send(Event::Resides { client, gpu, seen, resident, hosted, pinned });
+        self.send(Event::Resides { client, gpu, seen, resident, hosted, pinned, prepared });
     }
 
     pub(super) fn goal_changed(&mut self, client: ClientId, gpu: GpuId, number: GoalNumber, bytes: Bytes) {
@@ -110,8 +130,7 @@ impl World {
     /// Plans the next step of a process, unless it is planned or the process does not answer.
     pub(super) fn moves_soon(&mut self, client: ClientId, gpu: GpuId) {
         let answers = self.processes.get(&client).is_some_and(|process| process.habits.answers);
-        let (seen, none) = (GoalNumber::default(), Bytes::ZERO);
-        let step = Event::Resides { client, gpu, seen, resident: none, hosted: none, pinned: none };
+        let step = resides(client, gpu, GoalNumber::default(), [Bytes::ZERO; 3]);
         if answers && self.swap(client, gpu).is_some() && !self.agenda.values().any(|event| *event == step) {
             self.plan(STEP, step);
         }
@@ -131,22 +150,23 @@ impl World {
             return;
         };
         let Some(process) = self.processes.get(&client) else { return };
-        let (used, in_flight) = (process.movable(gpu), process.in_flight);
-        let Swap { goal, mut resident, mut hosted, pinned } = before;
+        let (chunks, in_flight) = (process.chunks(gpu), process.in_flight);
+        let Swap { goal, mut resident, mut hosted, pinned, mut prepared } = before;
         if let Some((_, goal)) = goal {
             let passes = matches!(state, GateState::Open | GateState::Moving);
             if resident > goal && !passes && !in_flight {
                 let chunk = CHUNK.min(resident - goal).min(resident - pinned);
                 resident -= chunk;
                 hosted += chunk;
+                prepared -= chunk;
             } else if resident < goal && passes {
-                let chunk = CHUNK.min(goal - resident).min(used - resident);
+                let chunk = CHUNK.min(goal - resident).min(chunks - resident);
                 resident += chunk;
                 hosted -= chunk;
             }
         }
         self.evicted += before.resident - resident;
-        let after = Swap { goal, resident, hosted, pinned };
+        let after = Swap { goal, resident, hosted, pinned, prepared };
         if let Some(swap) = self.swap_mut(client, gpu) {
             *swap = after;
         }
@@ -171,10 +191,10 @@ impl World {
     /// Lets freed bytes of a process have no place any more: those without a place first, then hosted ones.
     pub(super) fn frees(&mut self, client: ClientId, gpu: GpuId) {
         let Some(process) = self.processes.get(&client) else { return };
-        let used = process.movable(gpu);
+        let chunks = process.chunks(gpu);
         if let Some(swap) = self.swap_mut(client, gpu) {
-            swap.hosted = swap.hosted.min(used - swap.resident);
-            swap.resident = swap.resident.min(used);
+            swap.hosted = swap.hosted.min(chunks - swap.resident);
+            swap.resident = swap.resident.min(chunks);
             swap.pinned = swap.pinned.min(swap.resident);
             self.moves_soon(client, gpu);
         }

@@ -29,6 +29,9 @@ impl Default for Habits {
     }
 }
 
+/// Size of the chunks of remapped memory.
+const CHUNK: u64 = Bytes::mib(128).0;
+
 /// Memory of a process on a card.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Memory {
@@ -47,6 +50,7 @@ pub(super) struct Swap {
     pub(super) resident: Bytes,
     pub(super) hosted: Bytes,
     pub(super) pinned: Bytes,
+    pub(super) prepared: Bytes,
 }
 
 #[derive(Clone, Debug)]
@@ -73,12 +77,14 @@ impl Process {
         memory.used - memory.fixed
     }
 
+    /// Used bytes that can move, in whole chunks.
+    pub(super) fn chunks(&self, gpu: GpuId) -> Bytes {
+        Bytes(self.movable(gpu).0.next_multiple_of(CHUNK))
+    }
+
     /// Whether used bytes of a remapping process are not on its cards.
     pub(super) fn has_holes(&self) -> bool {
-        self.swaps
-            .iter()
-            .flatten()
-            .any(|(&gpu, swap)| swap.resident < self.movable(gpu))
+        self.swaps.iter().flatten().any(|(&gpu, swap)| swap.resident < self.chunks(gpu))
     }
 
     pub(super) fn used(&self) -> Bytes {

@@ -11,11 +11,11 @@ use std::collections::BTreeMap;
 use gpushare_proto::{Bytes, ClientId, GpuId};
 
 use super::{Broken, hold};
-use crate::events::{Effect, Event, GoalNumber};
+use crate::events::{Effect, Event, GoalNumber, Lack};
 use crate::machine::Core;
 use crate::memory::sums::Total;
 use crate::residency::CHUNK;
-use crate::residency::plan::{self, Lack, Rank, Row};
+use crate::residency::plan::{self, Rank, Row};
 use crate::residency::transfer::Way;
 
 /// Goals of one process on one card.
@@ -87,7 +87,11 @@ impl Residency {
         if core.recalls.is_waiting() {
             return Ok(());
         }
-        for gpu in core.view.cards.keys() {
+        for (gpu, card) in core.view.cards.iter() {
+            let listed = core.view.remapped.contains(gpu);
+            hold("cards with remapped memory are listed", listed != card.residents.is_empty(), || {
+                format!("{gpu} among {:?}: {:?}", core.view.remapped, card.residents)
+            })?;
             let rows = core.view.rows(gpu);
             bytes_have_a_place(gpu, &rows)?;
             only_the_excess_leaves(core, gpu, &rows)?;
@@ -224,6 +228,7 @@ mod tests {
                 resident,
                 hosted: Bytes::ZERO,
                 pinned: Bytes::ZERO,
+                prepared: Bytes::ZERO,
             },
         ] {
             core.handle(Nanos(2), event);
