@@ -470,6 +470,34 @@ fn a_limited_session_that_wakes_with_remapped_memory_waits_until_it_fits() {
     }
 }
 
+/// Found by a schedule of the test below.
+#[test]
+fn a_move_that_is_late_while_a_process_returns_is_tried_again_afterwards() {
+    let config = Config {
+        stuck_policy: StuckPolicy::RunOthers,
+        lease_chunk: Bytes::ZERO,
+        ..Config::default()
+    };
+    let mut world = World::after_restart(config, [RETURNING]);
+    world.send(Event::ExpectedUses { client: ClientId(RETURNING), gpu: GPU, bytes: gib(1) });
+    let (_, client) = world.remapping_program(gib(3));
+    world.habits(client).answers = false;
+    world.arrives(client);
+    let has_goal = (0..10_000).any(|_| {
+        world.run_for(ms(1));
+        world.goal(client, GPU).is_some()
+    });
+    assert!(has_goal, "others run once the missing process is overdue");
+    world.run_for(ms(980));
+    play(&mut world, Step::Return(0, false, 1));
+    // The world checks after each event that nothing was overlooked.
+    world.run_for(ms(100));
+    world.habits(client).answers = true;
+    world.step(client, GPU);
+    world.run_for(ms(3000));
+    assert_eq!(world.resident(client, GPU), gib(3));
+}
+
 proptest! {
     #![proptest_config(drawn::cases(drawn::SCHEDULES))]
 
