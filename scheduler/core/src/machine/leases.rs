@@ -35,7 +35,8 @@ impl View {
         let over = |(_, card): (GpuId, &Card)| card.index.sums.remapped.get() - card.admits_remapped();
         let others = self.cards.iter().filter(|&(other, _)| other != gpu).map(over).sum();
         let here = self.cards.get(gpu).map_or(Bytes::ZERO, Card::admits_remapped);
-        here + (self.host.admitted() - others)
+        let books: u64 = self.cards.values().map(|card| card.index.sums.remapping).sum();
+        here + (self.host.admitted(books) - others)
     }
 
     /// Limits of a request for memory of a process that `remaps`, or does not.

@@ -270,6 +270,20 @@ impl Core {
         for gpu in cards {
             self.follow_goals(gpu);
         }
+        self.tell_whether_host_is_full();
+    }
+
+    /// Lets the processes know when the host memory becomes too full for what must leave the cards, and when it is
+    /// so no longer.
+    fn tell_whether_host_is_full(&mut self) {
+        let cards = self.view.remapped;
+        let is_full = self.view.cards.among(cards).any(|(_, card)| card.residents.host_is_full);
+        if std::mem::replace(&mut self.view.host.is_full, is_full) != is_full {
+            for gpu in cards {
+                let members = self.view.cards.get(gpu).map(|card| card.index.members.clone());
+                members.into_iter().flatten().for_each(|id| self.touch(id));
+            }
+        }
     }
 
     /// Notes which moves on a card have gone on and which are late.

@@ -6,18 +6,23 @@
 //!   hosted or promised, per process ────┴─▶ Σ                  ≤  budget              before a byte moves
 //! ```
 //!
+//! While evictions wait for host memory, processes give back the slots that they have prepared.
+//!
 //! The slack lets at least one chunk move when everything is full. Else two moves could each wait for the
-//! other's room.
+//! other's room. It contains another chunk for each process on a card, since what is leased is no whole number of
+//! chunks.
 
 use gpushare_proto::Bytes;
 
-use crate::residency::SPARE;
+use crate::residency::CHUNK;
 use crate::residency::facts::Figures;
 
 /// Budget for host memory. Without one, nothing leaves a card.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Host {
     budget: Bytes,
+    /// Whether evictions wait for host memory.
+    pub(crate) is_full: bool,
 }
 
 impl Host {
@@ -30,9 +35,9 @@ impl Host {
         self.budget
     }
 
-    /// Bytes that may be leased in all beyond what the cards have.
-    pub(crate) fn admitted(self) -> Bytes {
-        self.budget - SPARE
+    /// Bytes that may be leased in all beyond what the cards have, if so many `books` are of remapped memory.
+    pub(crate) fn admitted(self, books: u64) -> Bytes {
+        self.budget - Bytes(CHUNK.0.saturating_mul(books.saturating_add(1)))
     }
 
     /// Bytes that evictions may still bring beside `claims`, the sum of what processes have or were promised.
@@ -80,8 +85,9 @@ mod tests {
     #[test]
     fn without_a_budget_nothing_is_admitted() {
         let mut host = Host::default();
-        assert_eq!((host.admitted(), host.room(Bytes::ZERO)), (Bytes::ZERO, Bytes::ZERO));
+        assert_eq!((host.admitted(1), host.room(Bytes::ZERO)), (Bytes::ZERO, Bytes::ZERO));
         host.set_budget(Bytes::gib(3));
+        assert_eq!(host.admitted(3), Bytes::gib(3) - Bytes::mib(512), "each process may begin another chunk");
         assert_eq!(host.room(Bytes::gib(1)), Bytes::gib(2));
         assert_eq!(host.room(Bytes::gib(4)), Bytes::ZERO);
     }

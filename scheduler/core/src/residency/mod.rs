@@ -23,7 +23,7 @@ pub(crate) const CHUNK: Bytes = Bytes::mib(128);
 /// Smallest rise of a goal, unless it is the last one: the size of the first chunks of a move.
 pub(crate) const GRAIN: Bytes = Bytes::mib(16);
 /// Two chunks beside what may be resident, so that both directions of a handoff start at once.
-pub(crate) const SPARE: Bytes = Bytes::mib(256);
+const SPARE: Bytes = Bytes::mib(256);
 /// Bytes of a card that stay free for the driver: kernels that are loaded late, and local memory.
 const HEADROOM: Bytes = Bytes::mib(512);
 /// Parts of a small card that are left for headroom and for spare chunks.

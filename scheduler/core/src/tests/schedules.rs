@@ -536,5 +536,8 @@ proptest! {
         for gpu in end.gpus {
             prop_assert_eq!((gpu.allocated_bytes, gpu.holders, gpu.queue), (Bytes::ZERO, vec![], vec![]));
         }
+        world.run_for(ms(300));
+        let remapped = world.core.snapshot(world.now).gpus.into_iter().filter_map(|gpu| gpu.remapped);
+        prop_assert_eq!(remapped.count(), 0, "the memory of dead processes is free again");
     }
 }

@@ -18,7 +18,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ops::{Deref, DerefMut};
 
 use gpushare_proto::admin::{Knob, Setting};
-use gpushare_proto::page::MemoryRefusal;
+use gpushare_proto::page::{FLAG_HOST_FULL, MemoryRefusal};
 use gpushare_proto::{Bytes, ClientId, GateState, GateWord, GpuId, Nanos, RequestId, SessionId};
 
 use crate::harness::Harness;
@@ -153,7 +153,12 @@ impl World {
     fn carry_out(&mut self, effect: &Effect) -> Option<Event> {
         match *effect {
             Effect::Gate { client, word, .. } => self.gate_changed(client, word),
-            Effect::Flags { client, flags } => self.processes.get_mut(&client)?.flags = flags,
+            Effect::Flags { client, flags } => {
+                self.processes.get_mut(&client)?.flags = flags;
+                if flags & FLAG_HOST_FULL != 0 {
+                    self.all_move_soon(client);
+                }
+            }
             Effect::Lease { client, gpu, bytes, extra, .. } => {
                 let process = self.processes.get_mut(&client)?;
                 let memory = process.memory.entry(gpu).or_default();

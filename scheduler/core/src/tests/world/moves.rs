@@ -100,6 +100,7 @@ impl World {
         if let Some(swap) = self.swap_mut(client, gpu) {
             swap.prepared = bytes;
             self.reports(client, gpu);
+            self.moves_soon(client, gpu);
         }
     }
 
@@ -151,6 +152,7 @@ impl World {
         };
         let Some(process) = self.processes.get(&client) else { return };
         let (chunks, in_flight) = (process.chunks(gpu), process.in_flight);
+        let host_is_full = process.flags & FLAG_HOST_FULL != 0;
         let Swap { goal, mut resident, mut hosted, pinned, mut prepared } = before;
         if let Some((_, goal)) = goal {
             let passes = matches!(state, GateState::Open | GateState::Moving);
@@ -164,6 +166,9 @@ impl World {
                 resident += chunk;
                 hosted -= chunk;
             }
+        }
+        if host_is_full {
+            prepared = Bytes::ZERO;
         }
         self.evicted += before.resident - resident;
         let after = Swap { goal, resident, hosted, pinned, prepared };
