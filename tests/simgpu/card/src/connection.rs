@@ -15,7 +15,7 @@ use std::sync::{Condvar, Mutex, MutexGuard, PoisonError, TryLockError};
 use crate::frame::{Frame, Inbox, Received};
 use crate::ids::{ClientId, GpuIndex, HostCallId};
 use crate::stats::Stats;
-use crate::wire::{Answer, Description, Failure, Message, Question, Request, Role};
+use crate::wire::{Answer, Description, Failure, Message, Question, Refusable, Request, Role};
 
 /// Why the card gave no good answer.
 #[derive(Debug, thiserror::Error)]
@@ -44,7 +44,7 @@ pub struct Reply {
 pub struct Connection {
     socket: UnixStream,
     id: ClientId,
-    health: Option<OwnedFd>,
+    board: Option<OwnedFd>,
     sending: Mutex<()>,
     inbox: Mutex<Inbox>,
     arrived: Mutex<Arrived>,
@@ -62,7 +62,7 @@ impl Connection {
         let mut connection = Self {
             socket: UnixStream::connect(path)?,
             id: ClientId(0),
-            health: None,
+            board: None,
             sending: Mutex::default(),
             inbox: Mutex::default(),
             arrived: Mutex::default(),
@@ -71,7 +71,7 @@ impl Connection {
         };
         let reply = connection.call(Request::Hello(role), &[])?;
         if let Answer::Welcome(id) = reply.answer {
-            (connection.id, connection.health) = (id, reply.fd);
+            (connection.id, connection.board) = (id, reply.fd);
         }
         Ok(connection)
     }
@@ -81,9 +81,9 @@ impl Connection {
         self.id
     }
 
-    /// The memfd of a driver's health word: 0, or a [`crate::wire::Sticky`].
-    pub fn health(&self) -> Option<&OwnedFd> {
-        self.health.as_ref()
+    /// The memfd of a driver's [board](crate::board).
+    pub fn board(&self) -> Option<&OwnedFd> {
+        self.board.as_ref()
     }
 
     /// Says something that needs no answer.
@@ -241,6 +241,11 @@ impl Observer {
     /// Lets a GPU report an Xid.
     pub fn xid(&self, gpu: GpuIndex, xid: u64) -> Result<(), CallError> {
         self.0.call(Request::Xid(gpu, xid), &[]).map(|_| ())
+    }
+
+    /// Lets the next `count` calls of a process fail for want of memory.
+    pub fn refuse(&self, pid: u32, call: Refusable, count: u32) -> Result<(), CallError> {
+        self.0.call(Request::Refuse { pid, call, count }, &[]).map(|_| ())
     }
 
     /// Ends the card. Answered before it is gone; its socket file goes with it.

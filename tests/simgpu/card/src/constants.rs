@@ -35,9 +35,34 @@ impl Rate {
         Duration::from_nanos(u64::try_from(nanos).unwrap_or(u64::MAX))
     }
 
+    /// The slower one of two rates.
+    pub fn at_most(self, limit: Self) -> Self {
+        Self(self.0.min(limit.0))
+    }
+
+    /// Half of this rate.
+    pub fn half(self) -> Self {
+        Self(self.0 / 2)
+    }
+
     const fn scaled(real: u64) -> Self {
         Self(real / RATE_SCALE)
     }
+}
+
+/// Rates of the calls about physical memory with handles.
+///
+/// The figures are those of 8 GiB in pieces of 128 MiB on a GPU, and of 16 GiB on the host.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct HandleRates {
+    /// `cuMemCreate`.
+    pub create: Rate,
+    /// `cuMemMap` together with the `cuMemSetAccess` after it, which costs nothing more here.
+    pub map: Rate,
+    /// `cuMemUnmap`.
+    pub unmap: Rate,
+    /// The call that ends the memory: the last `cuMemRelease`, or the last `cuMemUnmap` if that comes later.
+    pub release: Rate,
 }
 
 /// Everything about the card that is a number. Printed with every result.
@@ -51,6 +76,8 @@ pub struct Constants {
     pub pinned_in: Rate,
     /// Device to host copies into pinned memory.
     pub pinned_out: Rate,
+    /// Copies of pinned memory in both directions at once, their bytes counted together.
+    pub pinned_both: Rate,
     /// Host to device copies of pageable memory.
     pub pageable_in: Rate,
     /// Device to host copies into pageable memory.
@@ -69,8 +96,18 @@ pub struct Constants {
     pub kernel_on_host: Rate,
     /// Memory that lies on another GPU: copied, or read and written by a kernel.
     pub peer: Rate,
-    /// Making physical memory of the host.
-    pub host_create: Rate,
+    /// `cuMemHostRegister` of memory that its process has touched.
+    pub register: Rate,
+    /// Memory that nobody has touched before it is registered, in addition.
+    pub touch: Rate,
+    /// `cuMemHostUnregister`.
+    pub unregister: Rate,
+    /// Memory of the host that can be pinned, registered, or made physical memory, in bytes.
+    pub host_memory: u64,
+    /// Calls about physical memory on a GPU.
+    pub device_handles: HandleRates,
+    /// Calls about physical memory on the host (`HOST_NUMA`).
+    pub host_handles: HandleRates,
     /// Time of a kernel that touches nothing.
     pub launch: Duration,
     /// How long one process computes while another one waits.
@@ -85,6 +122,13 @@ pub struct Constants {
     pub poll: Duration,
 }
 
+impl Constants {
+    /// Time to register so many bytes, of which so many have never been touched.
+    pub fn registration(&self, len: u64, untouched: u64) -> Duration {
+        self.register.time_for(len) + self.touch.time_for(untouched)
+    }
+}
+
 impl Default for Constants {
     fn default() -> Self {
         Self {
@@ -92,6 +136,7 @@ impl Default for Constants {
             context_memory: 2 * MIB,
             pinned_in: Rate::scaled(55 * GB),
             pinned_out: Rate::scaled(55 * GB),
+            pinned_both: Rate::scaled(88 * GB),
             pageable_in: Rate::scaled(7 * GB),
             pageable_out: Rate::scaled(14 * GB),
             fault_in: Rate::scaled(13 * GB),
@@ -101,7 +146,27 @@ impl Default for Constants {
             kernel: Rate::scaled(2_000 * GB),
             kernel_on_host: Rate::scaled(84 * GB),
             peer: Rate::scaled(55 * GB),
-            host_create: Rate::scaled(1_700_000_000),
+            register: Rate::scaled(44 * GB),
+            // One thread. More of them are the program's own business: 20, 36, 49 GB/s with 4, 8, 16.
+            touch: Rate::scaled(5_700_000_000),
+            // 16 GiB in 0.3 s.
+            unregister: Rate::scaled(57 * GB),
+            host_memory: u64::MAX,
+            // 0.7 ms to create, 2 to 4 ms to map, 4 ms to unmap and release together: half for each.
+            device_handles: HandleRates {
+                create: Rate::scaled(12_000 * GB),
+                map: Rate::scaled(2_900 * GB),
+                unmap: Rate::scaled(4_300 * GB),
+                release: Rate::scaled(4_300 * GB),
+            },
+            // 5.5 GB/s to create (1.7 on another machine), 0.16 to 0.2 s to map, 0.04 s to unmap, 0.35 to 0.45 s to
+            // release.
+            host_handles: HandleRates {
+                create: Rate::scaled(5_500_000_000),
+                map: Rate::scaled(95 * GB),
+                unmap: Rate::scaled(430 * GB),
+                release: Rate::scaled(43 * GB),
+            },
             launch: Duration::from_micros(4),
             slice: Duration::from_millis(2),
             slice_change: Duration::from_micros(200),

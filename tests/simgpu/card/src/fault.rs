@@ -4,7 +4,7 @@
 //! cuMemAlloc@3=2, cuLaunchKernel@2+=hangs, cuMemcpyHtoDAsync=slow:5ms
 //! |          | |  |              |         |                `- what happens
 //! |          | |  |              |         `- every call
-//! |          | |  |              `- the second one and all after it
+//! |          | |  |              `- the second one and all after it; @2/50 is the second one and every 50th after it
 //! |          | `- answers this CUresult, and nothing is done
 //! |          `- the third call of this process
 //! `- the exported name, with or without its _v2
@@ -40,6 +40,8 @@ struct Fault {
     call: String,
     /// The first call that is concerned, counted from 1, and the last.
     calls: (u64, u64),
+    /// Every so many calls between them.
+    every: u64,
     effect: Effect,
     seen: AtomicU64,
 }
@@ -70,7 +72,7 @@ impl Faults {
         let mut found = None;
         for fault in self.0.iter().filter(|fault| fault.is_about(call)) {
             let number = fault.seen.fetch_add(1, Ordering::Relaxed) + 1;
-            if (fault.calls.0..=fault.calls.1).contains(&number) {
+            if fault.concerns(number) {
                 found = found.or(Some(fault.effect));
             }
         }
@@ -82,17 +84,18 @@ impl Fault {
     fn parse(text: &str) -> Result<Self, String> {
         let wrong = || {
             format!(
-                "SIMGPU_FAULTS: {text} is no fault; write CALL@N=CODE, CALL@N=hangs, asserts, illegal or slow:5ms"
+                "SIMGPU_FAULTS: {text} is no fault; write CALL@N=CODE (or @N+, @N/M), CALL@N=hangs, asserts, illegal or slow:5ms"
             )
         };
         let (call, effect) = text.split_once('=').ok_or_else(wrong)?;
-        let (call, calls) = match call.split_once('@') {
-            None => (call, Some((1, u64::MAX))),
-            Some((call, number)) => match number.strip_suffix('+') {
-                Some(number) => (call, number.parse().ok().map(|first| (first, u64::MAX))),
-                None => (call, number.parse().ok().map(|only| (only, only))),
-            },
+        let (call, number) = call.split_once('@').unwrap_or((call, "1+"));
+        let (first, every, repeats) = match (number.split_once('/'), number.strip_suffix('+')) {
+            (Some((first, every)), _) => (first, every, true),
+            (None, Some(first)) => (first, "1", true),
+            (None, None) => (number, "1", false),
         };
+        let (first, every): (u64, u64) =
+            (first.parse().map_err(|_| wrong())?, every.parse().map_err(|_| wrong())?);
         let effect = match effect {
             "hangs" => Some(Effect::Hang),
             "asserts" => Some(Effect::Fail(Sticky::Assert)),
@@ -102,12 +105,22 @@ impl Fault {
                 None => other.parse().ok().map(Effect::Answer),
             },
         };
+        if first == 0 || every == 0 {
+            return Err(wrong());
+        }
         Ok(Self {
             call: call.to_owned(),
-            calls: calls.filter(|(first, _)| *first > 0).ok_or_else(wrong)?,
+            calls: (first, if repeats { u64::MAX } else { first }),
+            every,
             effect: effect.ok_or_else(wrong)?,
             seen: AtomicU64::new(0),
         })
+    }
+
+    /// Whether the call with this number goes wrong.
+    fn concerns(&self, number: u64) -> bool {
+        let (first, last) = self.calls;
+        (first..=last).contains(&number) && (number - first).is_multiple_of(self.every)
     }
 
     fn is_about(&self, call: &str) -> bool {
@@ -193,8 +206,23 @@ mod tests {
     }
 
     #[test]
+    fn from_a_number_on_and_every_so_many() {
+        let faults = Faults::parse("cuMemCreate@2/3=2").unwrap();
+        let wrong: Vec<u32> = (1..10).filter(|_| faults.of("cuMemCreate").is_some()).collect();
+        assert_eq!(wrong, [2, 5, 8]);
+    }
+
+    #[test]
     fn what_is_no_fault_is_named_with_what_to_write() {
-        for text in ["cuInit", "cuInit@0=1", "cuInit@x=1", "cuInit=never", "cuInit=slow:5"] {
+        for text in [
+            "cuInit",
+            "cuInit@0=1",
+            "cuInit@x=1",
+            "cuInit@2/0=1",
+            "cuInit@2+/3=1",
+            "cuInit=never",
+            "cuInit=slow:5",
+        ] {
             let sentence = Faults::parse(text).unwrap_err();
             assert!(sentence.contains(text) && sentence.contains("CALL@N=CODE"), "{sentence}");
         }

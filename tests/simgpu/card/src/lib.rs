@@ -10,6 +10,7 @@ pub mod wire;
 // What lies on the card.
 #[allow(unsafe_code, reason = "maps memory that other processes share")]
 pub mod bytes;
+pub mod board;
 mod memory;
 mod pool;
 mod residency;
@@ -23,6 +24,7 @@ mod gauge;
 mod link;
 pub mod machine;
 mod queue;
+mod race;
 // What is known about it afterwards.
 pub mod stats;
 // What can be asked of its driver beforehand.

@@ -1,10 +1,12 @@
 //! One direction of the bus between host and card: copies and prefetches, one after the other, for everybody.
+//!
+//! Copies of pinned memory in both directions at once share the bus: each is slower than alone.
 
 use std::collections::VecDeque;
 
 use crate::ids::{ClientId, Time};
 use crate::memory::Memory;
-use crate::walk::{Finished, Walk};
+use crate::walk::{Bus, Finished, Walk};
 
 #[derive(Debug, Default)]
 pub(crate) struct Link {
@@ -29,7 +31,12 @@ impl Link {
         (!self.walks.is_empty()).then(|| self.piece_end.unwrap_or(Time::ZERO))
     }
 
-    pub(crate) fn step(&mut self, now: Time, memory: &mut Memory, finished: &mut Vec<Finished>) {
+    /// Whether a copy of pinned memory is on its way.
+    pub(crate) fn copies_pinned(&self, memory: &Memory) -> bool {
+        self.walks.front().is_some_and(|walk| walk.copies_pinned(memory))
+    }
+
+    pub(crate) fn step(&mut self, now: Time, memory: &mut Memory, bus: Bus, finished: &mut Vec<Finished>) {
         let Some(walk) = self.walks.front_mut() else {
             return;
         };
@@ -41,7 +48,7 @@ impl Link {
             self.piece_end = None;
             outcome = walk.end(memory);
         }
-        match outcome.and_then(|()| walk.begin(memory)) {
+        match outcome.and_then(|()| walk.begin(memory, bus)) {
             Ok(Some(time)) => self.piece_end = Some(now + time),
             Ok(None) => finished.extend(self.walks.pop_front().map(Walk::finish)),
             Err(error) => {

@@ -10,14 +10,17 @@
 //! `handle` first lets everything happen that was due before `now`, each at its own time, so that an input
 //! that comes late finds the card as it would have been. `next_deadline` says when to come again.
 
+mod calls;
 mod client;
 mod ending;
 mod orders;
+mod refusals;
 mod report;
 mod start;
 
 use std::collections::{BTreeMap, VecDeque};
 use std::os::fd::OwnedFd;
+use std::rc::Rc;
 
 use crate::compute::{Compute, TurnTaken};
 use crate::constants::Constants;
@@ -25,9 +28,11 @@ use crate::gauge::Gauge;
 use crate::ids::{ClientId, StreamKey, Time};
 use crate::link::Link;
 use crate::machine::client::{Client, Then, Waiter};
+use crate::memory::physical::Physical;
 use crate::memory::{IllegalAddress, Memory};
+use crate::race::Races;
 use crate::stats::{Counters, Interval, ProcessStats, Timeline};
-use crate::walk::Finished;
+use crate::walk::{Bus, Finished};
 use crate::wire::{Answer, Failure, GpuDescription, Message, Question, Sticky};
 
 /// Input of the card.
@@ -79,6 +84,7 @@ pub struct Card {
     now: Time,
     gpus: Vec<Gpu>,
     memory: Memory,
+    races: Races,
     clients: BTreeMap<ClientId, Client>,
     ended: VecDeque<ProcessStats>,
     total_forgotten: Counters,
@@ -105,9 +111,20 @@ struct Gpu {
     xids: Vec<u64>,
 }
 
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug)]
 enum Timer {
-    Done { client: ClientId, token: Option<u64> },
+    /// A call is over. Its answer carries the descriptor.
+    Done {
+        client: ClientId,
+        token: Option<u64>,
+        fd: Option<OwnedFd>,
+    },
+    /// A call that took references to physical memory away is over.
+    Release {
+        client: ClientId,
+        token: Option<u64>,
+        taken: Vec<Rc<Physical>>,
+    },
     Reclaim(ClientId),
     PauseOver(StreamKey),
     Poll,
@@ -131,6 +148,7 @@ impl Card {
             now: Time::ZERO,
             gpus: gpus.into_iter().map(gpu).collect(),
             memory,
+            races: Races::default(),
             clients: BTreeMap::new(),
             ended: VecDeque::new(),
             total_forgotten: Counters::default(),
@@ -195,7 +213,15 @@ impl Card {
         let now = self.now;
         while let Some(entry) = self.timers.first_entry().filter(|entry| entry.key().0 <= now) {
             match entry.remove() {
-                Timer::Done { client, token } => self.answer(client, token, Ok(Answer::Done)),
+                Timer::Done { client, token, fd } => {
+                    if let Some(token) = token {
+                        self.say(client, Message::Answer(token, Ok(Answer::Done)), Vec::new(), fd);
+                    }
+                }
+                Timer::Release { client, token, taken } => {
+                    taken.into_iter().for_each(|physical| self.memory.let_go(physical));
+                    self.answer(client, token, Ok(Answer::Done));
+                }
                 Timer::Reclaim(client) => self.reclaim(client),
                 Timer::PauseOver(key) => self.complete(key),
                 Timer::Poll => self.poll_values(),
@@ -210,9 +236,11 @@ impl Card {
             } else {
                 None
             };
+            let both = gpu.link_in.copies_pinned(&self.memory) && gpu.link_out.copies_pinned(&self.memory);
+            let bus = if both { Bus::BothWays } else { Bus::Alone };
             for link in [&mut gpu.link_in, &mut gpu.link_out] {
                 if due(link.next_deadline()) {
-                    link.step(now, &mut self.memory, &mut finished);
+                    link.step(now, &mut self.memory, bus, &mut finished);
                 }
             }
             self.note_turn(index, taken);
@@ -232,8 +260,9 @@ impl Card {
     }
 
     fn complete(&mut self, key: StreamKey) {
+        self.races.end(key);
         if let Some(client) = self.clients.get_mut(&key.client) {
-            client.queues.complete(key.stream, self.now);
+            client.complete(key.stream, self.now);
         }
         self.pump(key.client);
     }

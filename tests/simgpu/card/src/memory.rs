@@ -4,7 +4,7 @@
 //! resident on its GPU first; what that takes is the answer, so that the engines only ever add durations.
 
 mod access;
-mod physical;
+pub(crate) mod physical;
 mod pooled;
 mod usage;
 
@@ -63,6 +63,8 @@ pub(crate) struct Memory {
     /// Whose kernels on the first GPU reach memory of the second one.
     pub(crate) peers: BTreeSet<(ClientId, GpuIndex, GpuIndex)>,
     pub(crate) gpus: Vec<Residency>,
+    /// Bytes of the host that the card keeps in place for everybody.
+    host_used: u64,
 }
 
 impl Memory {
@@ -76,6 +78,7 @@ impl Memory {
             pools: BTreeMap::new(),
             peers: BTreeSet::new(),
             counters: BTreeMap::new(),
+            host_used: 0,
         }
     }
 
@@ -98,6 +101,15 @@ impl Memory {
         }
     }
 
+    /// Gives back what an allocation of this kind took by itself.
+    fn give_back_own(&mut self, kind: Kind, gpu: GpuIndex, bytes: u64) {
+        match kind {
+            Kind::Device => self.give_back(gpu, bytes),
+            Kind::Pinned => self.give_back_host(bytes),
+            Kind::Managed => {}
+        }
+    }
+
     /// Makes an allocation. The descriptor of the answer is for the client.
     pub(crate) fn allocate(
         &mut self,
@@ -111,13 +123,13 @@ impl Memory {
         if !self.is_vacant(client, address, len) {
             return Err(Failure::Unknown);
         }
-        if kind == Kind::Device {
-            self.take(gpu, len)?;
+        match kind {
+            Kind::Device => self.take(gpu, len)?,
+            Kind::Pinned => self.take_host(len)?,
+            Kind::Managed => {}
         }
         let Ok(mut bytes) = SharedBytes::allocate(len) else {
-            if kind == Kind::Device {
-                self.give_back(gpu, len);
-            }
+            self.give_back_own(kind, gpu, len);
             return Err(Failure::Host);
         };
         let fd = if kind == Kind::Device { None } else { bytes.take_fd() };
@@ -151,8 +163,7 @@ impl Memory {
             .and_then(|space| space.remove(&address))
             .ok_or(Failure::Unknown)?;
         match allocation.backing {
-            Backing::Own if allocation.kind == Kind::Device => self.give_back(allocation.gpu, allocation.len),
-            Backing::Own => {}
+            Backing::Own => self.give_back_own(allocation.kind, allocation.gpu, allocation.len),
             Backing::Physical(physical) => self.let_go(physical),
             Backing::Pool(pool) => {
                 if let Some(pool) = self.pools.get_mut(&(client, pool)) {

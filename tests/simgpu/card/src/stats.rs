@@ -5,6 +5,7 @@ use std::collections::VecDeque;
 use serde::{Deserialize, Serialize};
 
 use crate::constants::Constants;
+use crate::wire::Sticky;
 
 /// How many turns the timeline keeps; older ones are dropped and counted.
 const TIMELINE: usize = 50_000;
@@ -36,6 +37,10 @@ pub struct Counters {
     pub downloaded_bytes: u64,
     /// Copied between pinned, managed and device memory.
     pub copied_bytes: u64,
+    /// Copies whose bytes other work of the process used at the same time (`race.rs` says when exactly).
+    pub raced_copies: u64,
+    /// Calls that failed because an observer wanted it.
+    pub refused: u64,
     /// Managed ranges that were advised to be on a GPU.
     pub advised_location: u64,
     /// Managed ranges that were advised to be reachable from a GPU.
@@ -57,6 +62,8 @@ impl Counters {
         self.uploaded_bytes += other.uploaded_bytes;
         self.downloaded_bytes += other.downloaded_bytes;
         self.copied_bytes += other.copied_bytes;
+        self.raced_copies += other.raced_copies;
+        self.refused += other.refused;
         self.advised_location += other.advised_location;
         self.advised_access += other.advised_access;
         self.kernels += other.kernels;
@@ -88,6 +95,8 @@ pub struct Stats {
     pub held_back_nanos: u64,
     /// The GPUs.
     pub gpus: Vec<GpuStats>,
+    /// Bytes of the host that are kept in place, for everybody.
+    pub host_bytes: u64,
     /// The processes, also those that have ended.
     pub processes: Vec<ProcessStats>,
     /// All processes together, also forgotten ones.
@@ -175,6 +184,10 @@ pub struct ProcessStats {
     pub managed_bytes: u64,
     /// Bytes of managed memory that are on a card now.
     pub resident_bytes: u64,
+    /// Bytes of memory of the host that the card keeps in place: pinned, registered, physical memory with handles.
+    pub host_bytes: u64,
+    /// The error from which the process does not recover.
+    pub lost: Option<Sticky>,
     /// Bytes of contexts and of memory that cannot move, on each of `gpus` in that order.
     pub gpu_bytes: Vec<u64>,
     /// Counters of the process.

@@ -16,7 +16,7 @@ use crate::constants::{PAGE, Rate};
 use crate::ids::{ClientId, GpuIndex, StreamKey, Time};
 use crate::kernel::Kernel;
 use crate::memory::{IllegalAddress, Memory};
-use crate::wire::{Plane, Shape};
+use crate::wire::{Kind, Plane, Shape};
 
 /// Work of a walk.
 #[derive(Debug)]
@@ -24,9 +24,16 @@ pub(crate) enum Job {
     Kernel(Kernel),
     Copy { to: Plane, from: Plane, shape: Shape },
     Set { to: Plane, shape: Shape, value: u32, element: u8 },
-    Upload { to: Plane, shape: Shape, data: Vec<u8> },
-    Download { from: Plane, shape: Shape, data: Vec<u8>, token: u64 },
+    Upload { to: Plane, shape: Shape, data: Vec<u8>, registered: bool },
+    Download { from: Plane, shape: Shape, data: Vec<u8>, token: u64, registered: bool },
     Prefetch { address: u64, len: u64, to: Option<GpuIndex> },
+}
+
+/// Whether the other direction of the bus copies too.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Bus {
+    Alone,
+    BothWays,
 }
 
 /// Bytes that a download found, for the question with this token.
@@ -60,7 +67,11 @@ impl Walk {
     }
 
     /// Chooses the next piece and answers how long it takes; `None` when all is done.
-    pub(crate) fn begin(&mut self, memory: &mut Memory) -> Result<Option<Duration>, IllegalAddress> {
+    pub(crate) fn begin(
+        &mut self,
+        memory: &mut Memory,
+        bus: Bus,
+    ) -> Result<Option<Duration>, IllegalAddress> {
         let first = !std::mem::replace(&mut self.begun, true);
         let start = self.piece.end;
         if start >= self.length() && !(first && matches!(self.job, Job::Kernel(_))) {
@@ -80,7 +91,7 @@ impl Walk {
             }
             _ => {
                 self.piece = start..(start + PAGE).min(self.length());
-                self.price_rows(memory)?
+                self.price_rows(memory, bus)?
             }
         };
         Ok(Some(time))
@@ -125,7 +136,7 @@ impl Walk {
                     })
                 })
             }
-            Job::Upload { to, shape, data } => {
+            Job::Upload { to, shape, data, .. } => {
                 memory.counters.entry(client).or_default().uploaded_bytes +=
                     self.piece.end - self.piece.start;
                 rows(&self.piece, *shape).try_for_each(|(row, column, len)| {
@@ -162,6 +173,16 @@ impl Walk {
             _ => None,
         };
         Finished { key: self.key, outcome: Ok(delivery) }
+    }
+
+    /// Whether this is a copy between pinned or registered memory and anything else.
+    pub(crate) fn copies_pinned(&self, memory: &Memory) -> bool {
+        let pinned = |plane| is_pinned(memory, self.key.client, plane);
+        match &self.job {
+            Job::Copy { to, from, .. } => pinned(to) || pinned(from),
+            Job::Upload { registered, .. } | Job::Download { registered, .. } => *registered,
+            Job::Kernel(_) | Job::Set { .. } | Job::Prefetch { .. } => false,
+        }
     }
 
     fn length(&self) -> u64 {
@@ -207,17 +228,21 @@ impl Walk {
     }
 
     /// The time of a piece of rows: over the bus for what meets the host, else as a kernel that may fault.
-    fn price_rows(&self, memory: &mut Memory) -> Result<Duration, IllegalAddress> {
+    fn price_rows(&self, memory: &mut Memory, bus: Bus) -> Result<Duration, IllegalAddress> {
         let bytes = self.piece.end - self.piece.start;
         let client = self.key.client;
-        let pinned = |memory: &Memory, plane: &Plane| {
-            memory.kind_at(client, plane.address) == Some(crate::wire::Kind::Pinned)
+        let pinned = |memory: &Memory, plane: &Plane| is_pinned(memory, client, plane);
+        let on_bus = |rate: Rate| match bus {
+            Bus::Alone => rate,
+            Bus::BothWays => rate.at_most(memory.constants.pinned_both.half()),
         };
         let over_bus: Option<Rate> = match &self.job {
+            Job::Upload { registered: true, .. } => Some(on_bus(memory.constants.pinned_in)),
+            Job::Download { registered: true, .. } => Some(on_bus(memory.constants.pinned_out)),
             Job::Upload { .. } => Some(memory.constants.pageable_in),
             Job::Download { .. } => Some(memory.constants.pageable_out),
-            Job::Copy { to, .. } if pinned(memory, to) => Some(memory.constants.pinned_out),
-            Job::Copy { from, .. } if pinned(memory, from) => Some(memory.constants.pinned_in),
+            Job::Copy { to, .. } if pinned(memory, to) => Some(on_bus(memory.constants.pinned_out)),
+            Job::Copy { from, .. } if pinned(memory, from) => Some(on_bus(memory.constants.pinned_in)),
             Job::Copy { to, from, .. } if memory.between_gpus(client, from.address, to.address) => {
                 Some(memory.constants.peer)
             }
@@ -294,6 +319,10 @@ impl Spinner {
         let words = bytes.words(offset, 1).ok_or(IllegalAddress)?;
         Ok(words[0].load(Relaxed) != 0)
     }
+}
+
+fn is_pinned(memory: &Memory, client: ClientId, plane: &Plane) -> bool {
+    memory.kind_at(client, plane.address) == Some(Kind::Pinned)
 }
 
 /// The parts of rows that a piece covers: row, first byte in the row, length.

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! client                                  card
-//!   Hello(role)             ->  Welcome      with the memfd of a driver's health word
+//!   Hello(role)             ->  Welcome      with the memfd of a driver's board
 //!   Submit, Record ...      ->            no answer: the socket keeps the order
 //!   Allocate, Synchronize   ->  Answer    the answer carries the token of the question
 //!                           <-  Call      a host function of a stream is due (to the callback connection)
@@ -11,13 +11,16 @@
 //! A frame is a head (one of these types, encoded) and a payload: raw bytes that an upload or a download
 //! carries. Lengths are in bytes, addresses are the client's.
 
+mod description;
+
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use crate::constants::Constants;
 use crate::ids::{ClientId, ContextId, EventId, GpuIndex, GraphId, HandleId, HostCallId, PoolId, StreamId};
 use crate::kernel::Kernel;
+
+pub use description::{Description, Divided, GpuDescription};
 
 /// A request and, if an answer is wanted, the token that it will carry.
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -58,6 +61,15 @@ pub enum Request {
     Allocate { address: u64, len: u64, kind: Kind, context: ContextId },
     /// Ends an allocation after all work of the client.
     Free(u64),
+    /// Registers memory of the client, of which so many bytes have never been touched. Answers with the memfd
+    /// that the client puts in its place.
+    Register { address: u64, len: u64, untouched: u64, context: ContextId },
+    /// Ends a registration, without waiting for work.
+    Unregister(u64),
+    /// Takes the time of a registration. The memory stays the client's alone.
+    PriceRegistration { len: u64, untouched: u64 },
+    /// Takes the time of the end of such a registration.
+    PriceUnregistration(u64),
     /// Puts work into a stream. An upload's bytes are the payload.
     Submit(StreamId, Op),
     /// Keeps a list of work under a number.
@@ -122,6 +134,8 @@ pub enum Request {
     Reset(GpuIndex),
     /// A GPU reports an Xid.
     Xid(GpuIndex, u64),
+    /// The next calls of a process find no memory.
+    Refuse { pid: u32, call: Refusable, count: u32 },
     /// The process ends properly: its memory comes back at once.
     Goodbye,
     /// The card ends.
@@ -168,6 +182,19 @@ pub enum Place {
     Host,
 }
 
+/// Calls that an observer can let fail.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub enum Refusable {
+    /// `cuMemCreate` on a GPU.
+    CreateOnGpu,
+    /// `cuMemCreate` on the host.
+    CreateOnHost,
+    /// `cuMemMap`.
+    Map,
+    /// `cuMemHostRegister`.
+    Register,
+}
+
 /// Bytes that a pool has reserved and uses.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PoolUse {
@@ -209,10 +236,10 @@ pub enum Op {
     Copy { to: Plane, from: Plane, shape: Shape },
     /// Fills with a pattern of `element` bytes: 1, 2 or 4.
     Set { to: Plane, shape: Shape, value: u32, element: u8 },
-    /// Writes the payload of the message.
-    Upload { to: Plane, shape: Shape },
-    /// Answers the message with bytes.
-    Download { from: Plane, shape: Shape },
+    /// Writes the payload of the message, which comes from pageable or from registered memory.
+    Upload { to: Plane, shape: Shape, registered: bool },
+    /// Answers the message with bytes, for pageable or for registered memory.
+    Download { from: Plane, shape: Shape, registered: bool },
     /// Moves managed pages to a GPU, or to the host.
     Prefetch { address: u64, len: u64, to: Option<GpuIndex> },
     /// Calls a function in the client and waits for its return.
@@ -315,7 +342,7 @@ pub enum Failure {
     Host,
 }
 
-/// Errors from which a process does not recover. The number is what its health word holds (0 for none).
+/// Errors from which a process does not recover. The number is what its board says (0 for none).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[repr(u32)]
 pub enum Sticky {
@@ -328,68 +355,10 @@ pub enum Sticky {
 }
 
 impl Sticky {
-    /// The error that a health word tells.
+    /// The error that the first word of a board tells.
     pub fn from_word(word: u32) -> Option<Self> {
         [Self::IllegalAddress, Self::Assert, Self::Lost]
             .into_iter()
             .find(|error| *error as u32 == word)
     }
-}
-
-/// Description of the card.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Description {
-    /// GPUs of the card in order.
-    pub gpus: Vec<GpuDescription>,
-    /// Rates and durations of the card.
-    pub constants: Constants,
-}
-
-/// One GPU, or one MIG instance of a GPU that is divided: to the card they are alike, each with memory and
-/// engines of its own, and a divided GPU is nothing but its instances.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct GpuDescription {
-    /// For people.
-    pub name: String,
-    /// 16 bytes that never change for the same card.
-    pub uuid: [u8; 16],
-    /// Memory of the GPU in bytes.
-    pub memory: u64,
-    /// Number of the GPU on the bus; instances have that of their GPU.
-    pub bus: u32,
-    /// Whether host and GPU can use managed memory at the same time.
-    pub concurrent_managed: bool,
-    /// The GPU that this is an instance of.
-    pub part_of: Option<Divided>,
-}
-
-/// A GPU that is divided.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Divided {
-    /// For people.
-    pub name: String,
-    /// 16 bytes that never change for the same card.
-    pub uuid: [u8; 16],
-}
-
-impl GpuDescription {
-    /// The UUID as NVML and `CUDA_VISIBLE_DEVICES` write it.
-    pub fn uuid_text(&self) -> String {
-        match self.part_of {
-            Some(_) => uuid_text("MIG", &self.uuid),
-            None => uuid_text("GPU", &self.uuid),
-        }
-    }
-}
-
-impl Divided {
-    /// The UUID as NVML writes it.
-    pub fn uuid_text(&self) -> String {
-        uuid_text("GPU", &self.uuid)
-    }
-}
-
-fn uuid_text(of: &str, uuid: &[u8; 16]) -> String {
-    let hex: String = uuid.iter().map(|byte| format!("{byte:02x}")).collect();
-    format!("{of}-{}-{}-{}-{}-{}", &hex[..8], &hex[8..12], &hex[12..16], &hex[16..20], &hex[20..])
 }

@@ -7,7 +7,10 @@
 //! | host | card | the caller waits for the bytes |
 //! | host | host | the caller, after the stream's work |
 //!
-//! *Card* is all memory the card knows: device, managed, pinned. Registered host memory is the host's.
+//! *Card* is all memory the card knows: device, managed, pinned, registered. Registered memory that is staged
+//! (`registered.rs`) is the host's, and copied at the rate of registered memory.
+//!
+//! An address that is reserved and not mapped is nobody's: a copy to or from it is refused.
 
 use simgpu_card::ids::StreamId;
 use simgpu_card::wire::{Kind, Op, Plane, Shape, Work};
@@ -33,7 +36,7 @@ pub(crate) fn copy(stream: StreamId, to: Plane, from: Plane, shape: Shape, wait:
         return Ok(());
     }
     let driver = driver()?;
-    let (to_kind, from_kind) = {
+    let (to_kind, from_kind, registered) = {
         let mut state = driver.state();
         if wait == Wait::AsTheDriverDoes {
             state.unsafe_call()?;
@@ -41,11 +44,16 @@ pub(crate) fn copy(stream: StreamId, to: Plane, from: Plane, shape: Shape, wait:
         let (to_kind, from_kind) = (state.kind_at(to.address), state.kind_at(from.address));
         for (plane, kind) in [(to, to_kind), (from, from_kind)] {
             let len = (shape.rows - 1) * plane.pitch + shape.width;
-            if kind.is_some() && !state.covers(plane.address, len) {
+            let covered = match kind {
+                Some(_) => state.covers(plane.address, len),
+                None => !state.is_hole(plane.address),
+            };
+            if !covered {
                 return Err(Code::INVALID_VALUE);
             }
         }
-        (to_kind, from_kind)
+        let host = if to_kind.is_none() { to } else { from };
+        (to_kind, from_kind, state.staged_at(host.address).is_some())
     };
     match (to_kind, from_kind) {
         (Some(to_kind), Some(from_kind)) => {
@@ -57,10 +65,10 @@ pub(crate) fn copy(stream: StreamId, to: Plane, from: Plane, shape: Shape, wait:
             Ok(())
         }
         (Some(_), None) => pieces(to, from, shape, |to, from, shape| {
-            work::upload(stream, Op::Upload { to, shape }, &gather(from, shape))
+            work::upload(stream, Op::Upload { to, shape, registered }, &gather(from, shape))
         }),
         (None, Some(_)) => pieces(to, from, shape, |to, from, shape| {
-            let bytes = work::download(stream, Op::Download { from, shape })?;
+            let bytes = work::download(stream, Op::Download { from, shape, registered })?;
             scatter(to, shape, &bytes);
             Ok(())
         }),

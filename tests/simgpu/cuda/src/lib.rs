@@ -12,6 +12,7 @@ mod current;
 mod driver;
 mod faults;
 mod mapping;
+mod registered;
 mod state;
 // What it does.
 mod arrays;

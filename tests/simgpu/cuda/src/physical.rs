@@ -96,27 +96,46 @@ impl State {
         before.is_some_and(|(start, found)| start + found.len > address)
     }
 
-    fn forget_unused(&mut self, id: u32) -> Answer {
+    /// Forgets a handle that nobody uses and says whether the card has to forget it too.
+    fn forget_unused(&mut self, id: u32) -> bool {
         let unused = |found: &Physical| found.references == 0 && found.mappings == 0;
-        if self.physical.get(&id).is_some_and(unused) {
+        let forgotten = self.physical.get(&id).is_some_and(unused);
+        if forgotten {
             self.physical.remove(&id);
-            driver()?.tell(Request::ReleaseHandle(HandleId(id)))?;
         }
-        Ok(())
+        forgotten
+    }
+
+    /// Takes a mapping out of the tables. Returns its handle if that has to go too.
+    fn remove_mapping(&mut self, start: u64) -> Option<u32> {
+        let Some(Allocation { source: Source::Mapping(Mapping { handle, .. }), .. }) =
+            self.allocations.remove(&start)
+        else {
+            return None;
+        };
+        if let Some(physical) = self.physical.get_mut(&handle) {
+            physical.mappings -= 1;
+        }
+        self.forget_unused(handle).then_some(handle)
     }
 }
 
-/// One user of a handle less.
+/// One user of a handle less. The last one waits until the card has ended the memory.
 pub(crate) fn release(handle: u64) -> Answer {
     let driver = driver()?;
     driver.healthy()?;
     let mut state = driver.state();
     let (id, found) = state.physical(handle)?;
     found.references -= 1;
-    state.forget_unused(id)
+    let forgotten = state.forget_unused(id);
+    drop(state);
+    if forgotten {
+        driver.call(Request::ReleaseHandle(HandleId(id)))?;
+    }
+    Ok(())
 }
 
-/// Maps the beginning of a handle's memory.
+/// Maps the beginning of a handle's memory. The other threads go on while the card does it.
 pub(crate) fn map(address: u64, len: u64, handle: u64) -> Answer {
     let driver = driver()?;
     driver.healthy()?;
@@ -129,12 +148,6 @@ pub(crate) fn map(address: u64, len: u64, handle: u64) -> Answer {
         return Err(Code::INVALID_VALUE);
     }
     state.reservation(address, len)?;
-    let handle = HandleId(id);
-    let reply = driver.call(Request::Map { address, len, handle })?;
-    if let Some(memory) = reply.fd {
-        let size = usize::try_from(len).map_err(|_| Code::INVALID_VALUE)?;
-        state.reservation(address, len)?.place(address, size, &memory)?;
-    }
     let device = location.device()?;
     let kind = if device == CPU { Kind::Pinned } else { Kind::Device };
     let mapping = Mapping { handle: id, access: HashMap::new() };
@@ -148,27 +161,41 @@ pub(crate) fn map(address: u64, len: u64, handle: u64) -> Answer {
     };
     state.allocations.insert(address, mapped);
     state.physical.get_mut(&id).ok_or(Code::INVALID_VALUE)?.mappings += 1;
-    Ok(())
+    drop(state);
+    let mapped = driver.call(Request::Map { address, len, handle: HandleId(id) });
+    let mut state = driver.state();
+    let placed = mapped.and_then(|reply| match reply.fd {
+        Some(memory) => {
+            let size = usize::try_from(len).map_err(|_| Code::INVALID_VALUE)?;
+            state.reservation(address, len)?.place(address, size, &memory)
+        }
+        None => Ok(()),
+    });
+    if placed.is_err() {
+        let forgotten = state.remove_mapping(address);
+        drop(state);
+        // Refused where the card has not mapped it.
+        let _ = driver.call(Request::Unmap { address, len });
+        if let Some(id) = forgotten {
+            driver.call(Request::ReleaseHandle(HandleId(id)))?;
+        }
+    }
+    placed
 }
 
-/// Takes whole mappings away, at once.
+/// Takes whole mappings away, at once. The other threads go on while the card does it.
 pub(crate) fn unmap(address: u64, len: u64) -> Answer {
     let driver = driver()?;
     driver.healthy()?;
     let mut state = driver.state();
     let starts = state.mappings(address, len)?;
-    driver.call(Request::Unmap { address, len })?;
     let size = usize::try_from(len).map_err(|_| Code::INVALID_VALUE)?;
     state.reservation(address, len)?.clear(address, size)?;
-    for start in starts {
-        let Some(Allocation { source: Source::Mapping(mapping), .. }) = state.allocations.remove(&start)
-        else {
-            continue;
-        };
-        if let Some(physical) = state.physical.get_mut(&mapping.handle) {
-            physical.mappings -= 1;
-        }
-        state.forget_unused(mapping.handle)?;
+    let forgotten: Vec<u32> = starts.into_iter().filter_map(|start| state.remove_mapping(start)).collect();
+    drop(state);
+    driver.call(Request::Unmap { address, len })?;
+    for id in forgotten {
+        driver.call(Request::ReleaseHandle(HandleId(id)))?;
     }
     Ok(())
 }

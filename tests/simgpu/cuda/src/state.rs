@@ -29,8 +29,8 @@ pub(crate) struct State {
     pub(crate) modules: HashMap<u32, Arc<ptx::Module>>,
     pub(crate) functions: HashMap<u32, Function>,
     pub(crate) allocations: BTreeMap<u64, Allocation>,
-    /// Host memory of the caller that it has registered: length and flags by address.
-    pub(crate) registered: BTreeMap<u64, (u64, u32)>,
+    /// Registered memory of the caller that the card cannot reach in place: length and flags by address.
+    pub(crate) staged: BTreeMap<u64, (u64, u32)>,
     pub(crate) arrays: HashMap<u32, Array>,
     pub(crate) mipmaps: HashMap<u32, Mipmap>,
     /// Addresses reserved for mappings, by where they start.
@@ -82,6 +82,12 @@ pub(crate) struct Event {
     pub(crate) context: ContextId,
     pub(crate) timing: bool,
     pub(crate) recorded: Recorded,
+    /// Number of records that were sent to the card.
+    pub(crate) records: u64,
+    /// Whether the card was asked for it since the last record.
+    pub(crate) asked: bool,
+    /// Whether graphs record it too, so that only the card knows the number.
+    pub(crate) in_graphs: bool,
 }
 
 #[derive(Debug, Clone)]
@@ -119,6 +125,8 @@ pub(crate) enum Source {
     Graph(#[expect(dead_code, reason = "held for its drop")] Reservation),
     /// Physical memory mapped into a reservation.
     Mapping(Mapping),
+    /// The caller's own pages, for which the card's memory with this inode stands in.
+    Registered { inode: u64 },
 }
 
 impl State {
@@ -132,7 +140,7 @@ impl State {
             modules: HashMap::new(),
             functions: HashMap::new(),
             allocations: BTreeMap::new(),
-            registered: BTreeMap::new(),
+            staged: BTreeMap::new(),
             arrays: HashMap::new(),
             mipmaps: HashMap::new(),
             reserved: BTreeMap::new(),
@@ -194,9 +202,22 @@ impl State {
         self.allocation_at(address).map(|(_, allocation)| allocation.kind)
     }
 
-    /// The registered host memory around an address: start, length, flags.
-    pub(crate) fn registered_at(&self, address: u64) -> Option<(u64, u64, u32)> {
-        let (&start, &(len, flags)) = self.registered.range(..=address).next_back()?;
+    /// The staged registered memory around an address: start, length, flags.
+    pub(crate) fn staged_at(&self, address: u64) -> Option<(u64, u64, u32)> {
+        let (&start, &(len, flags)) = self.staged.range(..=address).next_back()?;
         (address - start < len).then_some((start, len, flags))
+    }
+
+    /// Whether any part of a range is registered or memory of the card.
+    pub(crate) fn is_taken(&self, address: u64, len: u64) -> bool {
+        let before = self.staged.range(..address.saturating_add(len)).next_back();
+        let staged = before.is_some_and(|(start, (len, _))| start + len > address);
+        staged || self.is_mapped(address, len)
+    }
+
+    /// Whether an address is reserved and nothing is mapped there. Nobody can use it.
+    pub(crate) fn is_hole(&self, address: u64) -> bool {
+        let before = self.reserved.range(..=address).next_back();
+        before.is_some_and(|(_, found)| found.holds(address, 1)) && self.allocation_at(address).is_none()
     }
 }

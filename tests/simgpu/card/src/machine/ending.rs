@@ -1,7 +1,5 @@
 //! How things end: contexts, processes, and what follows an error from which nothing recovers.
 
-use std::sync::atomic::Ordering::Release;
-
 use crate::ids::{ClientId, ContextId, GpuIndex};
 use crate::machine::{Card, Timer};
 use crate::queue::Queues;
@@ -16,9 +14,8 @@ impl Card {
             return;
         };
         let first = *client.poisoned.get_or_insert(error);
-        let word = client.health.as_ref().and_then(|health| health.words(0, 1));
-        if let Some([word]) = word {
-            word.store(first as u32, Release);
+        if let Some(board) = &client.board {
+            board.note_error(first);
         }
         let questions = client.queues.abandon();
         let waiters = std::mem::take(&mut client.waiters);
@@ -55,6 +52,7 @@ impl Card {
     }
 
     pub(super) fn stop_work(&mut self, id: ClientId) {
+        self.races.forget(id);
         for index in 0..self.gpus.len() {
             let taken = self.gpus[index].compute.forget(id, self.now);
             self.gpus[index].link_in.forget(id);
@@ -76,7 +74,9 @@ impl Card {
         client.dead = true;
         client.waiters.clear();
         client.queues = Queues::default();
-        if client.role == Role::Driver && !client.contexts.is_empty() {
+        let has_memory =
+            !client.contexts.is_empty() || self.memory.fixed_of(id) > 0 || self.memory.host_of(id) > 0;
+        if client.role == Role::Driver && has_memory {
             self.set_timer(self.now + self.memory.constants.death_release, Timer::Reclaim(id));
         } else {
             self.reclaim(id);

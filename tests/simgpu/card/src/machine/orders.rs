@@ -1,13 +1,16 @@
 //! Requests of clients, one by one.
 
 use std::os::fd::OwnedFd;
+use std::rc::Rc;
 
-use crate::bytes::SharedBytes;
+use crate::board::Board;
 use crate::ids::{ClientId, StreamKey, Time};
 use crate::machine::client::{Then, Waiter};
 use crate::machine::{Card, Effect, Timer};
+use crate::memory::IllegalAddress;
+use crate::memory::physical::Physical;
 use crate::queue::Task;
-use crate::wire::{Advice, Answer, Description, Failure, Message, Op, Place, Question, Request, Role, Work};
+use crate::wire::{Advice, Answer, Description, Failure, Kind, Message, Op, Question, Request, Role, Work};
 
 impl Card {
     pub(super) fn obey(
@@ -21,6 +24,9 @@ impl Card {
             && needs_health(&request)
         {
             return Err(Failure::Sticky(error));
+        }
+        if self.refuses(id, &request) {
+            return Err(Failure::OutOfMemory);
         }
         let (constants, now) = (self.memory.constants.clone(), self.now);
         let client = self.clients.get_mut(&id).ok_or(Failure::Unknown)?;
@@ -40,7 +46,7 @@ impl Card {
                 }
                 self.memory.take(gpu, constants.context_memory)?;
                 client.contexts.insert(context, gpu);
-                self.set_timer(now + constants.context_create, Timer::Done { client: id, token });
+                self.set_timer(now + constants.context_create, Timer::Done { client: id, token, fd: None });
                 return Ok(None);
             }
             Request::DestroyContext(context) => {
@@ -61,6 +67,24 @@ impl Card {
                 let fences = client.queues.all_fences();
                 client.waiters.push(Waiter { fences, token, then: Then::Free(address) });
                 return Ok(None);
+            }
+            Request::Register { address, len, untouched, context } => {
+                let gpu = *client.contexts.get(&context).ok_or(Failure::Unknown)?;
+                let fd = self.memory.allocate(id, address, len, Kind::Pinned, (context, gpu))?;
+                let time = constants.registration(len, untouched);
+                return Ok(self.answer_after(id, token, time, fd));
+            }
+            Request::PriceRegistration { len, untouched } => {
+                let time = constants.registration(len, untouched);
+                return Ok(self.answer_after(id, token, time, None));
+            }
+            Request::PriceUnregistration(len) => {
+                return Ok(self.answer_after(id, token, constants.unregister.time_for(len), None));
+            }
+            Request::Unregister(address) => {
+                let len = self.memory.left(id, address).map_err(|IllegalAddress| Failure::Unknown)?;
+                self.memory.free(id, address)?;
+                return Ok(self.answer_after(id, token, constants.unregister.time_for(len), None));
             }
             Request::Submit(stream, op) => {
                 let answered_later = matches!(op, Op::Download { .. });
@@ -121,15 +145,14 @@ impl Card {
                 return Ok(Some(Answer::Description(Box::new(Description { gpus, constants }))));
             }
             Request::CreateHandle { handle, len, place, shareable } => {
+                let time = self.memory.handle_rates(place).create.time_for(len);
                 self.memory.create_handle(id, handle, len, place, shareable)?;
-                let time = match place {
-                    Place::Host => constants.host_create.time_for(len),
-                    Place::Gpu(_) => Time::ZERO,
-                };
-                self.set_timer(now + time, Timer::Done { client: id, token });
-                return Ok(None);
+                return Ok(self.answer_after(id, token, time, None));
             }
-            Request::ReleaseHandle(handle) => self.memory.release_handle(id, handle)?,
+            Request::ReleaseHandle(handle) => {
+                let taken = vec![self.memory.release_handle(id, handle)?];
+                return Ok(self.answer_after_release(id, token, Time::ZERO, taken));
+            }
             Request::ShareHandle(handle) => {
                 let fd = self.memory.share_handle(id, handle)?;
                 return self.hand_over(id, token, Some(fd));
@@ -139,10 +162,16 @@ impl Card {
                 return Ok(Some(Answer::Imported { len, place }));
             }
             Request::Map { address, len, handle } => {
-                let fd = self.memory.map(id, address, len, handle)?;
-                return self.hand_over(id, token, fd);
+                let (place, fd) = self.memory.map(id, address, len, handle)?;
+                let time = self.memory.handle_rates(place).map.time_for(len);
+                return Ok(self.answer_after(id, token, time, fd));
             }
-            Request::Unmap { address, len } => self.memory.unmap(id, address, len)?,
+            Request::Unmap { address, len } => {
+                let taken = self.memory.unmap(id, address, len)?;
+                let unmap = |piece: &Rc<Physical>| self.memory.handle_rates(piece.place).unmap;
+                let time = taken.iter().map(|piece| unmap(piece).time_for(piece.len)).sum();
+                return Ok(self.answer_after_release(id, token, time, taken));
+            }
             Request::SetAccess { address, len, gpu, allowed } => {
                 self.memory.set_access(id, address, len, gpu, allowed)?;
             }
@@ -171,6 +200,7 @@ impl Card {
             Request::FallOff(gpu) => self.fall_off(gpu)?,
             Request::Reset(gpu) => self.reset(gpu)?,
             Request::Xid(gpu, xid) => self.xid(gpu, xid)?,
+            Request::Refuse { pid, call, count } => self.refuse(pid, call, count)?,
             // The shell answers it: the machine does not know the clock.
             Request::Stats => return Err(Failure::Unknown),
             Request::Goodbye => {
@@ -185,14 +215,13 @@ impl Card {
 }
 
 impl Card {
-    /// A driver's health is a word that it can see without asking.
+    /// A driver gets a board, which it can see without asking.
     fn welcome(&mut self, id: ClientId, token: Option<u64>) -> Result<Option<Answer>, Failure> {
         let client = self.clients.get_mut(&id).ok_or(Failure::Unknown)?;
         let mut fd = None;
         if client.role == Role::Driver {
-            let mut health = SharedBytes::allocate(4).map_err(|_| Failure::Host)?;
-            fd = health.take_fd();
-            client.health = Some(health);
+            let (board, shared) = Board::new().map_err(|_| Failure::Host)?;
+            (client.board, fd) = (Some(board), shared);
         }
         if let Some(token) = token {
             let message = Message::Answer(token, Ok(Answer::Welcome(id)));
@@ -226,6 +255,7 @@ fn needs_health(request: &Request) -> bool {
             | Request::Allocate { .. }
             | Request::Free(_)
             | Request::CreateContext(..)
+            | Request::Register { .. }
             | Request::CreateHandle { .. }
             | Request::Map { .. }
             | Request::CreatePool { .. }

@@ -22,6 +22,8 @@ impl Card {
             context_bytes: contexts * self.memory.constants.context_memory,
             device_bytes: self.memory.fixed_of(id),
             managed_bytes: self.memory.usage(id, Kind::Managed),
+            host_bytes: self.memory.host_of(id),
+            lost: client.poisoned,
             resident_bytes: self.memory.resident_of(id),
             counters,
         }
@@ -71,6 +73,7 @@ impl Card {
             started_nanos: 0,
             held_back_nanos: 0,
             gpus: gpus.collect(),
+            host_bytes: self.memory.host_used(),
             processes: self.ended.iter().cloned().chain(living).collect(),
             total,
             timeline: self.timeline.to_vec(),

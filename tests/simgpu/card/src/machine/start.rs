@@ -12,8 +12,11 @@ use crate::wire::{Kind, Message, Op, Sticky, Test};
 
 impl Card {
     pub(super) fn start(&mut self, key: StreamKey, task: Task) {
+        let raced = self.races.begin(key, &task.op);
+        self.memory.counters.entry(key.client).or_default().raced_copies += raced;
         let gpu = self.gpu_of(key);
         let engines = &mut self.gpus[gpu.0 as usize];
+        engines.compute.renew_slice(self.now, self.memory.constants.slice);
         let walk = |job| Walk::new(key, gpu, job);
         match task.op {
             Op::Kernel(Kernel::Spin { flag, nanoseconds }) => {
@@ -34,14 +37,16 @@ impl Card {
                     (true, false) => engines.link_in.push(copy),
                 }
             }
-            Op::Upload { to, shape } => {
-                engines.link_in.push(walk(Job::Upload { to, shape, data: task.payload }));
+            Op::Upload { to, shape, registered } => {
+                engines
+                    .link_in
+                    .push(walk(Job::Upload { to, shape, data: task.payload, registered }));
             }
-            Op::Download { from, shape } => {
-                let token = task.token.unwrap_or(0);
+            Op::Download { from, shape, registered } => {
+                let (data, token) = (Vec::new(), task.token.unwrap_or(0));
                 engines
                     .link_out
-                    .push(walk(Job::Download { from, shape, data: Vec::new(), token }));
+                    .push(walk(Job::Download { from, shape, data, token, registered }));
             }
             Op::Prefetch { address, len, to } => {
                 let link = if to.is_some() { &mut engines.link_in } else { &mut engines.link_out };
@@ -79,8 +84,9 @@ impl Card {
 
     /// Completes without pumping, for use inside the pump.
     pub(super) fn complete_quietly(&mut self, key: StreamKey) {
+        self.races.end(key);
         if let Some(client) = self.clients.get_mut(&key.client) {
-            client.queues.complete(key.stream, self.now);
+            client.complete(key.stream, self.now);
         }
     }
 

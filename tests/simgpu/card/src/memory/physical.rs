@@ -13,10 +13,12 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::OwnedFd;
 use std::rc::Rc;
+use std::time::Duration;
 
 use super::access::Access;
 use super::{Allocation, Backing, Memory};
 use crate::bytes::SharedBytes;
+use crate::constants::HandleRates;
 use crate::ids::{ClientId, ContextId, GpuIndex, HandleId};
 use crate::wire::{Failure, Kind, Place};
 
@@ -47,13 +49,12 @@ impl Memory {
         if self.handles.contains_key(&(client, handle)) {
             return Err(Failure::Unknown);
         }
-        if let Place::Gpu(gpu) = place {
-            self.take(gpu, len)?;
+        match place {
+            Place::Gpu(gpu) => self.take(gpu, len)?,
+            Place::Host => self.take_host(len)?,
         }
         let Ok(mut bytes) = SharedBytes::allocate(len) else {
-            if let Place::Gpu(gpu) = place {
-                self.give_back(gpu, len);
-            }
+            self.give_back_in(place, len);
             return Err(Failure::Host);
         };
         if !shareable && place != Place::Host {
@@ -64,10 +65,13 @@ impl Memory {
         Ok(())
     }
 
-    pub(crate) fn release_handle(&mut self, client: ClientId, handle: HandleId) -> Result<(), Failure> {
-        let physical = self.handles.remove(&(client, handle)).ok_or(Failure::Unknown)?;
-        self.let_go(physical);
-        Ok(())
+    /// Takes a handle away and returns its memory, for [`Memory::let_go`].
+    pub(crate) fn release_handle(
+        &mut self,
+        client: ClientId,
+        handle: HandleId,
+    ) -> Result<Rc<Physical>, Failure> {
+        self.handles.remove(&(client, handle)).ok_or(Failure::Unknown)
     }
 
     pub(crate) fn share_handle(&self, client: ClientId, handle: HandleId) -> Result<OwnedFd, Failure> {
@@ -110,8 +114,9 @@ impl Memory {
         address: u64,
         len: u64,
         handle: HandleId,
-    ) -> Result<Option<OwnedFd>, Failure> {
+    ) -> Result<(Place, Option<OwnedFd>), Failure> {
         let physical = self.handles.get(&(client, handle)).ok_or(Failure::Unknown)?.clone();
+        let place = physical.place;
         if len > physical.len || !self.is_vacant(client, address, len) {
             return Err(Failure::Unknown);
         }
@@ -129,14 +134,43 @@ impl Memory {
             access: Access::Only(BTreeSet::new()),
         };
         self.spaces.entry(client).or_default().insert(address, mapping);
-        Ok(fd)
+        Ok((place, fd))
     }
 
-    pub(crate) fn unmap(&mut self, client: ClientId, address: u64, len: u64) -> Result<(), Failure> {
-        for start in self.mappings(client, address, len)? {
-            self.free(client, start)?;
+    /// Takes the mappings of a range away. Returns the memory of each mapping, for [`Memory::let_go`].
+    pub(crate) fn unmap(
+        &mut self,
+        client: ClientId,
+        address: u64,
+        len: u64,
+    ) -> Result<Vec<Rc<Physical>>, Failure> {
+        let starts = self.mappings(client, address, len)?;
+        let space = self.spaces.entry(client).or_default();
+        let removed = starts.into_iter().filter_map(|start| space.remove(&start));
+        let physical = removed.filter_map(|mapping| match mapping.backing {
+            Backing::Physical(physical) => Some(physical),
+            Backing::Own | Backing::Pool(_) => None,
+        });
+        Ok(physical.collect())
+    }
+
+    /// Time to end the pieces that nobody but `taken` refers to any more.
+    pub(crate) fn ending(&self, taken: &[Rc<Physical>]) -> Duration {
+        let pieces: BTreeMap<_, _> = taken.iter().map(|physical| (Rc::as_ptr(physical), physical)).collect();
+        let references = |piece| taken.iter().filter(|other| Rc::as_ptr(other) == piece).count();
+        let last = pieces
+            .iter()
+            .filter(|(piece, found)| Rc::strong_count(found) == references(**piece));
+        last.map(|(_, found)| self.handle_rates(found.place).release.time_for(found.len))
+            .sum()
+    }
+
+    /// Rates of the calls about memory in this place.
+    pub(crate) fn handle_rates(&self, place: Place) -> HandleRates {
+        match place {
+            Place::Gpu(_) => self.constants.device_handles,
+            Place::Host => self.constants.host_handles,
         }
-        Ok(())
     }
 
     pub(crate) fn set_access(
@@ -160,8 +194,8 @@ impl Memory {
         Ok(())
     }
 
-    /// Physical memory of a GPU that a client has handles of or has mapped, each piece once.
-    pub(crate) fn physical_on(&self, client: ClientId, gpu: GpuIndex) -> u64 {
+    /// Physical memory in a place that a client has handles of or has mapped, each piece once.
+    pub(crate) fn physical_in(&self, client: ClientId, place: Place) -> u64 {
         let all = (client, HandleId(0))..=(client, HandleId(u32::MAX));
         let handles = self.handles.range(all).map(|(_, physical)| physical);
         let space = self.spaces.get(&client).into_iter().flat_map(BTreeMap::values);
@@ -169,7 +203,7 @@ impl Memory {
             Backing::Physical(physical) => Some(physical),
             _ => None,
         });
-        let here = handles.chain(mapped).filter(|physical| physical.place == Place::Gpu(gpu));
+        let here = handles.chain(mapped).filter(|physical| physical.place == place);
         let each: BTreeMap<_, u64> = here.map(|physical| (Rc::as_ptr(physical), physical.len)).collect();
         each.values().sum()
     }
@@ -179,14 +213,23 @@ impl Memory {
         let all = (client, HandleId(0))..=(client, HandleId(u32::MAX));
         let handles: Vec<HandleId> = self.handles.range(all).map(|((_, handle), _)| *handle).collect();
         for handle in handles {
-            let _ = self.release_handle(client, handle);
+            if let Ok(physical) = self.release_handle(client, handle) {
+                self.let_go(physical);
+            }
         }
     }
 
     /// One reference less; the last one gives the room back.
     pub(crate) fn let_go(&mut self, physical: Rc<Physical>) {
-        if let Some(Physical { place: Place::Gpu(gpu), len, .. }) = Rc::into_inner(physical) {
-            self.give_back(gpu, len);
+        if let Some(Physical { place, len, .. }) = Rc::into_inner(physical) {
+            self.give_back_in(place, len);
+        }
+    }
+
+    fn give_back_in(&mut self, place: Place, len: u64) {
+        match place {
+            Place::Gpu(gpu) => self.give_back(gpu, len),
+            Place::Host => self.give_back_host(len),
         }
     }
 

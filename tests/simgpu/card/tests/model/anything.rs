@@ -12,6 +12,8 @@ use crate::bench::{BASE, Bench, MIB};
 const GPUS: usize = 2;
 const STREAMS: u32 = 3;
 const SPACES: u64 = 4;
+/// Memory of the host.
+const HOST: u64 = 16 * MIB;
 
 /// Something that one of two processes asks for.
 fn request() -> impl Strategy<Value = Request> {
@@ -52,6 +54,10 @@ fn request() -> impl Strategy<Value = Request> {
         1 => handle.clone().prop_map(Request::ReleaseHandle),
         2 => (address.clone(), len.clone(), handle)
             .prop_map(|(address, len, handle)| Request::Map { address, len, handle }),
+        1 => (address.clone(), len.clone()).prop_map(|(address, len)| Request::Register {
+            address, len, untouched: 0, context: ContextId(0),
+        }),
+        1 => address.clone().prop_map(Request::Unregister),
         1 => (address, len).prop_map(|(address, len)| Request::Unmap { address, len }),
     ]
 }
@@ -64,7 +70,7 @@ proptest! {
         asked in prop::collection::vec((0..2usize, request()), 1..60),
         dies in any::<bool>(),
     ) {
-        let constants = Constants::default();
+        let constants = Constants { host_memory: HOST, ..Constants::default() };
         let mut bench = Bench::with_gpus(constants.clone(), GPUS);
         let processes = [bench.process(), bench.process()];
         for process in processes {
@@ -74,6 +80,7 @@ proptest! {
         }
         for (who, request) in asked {
             let _ = bench.request(processes[who], request);
+            prop_assert!(bench.host_used() <= HOST);
             for gpu in 0..GPUS as u32 {
                 prop_assert!(bench.free_of(GpuIndex(gpu)) <= constants.memory);
             }
@@ -86,6 +93,7 @@ proptest! {
             }
         }
         bench.finish();
+        prop_assert_eq!(bench.host_used(), 0);
         for gpu in 0..GPUS as u32 {
             prop_assert_eq!(bench.free_of(GpuIndex(gpu)), constants.memory);
         }

@@ -6,13 +6,14 @@ use std::os::fd::OwnedFd;
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::time::Duration;
 
+use simgpu_card::board;
 use simgpu_card::constants::Constants;
-use simgpu_card::ids::{ClientId, ContextId, GpuIndex, GraphId, HandleId, StreamId, Time};
+use simgpu_card::ids::{ClientId, ContextId, EventId, GpuIndex, GraphId, HandleId, StreamId, Time};
 use simgpu_card::machine::{Card, Effect, Input};
 use simgpu_card::stats::{Counters, ProcessStats};
 use simgpu_card::wire::{
-    Answer, Failure, GpuDescription, Kind, Message, Op, Plane, Question, Request, Role, Shape, StreamKind,
-    Work,
+    Answer, Failure, GpuDescription, Kind, Message, Op, Plane, Question, Request, Role, Shape, Sticky,
+    StreamKind, Work,
 };
 
 pub(crate) const MIB: u64 = 1 << 20;
@@ -31,8 +32,8 @@ pub(crate) struct Bench {
     clients: u32,
     tokens: u64,
     replies: BTreeMap<u64, Reply>,
-    /// Memfd of the health word of each process.
-    health: BTreeMap<ClientId, File>,
+    /// Memfd of the board of each process.
+    boards: BTreeMap<ClientId, File>,
 }
 
 impl Bench {
@@ -56,7 +57,7 @@ impl Bench {
             clients: 0,
             tokens: 0,
             replies: BTreeMap::new(),
-            health: BTreeMap::new(),
+            boards: BTreeMap::new(),
         }
     }
 
@@ -72,8 +73,8 @@ impl Bench {
         self.clients += 1;
         let client = ClientId(self.clients);
         self.handle(Input::Connected { client, pid: self.clients });
-        let (_, _, health) = self.ask(client, Request::Hello(Role::Driver)).unwrap();
-        self.health.insert(client, File::from(health.unwrap()));
+        let (_, _, board) = self.ask(client, Request::Hello(Role::Driver)).unwrap();
+        self.boards.insert(client, File::from(board.unwrap()));
         self.ask(client, Request::CreateContext(CONTEXT, GpuIndex(0))).unwrap();
         self.stream(client, LEGACY, StreamKind::Legacy);
         client
@@ -151,7 +152,7 @@ impl Bench {
 
     pub(crate) fn download(&mut self, client: ClientId, address: u64, len: u64) -> Vec<u8> {
         let from = Plane { address, pitch: 0 };
-        let op = Op::Download { from, shape: Shape { width: len, rows: 1 } };
+        let op = Op::Download { from, shape: Shape { width: len, rows: 1 }, registered: false };
         self.ask(client, Request::Submit(LEGACY, op)).unwrap().1
     }
 
@@ -194,10 +195,21 @@ impl Bench {
         (gpu.degrees, gpu.milliwatts)
     }
 
-    /// The health word that a process sees.
+    /// The number of an event's last record that was reached and the time of it, as the board of a process tells.
+    pub(crate) fn reached(&self, client: ClientId, event: EventId) -> (u64, Time) {
+        let place = board::place(event).unwrap();
+        let [record, at] = [place, place + 8].map(|offset| {
+            let mut word = [0; 8];
+            self.boards[&client].read_exact_at(&mut word, offset).unwrap();
+            u64::from_le_bytes(word)
+        });
+        (record, Time::from_nanos(at))
+    }
+
+    /// The error that the board of a process tells, as a number.
     pub(crate) fn health(&self, client: ClientId) -> u32 {
         let mut word = [0; 4];
-        self.health[&client].read_exact_at(&mut word, 0).unwrap();
+        self.boards[&client].read_exact_at(&mut word, 0).unwrap();
         u32::from_le_bytes(word)
     }
 
@@ -217,6 +229,21 @@ impl Bench {
 
     pub(crate) fn resident(&self, client: ClientId) -> u64 {
         self.stats_of(client).resident_bytes
+    }
+
+    /// Bytes of the host that are kept in place for a process.
+    pub(crate) fn host_bytes(&self, client: ClientId) -> u64 {
+        self.stats_of(client).host_bytes
+    }
+
+    /// The error from which a process does not recover.
+    pub(crate) fn lost_process(&self, client: ClientId) -> Option<Sticky> {
+        self.stats_of(client).lost
+    }
+
+    /// Bytes of the host that are kept in place for everybody.
+    pub(crate) fn host_used(&self) -> u64 {
+        self.card.stats().host_bytes
     }
 
     fn stats_of(&self, client: ClientId) -> ProcessStats {
@@ -239,10 +266,20 @@ impl Bench {
         client: ClientId,
         request: Request,
     ) -> Result<(Answer, Vec<u8>, Option<OwnedFd>), Failure> {
+        let token = self.say(client, request);
+        self.wait(token)
+    }
+
+    /// Asks without waiting and returns the token of the answer.
+    pub(crate) fn say(&mut self, client: ClientId, request: Request) -> u64 {
         self.tokens += 1;
-        let token = self.tokens;
-        let question = Question { token: Some(token), request };
+        let question = Question { token: Some(self.tokens), request };
         self.handle(Input::Said { client, question, payload: Vec::new() });
+        self.tokens
+    }
+
+    /// Lets time pass until an answer is there.
+    pub(crate) fn wait(&mut self, token: u64) -> Result<(Answer, Vec<u8>, Option<OwnedFd>), Failure> {
         loop {
             if let Some((result, payload, fd)) = self.replies.remove(&token) {
                 return result.map(|answer| (answer, payload, fd));

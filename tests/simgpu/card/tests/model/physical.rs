@@ -1,7 +1,7 @@
 //! Physical memory with handles: mapped where one likes, on card or host, shared between processes.
 
 use simgpu_card::constants::Constants;
-use simgpu_card::ids::{ClientId, GpuIndex, HandleId};
+use simgpu_card::ids::{ClientId, ContextId, GpuIndex, HandleId};
 use simgpu_card::kernel::Kernel;
 use simgpu_card::wire::{Answer, Failure, Op, Place, Request, Sticky};
 
@@ -101,7 +101,7 @@ fn host_memory_is_slow_to_make_slow_to_compute_on_and_no_room_of_the_card() {
     let process = bench.process();
     let (before, free) = (bench.now(), bench.free());
     create(&mut bench, process, ONE, Place::Host).unwrap();
-    assert_eq!(bench.now() - before, constants.host_create.time_for(2 * MIB));
+    assert_eq!(bench.now() - before, constants.host_handles.create.time_for(2 * MIB));
     map(&mut bench, process, BASE, ONE).unwrap();
     allow(&mut bench, process, BASE, 2 * MIB);
     assert_eq!(bench.free(), free);
@@ -133,13 +133,30 @@ fn an_unmap_does_not_wait_and_what_runs_there_fails() {
     assert_eq!(bench.synchronize(process), failure);
 }
 
+/// Measured on an H100 with driver 580: the memory of a killed process with 32 GiB is back after 60 to 80 ms.
 #[test]
-fn a_death_gives_back_handles_mapped_or_not() {
+fn a_death_gives_back_handles_mapped_or_not_a_little_later() {
+    let (mut bench, process) = Bench::with_process();
+    for (handle, place) in [(ONE, Place::Gpu(GPU)), (TWO, Place::Gpu(GPU)), (HandleId(3), Place::Host)] {
+        create(&mut bench, process, handle, place).unwrap();
+    }
+    map(&mut bench, process, BASE, ONE).unwrap();
+    let (before, constants) = (bench.free(), Constants::default());
+    bench.hang_up(process);
+    bench.advance(constants.death_release / 2);
+    assert_eq!((bench.free(), bench.host_used()), (before, 2 * MIB));
+    bench.advance(constants.death_release / 2);
+    assert_eq!((bench.free(), bench.host_used()), (constants.memory, 0));
+}
+
+#[test]
+fn a_process_without_a_context_leaves_its_handles_for_as_long() {
     let (mut bench, process) = Bench::with_process();
     create(&mut bench, process, ONE, Place::Gpu(GPU)).unwrap();
-    create(&mut bench, process, TWO, Place::Gpu(GPU)).unwrap();
-    map(&mut bench, process, BASE, ONE).unwrap();
+    bench.request(process, Request::DestroyContext(ContextId(0))).unwrap();
     bench.hang_up(process);
-    bench.finish();
-    assert_eq!(bench.free(), Constants::default().memory);
+    let constants = Constants::default();
+    assert_eq!(bench.free(), constants.memory - 2 * MIB);
+    bench.advance(constants.death_release);
+    assert_eq!(bench.free(), constants.memory);
 }

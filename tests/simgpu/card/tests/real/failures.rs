@@ -5,8 +5,11 @@ use std::io::{BufRead, BufReader, Write};
 use std::process::Stdio;
 
 use simgpu_card::ids::GpuIndex;
+use simgpu_card::wire::Refusable;
 
+use crate::memory::{DEVICE, on};
 use crate::program::{Program, library};
+use crate::registered::Pages;
 use crate::{CardProcess, MIB, NOT_READY, assert_success};
 
 const ASSERT: u32 = 710;
@@ -79,6 +82,59 @@ pub(crate) fn meets_faults() {
     assert_eq!(program.cuStreamSynchronize(stream), 0);
     assert_eq!(program.launch(kernels, "empty", stream, &[]), 0);
     assert_eq!(program.cuStreamQuery(stream), NOT_READY);
+}
+
+#[test]
+fn every_third_create_fails_as_ordered() {
+    let card = CardProcess::start(&[]);
+    let mut command = card.program("failures::meets_periodic_faults");
+    command.env("SIMGPU_FAULTS", "cuMemCreate@2/3=2, cuMemMap@1=1");
+    assert_success("meets_periodic_faults", &command.output().unwrap());
+    card.end();
+}
+
+pub(crate) fn meets_periodic_faults() {
+    let program = Program::start();
+    let (mut handle, mut start) = (0, 0);
+    let answers = [0; 7].map(|_| program.cuMemCreate(&mut handle, 2 * MIB, &on(DEVICE), 0));
+    assert_eq!(answers, [0, 2, 0, 0, 2, 0, 0]);
+    assert_eq!(program.cuMemAddressReserve(&mut start, 2 * MIB, 0, 0, 0), 0);
+    let answers = [0; 2].map(|_| program.cuMemMap(start, 2 * MIB, 0, handle, 0));
+    assert_eq!(answers, [1, 0]);
+}
+
+#[test]
+fn an_observer_chooses_the_moment_of_a_failure() {
+    let card = CardProcess::start(&[]);
+    let mut command = card.program("failures::is_refused");
+    let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+    let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
+    assert!(lines.any(|line| line.unwrap().contains("mapped")));
+    for call in [Refusable::CreateOnGpu, Refusable::Map, Refusable::Register] {
+        card.observer().refuse(child.id(), call, 1).unwrap();
+    }
+    child.stdin.take().unwrap().write_all(b"refused\n").unwrap();
+    let rest: Vec<String> = lines.map_while(Result::ok).collect();
+    assert!(child.wait().unwrap().success(), "{rest:?}");
+    assert_eq!(card.observer().stats().unwrap().total.refused, 3);
+    card.end();
+}
+
+pub(crate) fn is_refused() {
+    const OUT_OF_MEMORY: u32 = 2;
+    let program = Program::start();
+    let (mut handle, mut start) = (0, 0);
+    let own = Pages::new(MIB);
+    assert_eq!(program.cuMemAddressReserve(&mut start, 2 * MIB, 0, 0, 0), 0);
+    let mut create = || program.cuMemCreate(&mut handle, 2 * MIB, &on(DEVICE), 0);
+    assert_eq!(create(), 0);
+    println!("mapped");
+    std::io::stdin().read_line(&mut String::new()).unwrap();
+    assert_eq!([create(), create()], [OUT_OF_MEMORY, 0]);
+    let maps = [0; 2].map(|_| program.cuMemMap(start, 2 * MIB, 0, handle, 0));
+    assert_eq!(maps, [OUT_OF_MEMORY, 0]);
+    let registers = [0; 2].map(|_| program.cuMemHostRegister_v2(own.address(), MIB, 0));
+    assert_eq!(registers, [OUT_OF_MEMORY, 0]);
 }
 
 #[test]

@@ -6,14 +6,18 @@
 mod program;
 // Families of calls and of failures, each with its scenarios.
 mod arrays;
+mod captures;
+mod deaths;
 mod failures;
 mod graphs;
+mod holes;
 mod memory;
 mod nvml;
+mod registered;
 mod streams;
 
 use std::ffi::{CString, c_void};
-use std::io::{BufRead, BufReader, Read};
+use std::io::{BufRead, BufReader};
 use std::path::PathBuf;
 use std::process::{Child, Command, Output, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -111,7 +115,7 @@ macro_rules! scenarios {
 scenarios! {
     {
         every_lookup_answers_the_right_variant[]: looks_up;
-        captured_work_is_replayed[]: captures, breaks_captures;
+        captured_work_is_replayed[]: captures::captures, captures::breaks_captures;
         streams_wait_for_values_events_and_host_functions[]: waits;
         threads_share_the_connection[]: shares_between_threads;
         a_forked_child_has_no_driver[]: forks;
@@ -123,10 +127,18 @@ scenarios! {
         beside_a_broken_capture_only_single_streams_can_be_asked[]: streams::asks_beside_a_broken_capture;
         physical_memory_is_mapped_moved_and_given_back[]: memory::maps_memory;
         memory_passes_between_processes_by_descriptor[]: memory::exports;
+        holes_refuse_copies_and_lose_the_process_that_computes_on_them[]: holes::refuses_copies, holes::is_lost,
+            holes::is_lost_half_way;
+        a_graph_finds_the_bytes_that_were_away_and_came_back[]: holes::replays_after_a_swap;
+        memory_is_moved_while_the_legacy_stream_is_blocked[]: holes::moves_beside_blocked_work;
+        registered_memory_is_reached_in_place[]: registered::is_reached, registered::keeps_its_rules;
+        registered_memory_is_copied_faster_than_pageable_memory[]: registered::is_fast;
+        memory_that_cannot_be_shared_is_registered_all_the_same[]: registered::is_staged;
         pools_follow_their_streams[]: memory::uses_pools, memory::captures_pools;
     }
-    driven: computes, dies, dies_with_a_child, counts_devices, nvml::monitors, failures::dies_of_an_assertion,
-        failures::meets_faults, failures::looks_up_old, failures::refuses_to_start, failures::loses_a_card;
+    driven: computes, deaths::dies, deaths::dies_with_a_child, counts_devices, nvml::monitors,
+        failures::dies_of_an_assertion, failures::meets_faults, failures::meets_periodic_faults, failures::is_refused,
+        failures::looks_up_old, failures::refuses_to_start, failures::loses_a_card;
 }
 
 #[test]
@@ -237,88 +249,6 @@ extern "C" fn count_call(_data: *mut c_void) {
     CALLS.fetch_add(1, Ordering::SeqCst);
 }
 
-fn captures() {
-    let program = Program::start();
-    let kernels = program.kernels();
-    let (mut origin, mut second, mut forked, mut joined) = (0, 0, 0, 0);
-    assert_eq!(program.cuStreamCreate(&mut origin, 1), 0);
-    assert_eq!(program.cuStreamCreate(&mut second, 1), 0);
-    assert_eq!(program.cuEventCreate(&mut forked, 2), 0);
-    assert_eq!(program.cuEventCreate(&mut joined, 2), 0);
-    let mut words = 0;
-    assert_eq!(program.cuMemAlloc_v2(&mut words, 64), 0);
-    assert_eq!(program.cuMemsetD32Async(words, 1, 16, origin), 0);
-
-    assert_eq!(program.cuStreamBeginCapture_v2(origin, 0), 0);
-    assert_eq!(program.launch(kernels, "add", origin, &[words, 16, 2]), 0);
-    assert_eq!(program.cuEventRecord(forked, origin), 0);
-    assert_eq!(program.cuStreamWaitEvent(second, forked, 0), 0);
-    assert_eq!(program.launch(kernels, "add", second, &[words, 1, 10]), 0);
-    assert_eq!(program.cuEventRecord(joined, second), 0);
-    assert_eq!(program.cuLaunchHostFunc(origin, count_call, std::ptr::null_mut()), 0);
-    assert_eq!(program.cuStreamWaitEvent(origin, joined, 0), 0);
-    let (mut graph, mut exec, mut nodes) = (0, 0, 0);
-    assert_eq!(program.cuStreamEndCapture(origin, &mut graph), 0);
-    assert_eq!((program.cuGraphGetNodes(graph, std::ptr::null_mut(), &mut nodes), nodes), (0, 3));
-
-    assert_eq!(program.words(words, 2), [1, 1]);
-    assert_eq!(program.cuGraphInstantiateWithFlags(&mut exec, graph, 0), 0);
-    for _ in 0..3 {
-        assert_eq!(program.cuGraphLaunch(exec, origin), 0);
-    }
-    assert_eq!(program.cuStreamSynchronize(origin), 0);
-    assert_eq!(program.words(words, 2), [37, 7]);
-    assert_eq!(CALLS.load(Ordering::SeqCst), 3);
-}
-
-fn breaks_captures() {
-    const UNSUPPORTED: u32 = 900;
-    const INVALIDATED: u32 = 901;
-    const UNJOINED: u32 = 904;
-    const IMPLICIT: u32 = 906;
-    let program = Program::start();
-    let kernels = program.kernels();
-    let (mut blocking, mut other, mut event, mut graph, mut memory) = (0, 0, 0, 0, 0);
-    assert_eq!(program.cuStreamCreate(&mut blocking, 0), 0);
-    assert_eq!(program.cuStreamCreate(&mut other, 1), 0);
-    assert_eq!(program.cuEventCreate(&mut event, 2), 0);
-    let mut broken = |breaking: &mut dyn FnMut() -> u32, code: u32, end: u32| {
-        assert_eq!(program.cuStreamBeginCapture_v2(blocking, 0), 0);
-        assert_eq!(breaking(), code);
-        assert_eq!(program.cuStreamEndCapture(blocking, &mut graph), end);
-        assert_eq!(program.launch(kernels, "empty", blocking, &[]), 0);
-    };
-    broken(&mut || program.cuStreamSynchronize(blocking), UNSUPPORTED, INVALIDATED);
-    broken(&mut || program.cuCtxSynchronize(), UNSUPPORTED, INVALIDATED);
-    broken(&mut || program.cuStreamQuery(other), UNSUPPORTED, INVALIDATED);
-    broken(&mut || program.cuCtxRecordEvent(0, event), UNSUPPORTED, INVALIDATED);
-    broken(&mut || program.cuMemAlloc_v2(&mut memory, 64), UNSUPPORTED, INVALIDATED);
-    // Seen on an H200, driver 580: a pool's figures cannot be asked for, those of graphs and of the card can.
-    let (mut pool, mut reserved, mut free, mut total) = (0, 0, 0, 0);
-    broken(&mut || program.cuDeviceGetDefaultMemPool(&mut pool, 0), 0, 0);
-    broken(&mut || program.cuMemPoolGetAttribute(pool, 5, &mut reserved), UNSUPPORTED, INVALIDATED);
-    broken(&mut || program.cuMemPoolTrimTo(pool, 0), UNSUPPORTED, INVALIDATED);
-    broken(&mut || program.cuMemAllocAsync(&mut memory, 64, other), UNSUPPORTED, INVALIDATED);
-    broken(&mut || program.cuDeviceGetGraphMemAttribute(0, 2, &mut reserved), 0, 0);
-    broken(&mut || program.cuMemGetInfo_v2(&mut free, &mut total), 0, 0);
-    broken(&mut || program.launch(kernels, "empty", 0, &[]), IMPLICIT, INVALIDATED);
-    broken(&mut || program.launch(kernels, "empty", other, &[]), 0, 0);
-    let mut status = 0;
-    broken(&mut || program.cuStreamIsCapturing(0, &mut status), IMPLICIT, 0);
-    broken(&mut || program.cuStreamIsCapturing(blocking, &mut status), 0, 0);
-    assert_eq!(status, 1);
-    broken(
-        &mut || {
-            assert_eq!(program.cuEventRecord(event, blocking), 0);
-            assert_eq!(program.cuStreamWaitEvent(other, event, 0), 0);
-            program.launch(kernels, "empty", other, &[])
-        },
-        0,
-        UNJOINED,
-    );
-    assert_eq!(program.cuStreamBeginCapture_v2(0, 0), UNSUPPORTED);
-}
-
 fn waits() {
     let program = Program::start();
     let kernels = program.kernels();
@@ -342,9 +272,12 @@ fn waits() {
     assert_eq!(program.cuStreamSynchronize(second), 0);
     assert_eq!(program.launch(kernels, "spin", first, &[flag, u64::MAX]), 0);
     assert_eq!(program.cuCtxRecordEvent(0, end), 0);
-    assert_eq!(program.cuEventQuery(end), NOT_READY);
+    for _ in 0..3 {
+        assert_eq!(program.cuEventQuery(end), NOT_READY);
+    }
     assert_eq!(program.cuStreamWriteValue32_v2(second, flag, 1, 0), 0);
     assert_eq!(program.cuEventSynchronize(end), 0);
+    assert_eq!(program.cuEventQuery(end), 0);
 
     // Events count the card's time, which stands still while a busy host does not let the card keep up.
     let never_set = 0;
@@ -407,80 +340,6 @@ fn forks() {
     unsafe { libc::waitpid(child, &raw mut status, 0) };
     assert_eq!(status, 0);
     assert_eq!(program.cuCtxSynchronize(), 0);
-}
-
-#[test]
-fn a_killed_process_leaves_no_memory_on_the_card() {
-    let card = CardProcess::start(&[]);
-    let mut command = card.program("dies");
-    let mut child = command.stdout(Stdio::piped()).spawn().unwrap();
-    let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
-    assert!(lines.by_ref().any(|line| line.unwrap().contains("allocated")));
-    let observer = card.observer();
-    let before = observer.stats().unwrap();
-    assert!(before.gpus[0].free < before.gpus[0].total - 100 * MIB as u64);
-    child.kill().unwrap();
-    child.wait().unwrap();
-    // The card knows by the hang-up; its memory is back after the time that a real one takes. Every question lets
-    // the card go on, so this ends when it does.
-    let free = || observer.stats().unwrap().gpus[0].free;
-    while free() < before.gpus[0].total {
-        std::thread::yield_now();
-    }
-    assert!(!observer.stats().unwrap().processes[0].alive);
-    card.end();
-}
-
-fn dies() {
-    let program = Program::start();
-    let kernels = program.kernels();
-    let mut memory = 0;
-    assert_eq!(program.cuMemAlloc_v2(&mut memory, 100 * MIB), 0);
-    assert_eq!(program.launch(kernels, "spin", 0, &[0, u64::MAX]), 0);
-    println!("allocated");
-    let _ = std::io::stdin().read(&mut [0]);
-    std::thread::park();
-}
-
-#[test]
-fn a_killed_process_leaves_its_memory_on_the_card_while_a_child_of_it_lives() {
-    let card = CardProcess::start(&[]);
-    let mut command = card.program("dies_with_a_child");
-    let mut parent = command.stdout(Stdio::piped()).spawn().unwrap();
-    let lines = BufReader::new(parent.stdout.take().unwrap()).lines();
-    let said = lines.map_while(Result::ok);
-    let child = said.filter_map(|line| line.strip_prefix("child ")?.parse::<i32>().ok()).next();
-    let child = child.and_then(rustix::process::Pid::from_raw).unwrap();
-    parent.kill().unwrap();
-    parent.wait().unwrap();
-    let observer = card.observer();
-    let stats = observer.stats().unwrap();
-    assert!(stats.processes[0].alive);
-    assert!(stats.gpus[0].free < stats.gpus[0].total - 100 * MIB as u64);
-    rustix::process::kill_process(child, rustix::process::Signal::KILL).unwrap();
-    while observer.stats().unwrap().gpus[0].free < stats.gpus[0].total {
-        std::thread::yield_now();
-    }
-    card.end();
-}
-
-fn dies_with_a_child() {
-    let program = Program::start();
-    let mut memory = 0;
-    assert_eq!(program.cuMemAlloc_v2(&mut memory, 100 * MIB), 0);
-    // SAFETY: the child calls nothing but these, each of which may be called after a fork.
-    let child = unsafe { libc::fork() };
-    if child == 0 {
-        // SAFETY: as above; nobody waits for its output, and it ends by itself.
-        unsafe {
-            (0..3).for_each(|stream| _ = libc::close(stream));
-            libc::alarm(60);
-            libc::pause();
-            libc::_exit(0);
-        }
-    }
-    println!("child {child}");
-    std::thread::park();
 }
 
 #[test]

@@ -9,11 +9,12 @@ use crate::{MIB, assert_success};
 const INVALID_VALUE: u32 = 1;
 const NOT_SUPPORTED: u32 = 801;
 const OUT_OF_MEMORY: u32 = 2;
-const DEVICE: [u32; 2] = [1, 0];
-const HOST_NUMA: [u32; 2] = [3, 0];
-const READ_WRITE: u32 = 3;
+pub(crate) const DEVICE: [u32; 2] = [1, 0];
+pub(crate) const HOST_NUMA: [u32; 2] = [3, 0];
+pub(crate) const READ_WRITE: u32 = 3;
 
-fn on(place: [u32; 2]) -> Properties {
+/// Physical memory in a place.
+pub(crate) fn on(place: [u32; 2]) -> Properties {
     Properties { kind: 1, handle_types: 1, place, security: 0, flags: [0; 8] }
 }
 

@@ -62,6 +62,13 @@ calls! {
     cuMemAllocHost_v2(address: &mut u64, bytes: usize);
     cuMemFree_v2(address: u64);
     cuMemGetInfo_v2(free: &mut usize, total: &mut usize);
+    cuMemHostRegister_v2(pointer: u64, bytes: usize, flags: u32);
+    cuMemHostUnregister(pointer: u64);
+    cuMemHostGetDevicePointer_v2(address: &mut u64, pointer: u64, flags: u32);
+    cuMemHostGetFlags(flags: &mut u32, pointer: u64);
+    cuMemFreeHost(pointer: u64);
+    cuMemcpy(to: u64, from: u64, bytes: usize);
+    cuMemcpyAsync(to: u64, from: u64, bytes: usize, stream: Handle);
     cuMemcpyHtoD_v2(to: u64, from: *const u8, bytes: usize);
     cuMemcpyDtoD_v2(to: u64, from: u64, bytes: usize);
     cuMemcpyDtoH_v2(to: *mut u8, from: u64, bytes: usize);

@@ -1,13 +1,14 @@
 //! Host memory: pinned by the driver, or the caller's own and registered.
 //!
-//! Pinned memory is the card's memfd at the caller's address: the card reads and writes it in place.
-//! Registered memory cannot be: copies of it go along in messages, as those of pageable memory, and kernels
-//! do not reach it.
+//! Both are the card's memfd at the caller's address: the card reads and writes it in place
+//! (`registered.rs` says what memory of the caller's that is possible for).
 
-use simgpu_card::wire::Kind;
+use simgpu_card::wire::{Kind, Request};
 
 use crate::api::memory;
 use crate::api::prelude::*;
+use crate::registered::{self, Pages, Range};
+use crate::state::{Allocation, Source};
 
 api! {
     fn cuMemAllocHost_v2("cuMemAllocHost", 3020)(pointer: Out<u64>, bytes: usize) {
@@ -29,9 +30,10 @@ api! {
         if flags != 0 {
             return Err(Code::INVALID_VALUE);
         }
-        match driver()?.state().kind_at(pointer) {
+        let state = driver()?.state();
+        match state.kind_at(pointer) {
             Some(Kind::Pinned | Kind::Managed) => address.set(pointer),
-            _ if driver()?.state().registered_at(pointer).is_some() => Err(Code::NOT_SUPPORTED),
+            _ if state.staged_at(pointer).is_some() => Err(Code::NOT_SUPPORTED),
             _ => Err(Code::INVALID_VALUE),
         }
     }
@@ -39,18 +41,17 @@ api! {
     fn cuMemHostGetFlags("cuMemHostGetFlags", 2030)(flags: Out<u32>, pointer: u64) {
         let state = driver()?.state();
         let allocated = state.allocation_at(pointer).filter(|(_, found)| found.kind == Kind::Pinned);
-        let registered = state.registered_at(pointer).map(|(_, _, flags)| flags);
-        flags.set(allocated.map(|(_, found)| found.flags).or(registered).ok_or(Code::INVALID_VALUE)?)
+        let staged = state.staged_at(pointer).map(|(_, _, flags)| flags);
+        flags.set(allocated.map(|(_, found)| found.flags).or(staged).ok_or(Code::INVALID_VALUE)?)
     }
 
     fn cuMemHostRegister("cuMemHostRegister", 4000)
         = cuMemHostRegister_v2("cuMemHostRegister", 6050)(pointer: u64, bytes: usize, flags: u32) {
-        register(pointer, bytes, flags)
+        register(Range::new(pointer, bytes)?, flags)
     }
 
     fn cuMemHostUnregister("cuMemHostUnregister", 4000)(pointer: u64) {
-        let found = driver()?.state().registered.remove(&pointer);
-        found.map(|_| ()).ok_or(Code::HOST_MEMORY_NOT_REGISTERED)
+        unregister(pointer)
     }
 }
 
@@ -62,16 +63,69 @@ fn pinned(pointer: Out<u64>, bytes: usize, flags: u32) -> Answer {
     pointer.set(memory::allocate(bytes, Kind::Pinned, flags)?)
 }
 
-fn register(pointer: u64, bytes: usize, flags: u32) -> Answer {
-    current::context()?;
-    let end = pointer
-        .checked_add(bytes as u64)
-        .filter(|_| pointer != 0 && bytes > 0)
-        .ok_or(Code::INVALID_VALUE)?;
-    let mut state = driver()?.state();
-    if state.kind_at(pointer).is_some() || state.registered_at(pointer).is_some() {
-        return Err(Code::HOST_MEMORY_ALREADY_REGISTERED);
+fn register(range: Range, flags: u32) -> Answer {
+    const KNOWN_FLAGS: u32 = 15;
+    let Range { address, len } = range;
+    let context = current::context()?;
+    let driver = driver()?;
+    driver.healthy()?;
+    if flags > KNOWN_FLAGS {
+        return Err(Code::INVALID_VALUE);
     }
-    state.registered.insert(pointer, (end - pointer, flags));
+    {
+        let state = driver.state();
+        if state.is_taken(address, len) {
+            return Err(Code::HOST_MEMORY_ALREADY_REGISTERED);
+        }
+        if state.is_hole(address) {
+            return Err(Code::INVALID_VALUE);
+        }
+    }
+    let untouched = range.untouched();
+    match range.pages() {
+        Pages::Missing => return Err(Code::INVALID_VALUE),
+        Pages::Other => {
+            driver.call(Request::PriceRegistration { len, untouched })?;
+            driver.state().staged.insert(address, (len, flags));
+            return Ok(());
+        }
+        Pages::Private => {}
+    }
+    let reply = driver.call(Request::Register { address, len, untouched, context })?;
+    let memory = reply.fd.ok_or(Code::UNKNOWN)?;
+    let shared = registered::inode(&memory).and_then(|inode| range.share(&memory).map(|()| inode));
+    let inode = match shared {
+        Ok(inode) => inode,
+        Err(error) => {
+            driver.call(Request::Unregister(address))?;
+            return Err(error);
+        }
+    };
+    let device = current::device()?;
+    let source = Source::Registered { inode };
+    let allocation = Allocation { len, kind: Kind::Pinned, context, flags, device, source };
+    driver.state().allocations.insert(address, allocation);
     Ok(())
+}
+
+/// Ends a registration. It does not wait: a copy on its way to or from the memory fails. What a real driver
+/// does then was not measured, and nobody should count on it.
+fn unregister(address: u64) -> Answer {
+    let driver = driver()?;
+    driver.healthy()?;
+    let mut state = driver.state();
+    if let Some((len, _)) = state.staged.remove(&address) {
+        drop(state);
+        driver.call(Request::PriceUnregistration(len))?;
+        return Ok(());
+    }
+    let Some(Allocation { len, source: Source::Registered { inode }, .. }) = state.allocations.get(&address)
+    else {
+        return Err(Code::HOST_MEMORY_NOT_REGISTERED);
+    };
+    let (range, inode) = (Range { address, len: *len }, *inode);
+    state.allocations.remove(&address);
+    drop(state);
+    driver.call(Request::Unregister(address))?;
+    range.unshare(inode)
 }

@@ -102,7 +102,10 @@ pub(crate) fn free(address: u64, kinds: &[Kind]) -> Answer {
         state
             .allocations
             .get(&address)
-            .filter(|found| kinds.contains(&found.kind) && !matches!(found.source, Source::Mapping(_)))
+            .filter(|found| {
+                kinds.contains(&found.kind)
+                    && !matches!(found.source, Source::Mapping(_) | Source::Registered { .. })
+            })
             .ok_or(Code::INVALID_VALUE)?;
         state.unsafe_call()?;
     }

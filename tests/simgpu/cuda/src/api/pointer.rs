@@ -52,7 +52,7 @@ fn size(attribute: u32) -> u32 {
 fn answer(state: &State, data: Out<u8>, attribute: u32, address: u64) -> Answer {
     let (word, wide) = (data.cast::<u32>(), data.cast::<u64>());
     let Some((start, allocation)) = state.allocation_at(address) else {
-        return registered(state, data, attribute, address);
+        return staged(state, data, attribute, address);
     };
     let context = state.contexts.contains_key(&allocation.context);
     let own = matches!(allocation.source, Source::Own(_));
@@ -83,8 +83,8 @@ fn answer(state: &State, data: Out<u8>, attribute: u32, address: u64) -> Answer 
     }
 }
 
-fn registered(state: &State, data: Out<u8>, attribute: u32, address: u64) -> Answer {
-    let (start, len, _) = state.registered_at(address).ok_or(Code::INVALID_VALUE)?;
+fn staged(state: &State, data: Out<u8>, attribute: u32, address: u64) -> Answer {
+    let (start, len, _) = state.staged_at(address).ok_or(Code::INVALID_VALUE)?;
     match attribute {
         2 => data.cast::<u32>().set(HOST),
         4 => data.cast::<u64>().set(address),

@@ -1,0 +1,222 @@
+//! Small requests, served from shared blocks. A mapping costs several driver calls and at least a granule, so
+//! small pieces share one.
+//!
+//! Blocks grow with the arena, from one granule to [`LARGEST_BLOCK`]: a program with little memory takes little
+//! of the card, and one with much has few blocks. One unused block is kept, so that a program that allocates
+//! and frees in turns maps nothing. A piece is rounded up to [`UNIT`], the alignment of the driver's own memory.
+
+use std::collections::BTreeMap;
+
+use gpushare_proto::Bytes;
+use range_alloc::RangeAllocator;
+
+use super::space::GRANULE;
+use super::vmm::Span;
+use crate::driver::types::CUdeviceptr;
+
+/// Alignment of pieces in bytes.
+pub const UNIT: Bytes = Bytes(512);
+/// Largest block.
+pub const LARGEST_BLOCK: Bytes = Bytes::mib(32);
+/// Largest request that is served from a shared block.
+pub const LARGEST_PIECE: Bytes = Bytes::mib(8);
+
+/// Result of a request for a piece.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Found {
+    /// Piece of a shared block.
+    Piece(Span),
+    /// No block has room. [`Arena::add`] takes a block of this size, and the request is made again.
+    NeedsBlock(Bytes),
+    /// The request is too large to share a block.
+    TooLarge,
+}
+
+/// Shared blocks, and the pieces in use.
+#[derive(Debug, Default)]
+pub struct Arena {
+    blocks: BTreeMap<CUdeviceptr, Block>,
+}
+
+#[derive(Debug)]
+struct Block {
+    size: Bytes,
+    pieces: RangeAllocator<CUdeviceptr>,
+}
+
+impl Arena {
+    /// Takes a piece of `size` bytes.
+    pub fn take(&mut self, size: Bytes) -> Found {
+        let Some(size) = size.0.checked_next_multiple_of(UNIT.0).map(Bytes) else {
+            return Found::TooLarge;
+        };
+        if size > LARGEST_PIECE || size.is_zero() {
+            return Found::TooLarge;
+        }
+        let mut fitting: Vec<_> = self
+            .blocks
+            .values_mut()
+            .filter_map(|block| {
+                let free = Bytes(block.pieces.total_available());
+                (free >= size).then_some((free, block))
+            })
+            .collect();
+        // The fullest block first, so that others become unused.
+        fitting.sort_by_key(|(free, _)| *free);
+        let mut blocks = fitting.into_iter();
+        match blocks.find_map(|(_, block)| block.pieces.allocate_range(size.0).ok()) {
+            Some(range) => Found::Piece(Span { address: range.start, size }),
+            None => Found::NeedsBlock(self.next_block(size)),
+        }
+    }
+
+    /// Returns the size of the next block: as large as all blocks together, within bounds.
+    fn next_block(&self, size: Bytes) -> Bytes {
+        let whole: Bytes = self.blocks.values().map(|block| block.size).sum();
+        let wanted = whole.max(size).clamp(GRANULE, LARGEST_BLOCK);
+        Bytes(wanted.0.next_multiple_of(GRANULE.0))
+    }
+
+    /// Adds a block, whose memory is usable.
+    pub fn add(&mut self, block: Span) {
+        let pieces = RangeAllocator::new(block.address..block.end());
+        self.blocks.insert(block.address, Block { size: block.size, pieces });
+    }
+
+    /// Returns the block that contains an address.
+    pub fn block_of(&self, address: CUdeviceptr) -> Option<Span> {
+        let (&start, block) = self.blocks.range(..=address).next_back()?;
+        let span = Span { address: start, size: block.size };
+        (address < span.end()).then_some(span)
+    }
+
+    /// Takes a piece back. Returns a block that is no longer needed: the caller unmaps it. Ignores a piece that
+    /// no block has.
+    pub fn put(&mut self, piece: Span) -> Option<Span> {
+        let block = self.block_of(piece.address).filter(|block| piece.end() <= block.end())?;
+        let pieces = &mut self.blocks.get_mut(&block.address)?.pieces;
+        pieces.free_range(piece.address..piece.end());
+        let unused = self.blocks.iter().filter(|(_, block)| block.pieces.is_empty());
+        // Of two unused blocks the larger one stays, which serves more.
+        let mut unused: Vec<_> = unused.map(|(&address, block)| Span { address, size: block.size }).collect();
+        unused.sort_by_key(|block| block.size);
+        let surplus = (unused.len() > 1).then(|| unused[0])?;
+        self.blocks.remove(&surplus.address);
+        Some(surplus)
+    }
+
+    /// Removes and returns all unused blocks, as when the card is full.
+    pub fn take_unused(&mut self) -> Vec<Span> {
+        let is_unused = |block: &Block| block.pieces.is_empty();
+        let unused = self.blocks.iter().filter(|(_, block)| is_unused(block));
+        let unused: Vec<_> = unused.map(|(&address, block)| Span { address, size: block.size }).collect();
+        self.blocks.retain(|_, block| !is_unused(block));
+        unused
+    }
+
+    /// Returns the number of bytes of all blocks, and of the pieces in use.
+    pub fn sizes(&self) -> (Bytes, Bytes) {
+        let whole: Bytes = self.blocks.values().map(|block| block.size).sum();
+        let free = self.blocks.values().map(|block| Bytes(block.pieces.total_available())).sum();
+        (whole, whole - free)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    /// Takes a piece, with a block from `next` if one is needed.
+    fn take(arena: &mut Arena, size: Bytes, next: &mut CUdeviceptr) -> Option<Span> {
+        loop {
+            match arena.take(size) {
+                Found::Piece(piece) => return Some(piece),
+                Found::TooLarge => return None,
+                Found::NeedsBlock(size) => {
+                    arena.add(Span { address: *next, size });
+                    *next += size.0;
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn blocks_grow_with_the_arena() {
+        let (mut arena, mut next) = (Arena::default(), 1 << 40);
+        let mut sizes = Vec::new();
+        for _ in 0..64 {
+            let before = arena.sizes().0;
+            take(&mut arena, Bytes::mib(2), &mut next).unwrap();
+            sizes.push(arena.sizes().0 - before);
+        }
+        sizes.retain(|size| !size.is_zero());
+        assert_eq!(sizes, [2, 2, 4, 8, 16, 32, 32, 32].map(Bytes::mib));
+    }
+
+    #[test]
+    fn a_request_above_the_bound_has_memory_of_its_own() {
+        let mut arena = Arena::default();
+        assert_eq!(arena.take(LARGEST_PIECE), Found::NeedsBlock(LARGEST_PIECE));
+        assert_eq!(arena.take(LARGEST_PIECE + Bytes(1)), Found::TooLarge);
+        assert_eq!(arena.take(Bytes::MAX), Found::TooLarge);
+        assert_eq!(arena.take(Bytes::ZERO), Found::TooLarge);
+    }
+
+    #[test]
+    fn one_unused_block_is_kept() {
+        let (mut arena, mut next) = (Arena::default(), 1 << 40);
+        let first = take(&mut arena, Bytes::mib(2), &mut next).unwrap();
+        let second = take(&mut arena, Bytes::mib(2), &mut next).unwrap();
+        assert_eq!(arena.put(first), None);
+        let again = take(&mut arena, Bytes(1), &mut next).unwrap();
+        assert_eq!((again.address, again.size), (first.address, UNIT));
+        assert_eq!(arena.put(again), None);
+        assert_eq!(arena.put(second), Some(first), "the smaller of two, or the first");
+        assert_eq!(arena.sizes(), (GRANULE, Bytes::ZERO));
+        assert_eq!(arena.take_unused(), [second]);
+        assert_eq!(arena.put(second), None, "unknown by now");
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(128))]
+        #[test]
+        fn pieces_never_overlap_and_all_of_them_come_back(
+            steps in prop::collection::vec((any::<bool>(), 1_u64..10 << 20, any::<usize>()), 1..200)
+        ) {
+            let (mut arena, mut next) = (Arena::default(), 1 << 40);
+            let mut pieces: BTreeMap<CUdeviceptr, Span> = BTreeMap::new();
+            let mut gone = Vec::new();
+            for (takes, size, index) in steps {
+                if takes {
+                    // Small sizes are more frequent.
+                    let size = if index % 3 == 0 { size } else { size % 70_000 + 1 };
+                    let Some(piece) = take(&mut arena, Bytes(size), &mut next) else {
+                        prop_assert!(Bytes(size) > LARGEST_PIECE);
+                        continue;
+                    };
+                    prop_assert!(piece.size.0 >= size && piece.address % UNIT.0 == 0);
+                    let block = arena.block_of(piece.address).unwrap();
+                    prop_assert!(piece.end() <= block.end() && !gone.contains(&block));
+                    let before = pieces.range(..piece.end()).next_back();
+                    prop_assert!(before.is_none_or(|(_, piece_before)| piece_before.end() <= piece.address));
+                    pieces.insert(piece.address, piece);
+                } else if !pieces.is_empty() {
+                    let key = *pieces.keys().nth(index % pieces.len()).unwrap();
+                    let piece = pieces.remove(&key).unwrap();
+                    if let Some(block) = arena.put(piece) {
+                        prop_assert!(pieces.values().all(|piece| piece.end() <= block.address || block.end() <= piece.address));
+                        gone.push(block);
+                    }
+                }
+                prop_assert_eq!(arena.sizes().1, pieces.values().map(|piece| piece.size).sum());
+            }
+            for piece in pieces.into_values() {
+                arena.put(piece);
+            }
+            prop_assert!(arena.take_unused().len() <= 1);
+            prop_assert_eq!(arena.sizes(), (Bytes::ZERO, Bytes::ZERO));
+        }
+    }
+}

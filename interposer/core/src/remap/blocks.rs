@@ -1,0 +1,211 @@
+//! Blocks of one card: what the hooks of `cuMemAlloc` and `cuMemFree` ask for.
+//!
+//! ```text
+//!   begin(size) ──▶ Ready(address)                     a piece of a shared block
+//!              └──▶ Backing ──▶ take, done, … ──▶ finish ──▶ address
+//!                               driver calls of the calling thread, without a lock
+//!   end(address)                                       its work is over; chunks go, addresses return
+//! ```
+//!
+//! A block is a piece of the [`Arena`], or a range of the [`Space`] with chunks of its own. A shared block that
+//! is made for a piece is seen by other threads only once it is backed.
+
+use std::collections::BTreeMap;
+
+use gpushare_proto::Bytes;
+
+use super::arena::{Arena, Found};
+use super::pins::{Pins, Reason};
+use super::space::Space;
+use super::swap::{Birth, Engine};
+use super::vmm::{Answer, Call, Span, VmmError};
+use crate::driver::types::CUdeviceptr;
+
+/// Blocks of one card, with the engine that moves their chunks.
+#[derive(Debug, Default)]
+pub struct Blocks {
+    space: Space,
+    arena: Arena,
+    pins: Pins,
+    engine: Engine,
+    blocks: BTreeMap<CUdeviceptr, Span>,
+}
+
+/// State of an allocation.
+#[derive(Debug)]
+pub enum Allocation {
+    /// The block is usable at this address.
+    Ready(CUdeviceptr),
+    /// Chunks are to be backed first.
+    Backing(Backing),
+}
+
+/// Range whose chunks the calling thread backs.
+#[derive(Debug)]
+pub struct Backing {
+    range: Span,
+    chunks: Vec<Span>,
+    /// Size of the piece for which a shared block is made; `None` for a block of its own.
+    piece: Option<Bytes>,
+}
+
+/// Reason why an allocation failed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum AllocationError {
+    /// The goal has no room for these bytes, and the gate is open. The daemon is asked for a higher goal.
+    #[error("the card has no room for {0} now")]
+    NoRoom(Bytes),
+    /// The driver refused a call.
+    #[error(transparent)]
+    Driver(#[from] VmmError),
+}
+
+impl Blocks {
+    /// Creates the blocks of a card that `engine` moves.
+    pub fn new(engine: Engine) -> Self {
+        Self { engine, ..Self::default() }
+    }
+
+    /// Returns the engine, whose lanes move the chunks.
+    pub const fn engine(&mut self) -> &mut Engine {
+        &mut self.engine
+    }
+
+    /// Begins an allocation. `reserve` reserves addresses, which is needed once for most programs.
+    ///
+    /// # Errors
+    /// The goal has no room, or the driver refused addresses.
+    pub fn begin(
+        &mut self,
+        size: Bytes,
+        reserve: impl FnOnce(Bytes) -> Result<CUdeviceptr, VmmError>,
+    ) -> Result<Allocation, AllocationError> {
+        self.collect();
+        match self.arena.take(size) {
+            Found::Piece(piece) => {
+                self.blocks.insert(piece.address, piece);
+                Ok(Allocation::Ready(piece.address))
+            }
+            Found::NeedsBlock(block) => self.begin_range(block, Some(size), reserve),
+            Found::TooLarge => self.begin_range(size, None, reserve),
+        }
+    }
+
+    fn begin_range(
+        &mut self,
+        size: Bytes,
+        piece: Option<Bytes>,
+        reserve: impl FnOnce(Bytes) -> Result<CUdeviceptr, VmmError>,
+    ) -> Result<Allocation, AllocationError> {
+        let range = self.space.take(size, reserve)?;
+        let chunks = self.engine.cut(range);
+        let refused = chunks.iter().position(|&chunk| self.engine.add(chunk) == Birth::NoRoom);
+        let Some(added) = refused else {
+            return Ok(Allocation::Backing(Backing { range, chunks, piece }));
+        };
+        chunks[..added].iter().for_each(|chunk| self.engine.free(chunk.address));
+        chunks[added..].iter().for_each(|&chunk| self.space.put(chunk));
+        Err(AllocationError::NoRoom(range.size))
+    }
+
+    /// Returns the next driver call for an allocation, with the chunk's addresses. [`Self::done`] takes the answer.
+    pub fn take(&mut self, backing: &Backing) -> Option<(Span, Call)> {
+        let mut chunks = backing.chunks.iter();
+        chunks.find_map(|chunk| self.engine.take_own(chunk.address).map(|call| (*chunk, call)))
+    }
+
+    /// Notes the answer to a call.
+    pub fn done(&mut self, chunk: Span, answer: Answer) {
+        self.engine.done(chunk.address, answer);
+    }
+
+    /// Ends an allocation for which no call is left. `None` says that a piece was taken by another thread
+    /// meanwhile, and the allocation begins again.
+    ///
+    /// # Errors
+    /// The driver call that failed. All of the range is given back.
+    pub fn finish(&mut self, backing: Backing) -> Result<Option<CUdeviceptr>, AllocationError> {
+        let Backing { range, chunks, piece } = backing;
+        let mut result = Ok(());
+        for chunk in &chunks {
+            result = self.engine.born(chunk.address).and(result);
+        }
+        if let Err(error) = result {
+            chunks.iter().for_each(|chunk| self.engine.free(chunk.address));
+            return Err(error.into());
+        }
+        let Some(size) = piece else {
+            self.blocks.insert(range.address, range);
+            return Ok(Some(range.address));
+        };
+        self.arena.add(range);
+        let Found::Piece(piece) = self.arena.take(size) else { return Ok(None) };
+        self.blocks.insert(piece.address, piece);
+        Ok(Some(piece.address))
+    }
+
+    /// Ends the block that begins at an address, after all work on it. Returns `false` for an unknown address.
+    pub fn end(&mut self, address: CUdeviceptr) -> bool {
+        let Some(block) = self.blocks.remove(&address) else { return false };
+        self.pins.forget(address);
+        if self.arena.block_of(address).is_some() {
+            if let Some(surplus) = self.arena.put(block) {
+                self.free_chunks(surplus);
+            }
+        } else {
+            self.free_chunks(block);
+        }
+        true
+    }
+
+    /// Gives the memory of unused shared blocks back, as when the card is full.
+    pub fn end_unused(&mut self) {
+        for block in self.arena.take_unused() {
+            self.free_chunks(block);
+        }
+    }
+
+    fn free_chunks(&mut self, range: Span) {
+        for chunk in self.engine.chunks_in(range) {
+            self.engine.free(chunk.address);
+        }
+    }
+
+    /// Returns addresses of which nothing is left to the space.
+    pub fn collect(&mut self) {
+        for range in self.engine.take_gone() {
+            self.space.put(range);
+        }
+    }
+
+    /// Returns the block that contains an address.
+    pub fn around(&self, address: CUdeviceptr) -> Option<Span> {
+        let (_, &block) = self.blocks.range(..=address).next_back()?;
+        (address < block.end()).then_some(block)
+    }
+
+    /// Keeps the block around an address on the card, with all that shares its chunks. Returns `false` for an
+    /// unknown address.
+    pub fn pin(&mut self, address: CUdeviceptr, reason: Reason) -> bool {
+        let Some(block) = self.around(address) else { return false };
+        self.pins.pin(block, reason);
+        for chunk in self.engine.chunks_in(block) {
+            self.engine.pin(chunk.address);
+        }
+        true
+    }
+
+    /// Keeps all blocks on the card, present and later ones.
+    pub fn pin_all(&mut self, reason: Reason) {
+        self.pins.pin_all(reason);
+        self.engine.pin_all();
+    }
+
+    /// Returns why a range must not move, if so.
+    pub fn reason(&self, range: Span) -> Option<Reason> {
+        self.pins.reason(range)
+    }
+}
+
+#[cfg(test)]
+mod tests;

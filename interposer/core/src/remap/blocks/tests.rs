@@ -1,0 +1,222 @@
+//! Allocations and frees as the hooks make them, with evictions in between and calls that fail.
+
+use proptest::prelude::*;
+
+use super::*;
+use crate::remap::chunk::Place;
+use crate::remap::fake::FakeCard;
+use crate::remap::host::{self, Pool};
+use crate::remap::swap::{Goal, Lane, Order, Phase};
+use crate::remap::vmm::{Tier, perform};
+
+const BASE: CUdeviceptr = 1 << 40;
+
+#[derive(Default)]
+struct Rig {
+    blocks: Blocks,
+    card: FakeCard,
+    pool: Pool,
+    reserved: CUdeviceptr,
+}
+
+impl Rig {
+    fn new() -> Self {
+        let mut rig = Self::default();
+        rig.pool.set_budget(Bytes::gib(64));
+        rig
+    }
+
+    fn begin(&mut self, size: Bytes) -> Result<Allocation, AllocationError> {
+        let reserved = &mut self.reserved;
+        self.blocks.begin(size, |whole| {
+            *reserved += whole.0;
+            Ok(BASE + *reserved - whole.0)
+        })
+    }
+
+    fn allocate(&mut self, size: Bytes) -> Result<CUdeviceptr, AllocationError> {
+        loop {
+            match self.begin(size)? {
+                Allocation::Ready(address) => return Ok(address),
+                Allocation::Backing(backing) => {
+                    while let Some((chunk, call)) = self.blocks.take(&backing) {
+                        self.blocks.done(chunk, perform(call, chunk, &self.card));
+                    }
+                    if let Some(address) = self.blocks.finish(backing)? {
+                        return Ok(address);
+                    }
+                }
+            }
+        }
+    }
+
+    /// Runs the engine until nothing is left to do.
+    fn run(&mut self) {
+        loop {
+            let engine = self.blocks.engine();
+            let order = engine
+                .next(Lane::Calls, &mut self.pool)
+                .or_else(|| engine.next(Lane::Copies, &mut self.pool));
+            if let Some(order) = order {
+                match order {
+                    Order::Guard(_) => engine.note_guard(Ok(())),
+                    Order::Call(span, call) => engine.done(span.address, perform(call, span, &self.card)),
+                }
+            } else if let Some((region, task)) = self.pool.take_task() {
+                self.pool.done(region, host::perform(task, &self.card));
+            } else if let Some(&address) = self.card.copies().first() {
+                self.blocks.engine().copied(address, self.card.land(address));
+            } else {
+                break;
+            }
+        }
+        self.blocks.collect();
+    }
+
+    fn set(&mut self, phase: Phase, generation: u32, bytes: Bytes) {
+        self.blocks.engine().set_phase(phase);
+        self.blocks.engine().set_goal(Goal { generation, bytes });
+        self.run();
+    }
+
+    fn end(mut self) {
+        self.card.fail_at(&[]);
+        self.blocks.engine().retry();
+        for address in self.blocks.blocks.keys().copied().collect::<Vec<_>>() {
+            assert!(self.blocks.end(address));
+        }
+        self.blocks.end_unused();
+        self.run();
+        self.card.assert_empty();
+        assert!(self.blocks.space.is_unused());
+        assert_eq!(self.pool.sizes().taken, Bytes::ZERO);
+    }
+}
+
+#[test]
+fn small_requests_share_a_block_and_large_ones_have_chunks_of_their_own() {
+    let mut rig = Rig::new();
+    let small = [100, 5_000, 1 << 20].map(|size| rig.allocate(Bytes(size)).unwrap());
+    assert_eq!(rig.card.bytes(Tier::Device), Bytes::mib(2));
+    assert!(small.windows(2).all(|pair| pair[0] < pair[1]));
+    let large = rig.allocate(Bytes::mib(300)).unwrap();
+    assert_eq!(rig.card.bytes(Tier::Device), Bytes::mib(302));
+    assert_eq!(rig.blocks.around(large + (300 << 20) - 1).map(|block| block.address), Some(large));
+    assert_eq!(rig.blocks.around(small[1] + 5_000).map(|block| block.address), Some(small[1]));
+    assert_eq!(rig.blocks.around(large + (300 << 20)), None);
+    assert!(rig.blocks.end(large) && !rig.blocks.end(large), "a block is freed once");
+    rig.run();
+    assert_eq!(rig.card.bytes(Tier::Device), Bytes::mib(2));
+    rig.end();
+}
+
+#[test]
+fn an_address_is_used_again_only_once_nothing_is_left_of_its_memory() {
+    let mut rig = Rig::new();
+    let first = rig.allocate(Bytes::mib(64)).unwrap();
+    rig.blocks.end(first);
+    let second = rig.allocate(Bytes::mib(64)).unwrap();
+    assert_ne!(first, second, "the first one is still mapped");
+    rig.run();
+    assert_eq!(rig.allocate(Bytes::mib(64)), Ok(first));
+    rig.end();
+}
+
+#[test]
+fn a_block_that_is_away_is_freed_without_coming_back() {
+    let mut rig = Rig::new();
+    rig.pool.set_target(Bytes::mib(512));
+    let address = rig.allocate(Bytes::mib(256)).unwrap();
+    rig.set(Phase::Drained, 1, Bytes::ZERO);
+    assert_eq!(rig.card.bytes(Tier::Device), Bytes::ZERO);
+    rig.card.fail_at(&[]);
+    assert!(rig.blocks.end(address));
+    rig.run();
+    assert_eq!((rig.card.calls(), rig.pool.sizes().taken), (0, Bytes::ZERO));
+    rig.end();
+}
+
+#[test]
+fn a_request_beyond_the_goal_takes_nothing_and_says_how_much_it_needs() {
+    let mut rig = Rig::new();
+    rig.set(Phase::Open, 1, Bytes::mib(100));
+    assert_eq!(rig.allocate(Bytes::mib(130)), Err(AllocationError::NoRoom(Bytes::mib(130))));
+    rig.run();
+    assert!(rig.blocks.space.is_unused());
+    assert!(rig.allocate(Bytes::mib(90)).is_ok());
+    rig.end();
+}
+
+#[test]
+fn a_pin_holds_all_that_shares_the_block() {
+    let mut rig = Rig::new();
+    let [first, second] = [1000, 2000].map(|size| rig.allocate(Bytes(size)).unwrap());
+    let other = rig.allocate(Bytes::mib(64)).unwrap();
+    assert!(rig.blocks.pin(first + 10, Reason::Exported) && !rig.blocks.pin(1, Reason::Exported));
+    rig.set(Phase::Drained, 1, Bytes::ZERO);
+    assert_eq!(rig.card.bytes(Tier::Device), Bytes::mib(2));
+    let chunk = rig.blocks.engine.chunks_in(rig.blocks.around(second).unwrap())[0];
+    assert_eq!(rig.blocks.engine.place(chunk.address), Some(Place::Immovable));
+    assert_eq!(rig.blocks.reason(chunk), Some(Reason::Exported));
+    assert_eq!(rig.blocks.reason(rig.blocks.around(other).unwrap()), None);
+    rig.end();
+}
+
+#[test]
+fn a_failure_at_any_call_of_an_allocation_leaks_nothing() {
+    for size in [Bytes(1000), Bytes::mib(70)] {
+        for step in 0..9 {
+            let mut rig = Rig::new();
+            rig.card.fail_at(&[step]);
+            let first = rig.allocate(size);
+            rig.run();
+            assert!(first.is_err() || rig.card.bytes(Tier::Device) >= size);
+            let failed = AllocationError::Driver(VmmError::Refused(1));
+            assert!(first.is_ok() || first == Err(failed), "{first:?}");
+            rig.card.fail_at(&[]);
+            assert!(rig.allocate(size).is_ok());
+            rig.end();
+        }
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(64))]
+    #[test]
+    fn blocks_never_overlap_and_all_memory_comes_back(
+        steps in prop::collection::vec((0_u8..12, 1_u64..200 << 20, any::<usize>()), 1..60)
+    ) {
+        let mut rig = Rig::new();
+        let mut live: BTreeMap<CUdeviceptr, Bytes> = BTreeMap::new();
+        for (number, (kind, size, index)) in (1..).zip(steps) {
+            match kind {
+                0..=4 => {
+                    let size = Bytes(if kind < 3 { size % 300_000 + 1 } else { size });
+                    let Ok(address) = rig.allocate(size) else { continue };
+                    let before = live.range(..address + size.0).next_back();
+                    prop_assert!(before.is_none_or(|(start, size)| start + size.0 <= address));
+                    live.insert(address, size);
+                }
+                5..=7 if !live.is_empty() => {
+                    let address = *live.keys().nth(index % live.len()).unwrap();
+                    live.remove(&address);
+                    prop_assert!(rig.blocks.end(address));
+                }
+                8 => rig.set(Phase::Drained, number, Bytes(size)),
+                9 => rig.set(Phase::Entering, number, Bytes::MAX),
+                10 => rig.card.fail_at(&[index % 8]),
+                _ => rig.run(),
+            }
+        }
+        rig.card.fail_at(&[]);
+        rig.blocks.engine().retry();
+        rig.set(Phase::Entering, u32::MAX, Bytes::MAX);
+        prop_assert_eq!(rig.blocks.engine().can_open(), Ok(()));
+        for (&address, &size) in &live {
+            for chunk in rig.blocks.engine.chunks_in(Span { address, size }) {
+                prop_assert!(rig.card.at(chunk.address).is_some());
+            }
+        }
+        rig.end();
+    }
+}

@@ -1,0 +1,330 @@
+//! Chunk: the unit in which memory moves. It has a fixed address and at each time at most one handle.
+//!
+//! A chunk has a *state* and an *aim*. [`Chunk::take`] hands out the one driver call that brings the state
+//! closer to the aim, and [`Chunk::done`] takes its answer. So the aim may change between any two calls, and a
+//! rollback is a change of the aim.
+//!
+//! ```text
+//!                  create        map         set access      copy in
+//!   hole          ───────▶ unmapped ───▶ mapped ───▶ accessible ───▶ copying ───▶ both ── work runs ──┐
+//!   (slot or                  │            │             │                         ▲  │               ▼
+//!    nothing)     ◀───────────┴────────────┴─────────────┘            copying ─────┘  │            backing
+//!                  release        unmap        unmap                     ▲ copy out   │               │
+//!                                                                        └────────────┼───────────────┘
+//!                 ◀─── release ─── unmapped ◀─── unmap ───────────────────────────────┘
+//! ```
+//!
+//! *Both* means that the slot and the handle hold the same bytes. Such a chunk leaves without a copy, and one
+//! that is unmapped but not released returns without one. The handle may be memory of the card or of the host
+//! ([`Tier`]); a chunk changes between the two through a slot.
+//!
+//! A call that fails changes nothing. The aim then falls back to the safe side: a chunk that was to leave
+//! stays where it is, and one that was to come in becomes a hole again and keeps its slot. The bytes are lost
+//! in no case, and the same move can be asked for again.
+
+mod steps;
+mod views;
+
+use super::host::Slot;
+use super::vmm::{Call, Direction, Span, Tier, VmmError};
+use crate::driver::types::CUmemHandle;
+
+pub use views::{Footprint, Place};
+
+/// Place to which a chunk is to move.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Aim {
+    /// Memory of this kind, mapped at the chunk's address.
+    At(Tier),
+    /// A slot of host memory. The address is a hole.
+    Away,
+    /// Nothing: the application has freed the memory.
+    Gone,
+}
+
+/// Result of a step of a chunk.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Change {
+    /// The step was taken.
+    Moved,
+    /// The driver refused the step. Nothing changed but the aim.
+    Failed(Call, VmmError),
+    /// The bytes changed between their copy and their unmapping, so work was in flight. The chunk stays where
+    /// it is, from now on immovable.
+    Written,
+}
+
+/// Chunk of memory at a fixed address. See the [module](self).
+#[derive(Debug)]
+pub struct Chunk {
+    span: Span,
+    state: State,
+    aim: Aim,
+    /// Call that was handed out and is not answered.
+    asked: Option<Call>,
+    /// Whether work ran since that call was handed out.
+    was_worked_on: bool,
+    is_immovable: bool,
+    /// Digest of the bytes, for chunks that are checked.
+    check: Check,
+}
+
+#[derive(Debug)]
+enum State {
+    /// A hole. The bytes are in the slot; without one there are none.
+    Hole { slot: Option<Slot> },
+    /// A handle exists.
+    Backed { backing: Backing, mapping: Mapping, bytes: Holder },
+    /// A copy between the handle and the slot is under way. It is torn if work ran meanwhile.
+    Copying { backing: Backing, slot: Slot, direction: Direction, is_torn: bool },
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Backing {
+    tier: Tier,
+    handle: CUmemHandle,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Mapping {
+    Unmapped,
+    Mapped,
+    Accessible,
+}
+
+/// Holder of the bytes of a chunk with a handle.
+#[derive(Debug)]
+enum Holder {
+    /// Nobody: nothing was ever written.
+    Nobody,
+    /// Only the slot.
+    Slot(Slot),
+    /// Only the handle. A slot may be kept for the next move.
+    Handle(Option<Slot>),
+    /// Slot and handle have the same bytes.
+    Both(Slot),
+}
+
+impl Holder {
+    fn slot(&self) -> Option<&Slot> {
+        match self {
+            Self::Nobody => None,
+            Self::Slot(slot) | Self::Both(slot) => Some(slot),
+            Self::Handle(slot) => slot.as_ref(),
+        }
+    }
+
+    fn into_slot(self) -> Option<Slot> {
+        match self {
+            Self::Nobody => None,
+            Self::Slot(slot) | Self::Both(slot) => Some(slot),
+            Self::Handle(slot) => slot,
+        }
+    }
+}
+
+/// State of the check that no work changes a chunk while it leaves (`--paranoid`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Check {
+    Off,
+    /// On; no digest was taken since work may have run.
+    Due,
+    /// Digest of the bytes before their copy.
+    Before(u128),
+    /// The digest was the same after the copy.
+    Passed,
+}
+
+impl Chunk {
+    /// Creates a chunk without memory: a hole. If `is_checked`, digests prove that no work changes it on its
+    /// way out.
+    pub const fn new(span: Span, is_checked: bool) -> Self {
+        let check = if is_checked { Check::Due } else { Check::Off };
+        Self {
+            span,
+            state: State::Hole { slot: None },
+            aim: Aim::Away,
+            asked: None,
+            was_worked_on: false,
+            is_immovable: false,
+            check,
+        }
+    }
+
+    /// Returns the addresses of the chunk.
+    pub const fn span(&self) -> Span {
+        self.span
+    }
+
+    /// Returns the place to which the chunk is to move.
+    pub const fn aim(&self) -> Aim {
+        self.aim
+    }
+
+    /// Sets the place to which the chunk is to move. Returns `false` if the chunk must not move there: a freed
+    /// chunk stays freed, and an immovable one stays on the card.
+    pub fn set_aim(&mut self, aim: Aim) -> bool {
+        let is_allowed = match aim {
+            Aim::Gone => true,
+            Aim::At(Tier::Device) => self.aim != Aim::Gone,
+            Aim::At(Tier::Host) | Aim::Away => self.aim != Aim::Gone && !self.is_immovable,
+        };
+        if is_allowed {
+            self.aim = aim;
+        }
+        is_allowed
+    }
+
+    /// Keeps the chunk on the card from now on, and aims there.
+    pub fn make_immovable(&mut self) {
+        self.is_immovable = true;
+        self.set_aim(Aim::At(Tier::Device));
+    }
+
+    /// Returns whether the chunk must stay on the card.
+    pub const fn is_immovable(&self) -> bool {
+        self.is_immovable
+    }
+
+    /// Returns the driver call that brings the chunk closer to its aim; `None` while a call or a copy is under
+    /// way, while a slot is missing, and at the aim.
+    pub fn next(&self) -> Option<Call> {
+        if self.asked.is_some() {
+            return None;
+        }
+        match &self.state {
+            State::Hole { .. } => match self.aim {
+                Aim::At(tier) => Some(Call::Create(tier)),
+                Aim::Away | Aim::Gone => None,
+            },
+            State::Backed { backing, mapping, bytes } if self.aim == Aim::At(backing.tier) => {
+                match (mapping, bytes) {
+                    (Mapping::Unmapped, _) => Some(Call::Map(backing.handle)),
+                    (Mapping::Mapped, _) => Some(Call::SetAccess),
+                    (Mapping::Accessible, Holder::Slot(slot)) => {
+                        Some(Call::Copy(Direction::In, slot.address()))
+                    }
+                    (Mapping::Accessible, _) => None,
+                }
+            }
+            State::Backed { backing, mapping, bytes } => self.next_out(*backing, *mapping, bytes),
+            State::Copying { .. } => None,
+        }
+    }
+
+    /// Returns the next call of a chunk that does not stay at its handle.
+    fn next_out(&self, backing: Backing, mapping: Mapping, bytes: &Holder) -> Option<Call> {
+        let is_freed = self.aim == Aim::Gone;
+        match (mapping, bytes) {
+            (Mapping::Accessible, Holder::Handle(slot)) if !is_freed => {
+                let slot = slot.as_ref()?;
+                match self.check {
+                    Check::Due => Some(Call::Digest),
+                    _ => Some(Call::Copy(Direction::Out, slot.address())),
+                }
+            }
+            (Mapping::Accessible, Holder::Both(_)) if !is_freed => match self.check {
+                Check::Before(_) => Some(Call::Digest),
+                _ => Some(Call::Unmap),
+            },
+            // Only the handle has the bytes, so it must be readable first.
+            (Mapping::Mapped, Holder::Handle(_)) if !is_freed => Some(Call::SetAccess),
+            (Mapping::Unmapped, Holder::Handle(_)) if !is_freed => Some(Call::Map(backing.handle)),
+            (Mapping::Accessible | Mapping::Mapped, _) => Some(Call::Unmap),
+            (Mapping::Unmapped, _) => Some(Call::Release(backing.handle)),
+        }
+    }
+
+    /// Returns the next driver call, which the caller makes and answers by [`Self::done`].
+    pub fn take(&mut self) -> Option<Call> {
+        if self.asked.is_some() {
+            return None;
+        }
+        self.asked = self.next();
+        self.was_worked_on = false;
+        self.asked
+    }
+
+    /// Returns whether a call was handed out that is not answered, or a copy is under way.
+    pub const fn is_busy(&self) -> bool {
+        self.asked.is_some() || matches!(self.state, State::Copying { .. })
+    }
+
+    /// Returns the call that was handed out and is not answered.
+    pub const fn asked(&self) -> Option<Call> {
+        self.asked
+    }
+
+    /// Returns whether a copy is under way.
+    pub const fn is_copying(&self) -> bool {
+        matches!(self.state, State::Copying { .. })
+    }
+
+    /// Returns whether the chunk needs a slot to come closer to its aim.
+    pub fn wants_slot(&self) -> bool {
+        let State::Backed { backing, bytes: Holder::Handle(None), .. } = &self.state else {
+            return false;
+        };
+        self.asked.is_none() && self.aim != Aim::Gone && self.aim != Aim::At(backing.tier)
+    }
+
+    /// Gives the chunk a slot to move to. Returns the slot if the chunk has no use for it.
+    pub fn give_slot(&mut self, slot: Slot) -> Option<Slot> {
+        match &mut self.state {
+            State::Backed { bytes: Holder::Handle(kept @ None), .. } if slot.size() >= self.span.size => {
+                *kept = Some(slot);
+                None
+            }
+            _ => Some(slot),
+        }
+    }
+
+    /// Takes a slot away that holds no bytes that are needed: that of a freed chunk, and, unless `keeps`, that
+    /// of a chunk that stays at its handle.
+    pub fn take_spare_slot(&mut self, keeps: bool) -> Option<Slot> {
+        if self.asked.is_some() {
+            return None;
+        }
+        let is_freed = self.aim == Aim::Gone;
+        match &mut self.state {
+            State::Hole { slot } if is_freed => slot.take(),
+            State::Backed { backing, mapping, bytes } => {
+                let stays = *mapping == Mapping::Accessible && self.aim == Aim::At(backing.tier);
+                let is_spare = match bytes {
+                    Holder::Nobody => false,
+                    Holder::Slot(_) => is_freed,
+                    Holder::Handle(_) | Holder::Both(_) => is_freed || (stays && !keeps),
+                };
+                if !is_spare {
+                    return None;
+                }
+                std::mem::replace(bytes, Holder::Handle(None)).into_slot()
+            }
+            State::Hole { .. } | State::Copying { .. } => None,
+        }
+    }
+
+    /// Notes that work may have written the chunk, so that a copy in a slot is no longer the same.
+    pub fn note_work(&mut self) {
+        match &mut self.state {
+            State::Backed { bytes, mapping: Mapping::Accessible, .. }
+                if !matches!(bytes, Holder::Slot(_)) =>
+            {
+                *bytes = Holder::Handle(std::mem::replace(bytes, Holder::Nobody).into_slot());
+            }
+            State::Copying { is_torn, direction: Direction::Out, .. } => *is_torn = true,
+            State::Hole { .. } | State::Backed { .. } | State::Copying { .. } => {}
+        }
+        self.was_worked_on = true;
+        self.renew_check();
+    }
+
+    fn renew_check(&mut self) {
+        if self.check != Check::Off {
+            self.check = Check::Due;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

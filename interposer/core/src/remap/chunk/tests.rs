@@ -1,0 +1,366 @@
+//! Every move of a chunk, with failures injected at each of its steps.
+
+use gpushare_proto::Bytes;
+
+use super::*;
+use crate::remap::fake::FakeCard;
+use crate::remap::host::{self, Pool};
+use crate::remap::vmm::perform;
+
+const SIZE: Bytes = Bytes::mib(32);
+const SPAN: Span = Span { address: 1 << 40, size: SIZE };
+const AIMS: [Aim; 3] = [Aim::At(Tier::Device), Aim::At(Tier::Host), Aim::Away];
+const DEVICE: Aim = Aim::At(Tier::Device);
+
+/// A chunk, its card, the pool of its slots, and the value that its memory should have.
+struct Rig {
+    card: FakeCard,
+    pool: Pool,
+    chunk: Chunk,
+    truth: Option<u64>,
+}
+
+impl Rig {
+    /// A chunk on the card, which work has written.
+    fn new(is_checked: bool) -> Self {
+        let (card, mut pool) = (FakeCard::default(), Pool::default());
+        pool.set_budget(Bytes::gib(1));
+        pool.set_target(host::REGION);
+        while let Some((region, task)) = pool.take_task() {
+            pool.done(region, host::perform(task, &card));
+        }
+        let mut rig = Self { card, pool, chunk: Chunk::new(SPAN, is_checked), truth: None };
+        assert_eq!(rig.drive(DEVICE), Ok(()));
+        rig.open(7);
+        rig
+    }
+
+    /// Work runs: it finds the last value and writes another.
+    fn open(&mut self, value: u64) {
+        let before = self.card.work(SPAN.address, value);
+        assert_eq!(before, self.truth.unwrap_or(0));
+        self.chunk.note_work();
+        self.truth = Some(value);
+    }
+
+    /// Moves until the chunk is where it aims, or a step fails.
+    fn drive(&mut self, aim: Aim) -> Result<(), Call> {
+        self.chunk.set_aim(aim);
+        loop {
+            match self.step() {
+                Some(Change::Failed(call, _)) => return Err(call),
+                Some(_) => {}
+                None => return Ok(()),
+            }
+        }
+    }
+
+    fn step(&mut self) -> Option<Change> {
+        let change = if self.chunk.is_copying() {
+            Some(self.chunk.copied(self.card.land(SPAN.address)))
+        } else if let Some(call) = self.chunk.take() {
+            Some(self.chunk.done(perform(call, SPAN, &self.card)))
+        } else if self.chunk.wants_slot() {
+            let slot = self.pool.take(SIZE).expect("a slot");
+            assert_eq!(self.chunk.give_slot(slot), None);
+            Some(Change::Moved)
+        } else if self.chunk.aim() == Aim::Gone {
+            self.chunk.take_spare_slot(false).map(|slot| {
+                self.pool.put(slot);
+                Change::Moved
+            })
+        } else {
+            None
+        };
+        self.check();
+        change
+    }
+
+    /// Nothing is lost, and all bytes are accounted.
+    fn check(&self) {
+        let footprint = self.chunk.footprint();
+        assert_eq!(footprint.device, self.card.bytes(Tier::Device));
+        assert_eq!(footprint.host_handle, self.card.bytes(Tier::Host));
+        assert_eq!(footprint.slot, self.pool.sizes().taken);
+        let is_live = self.chunk.aim() != Aim::Gone;
+        assert!(!is_live || self.chunk.is_hole() || self.card.at(SPAN.address).is_some());
+        let Some(truth) = self.truth.filter(|_| is_live) else { return };
+        let in_slot = |slot: &Slot| self.card.in_slot(slot.address()) == Some(truth);
+        let in_piece = |backing: &Backing| self.card.in_piece(backing.handle) == truth;
+        let is_kept = match &self.chunk.state {
+            State::Hole { slot } => slot.as_ref().is_some_and(in_slot),
+            State::Backed { backing, bytes, .. } => match bytes {
+                Holder::Nobody => false,
+                Holder::Slot(slot) => in_slot(slot),
+                Holder::Handle(_) => in_piece(backing),
+                Holder::Both(slot) => in_slot(slot) && in_piece(backing),
+            },
+            State::Copying { backing, direction: Direction::Out, .. } => in_piece(backing),
+            State::Copying { slot, .. } => in_slot(slot),
+        };
+        assert!(is_kept, "{:?} lost {truth}", self.chunk);
+    }
+
+    /// Frees the chunk. Nothing of it is left.
+    fn end(mut self) {
+        self.card.fail_at(&[]);
+        assert_eq!(self.drive(Aim::Gone), Ok(()));
+        assert!(self.chunk.is_gone());
+        self.card.assert_empty();
+        assert_eq!(self.pool.sizes().taken, Bytes::ZERO);
+    }
+}
+
+fn place(aim: Aim) -> Place {
+    match aim {
+        Aim::At(Tier::Device) => Place::Device,
+        Aim::At(Tier::Host) => Place::HostMapped,
+        Aim::Away => Place::Pinned,
+        Aim::Gone => Place::Empty,
+    }
+}
+
+/// Every pair of places, checked and not.
+fn moves() -> impl Iterator<Item = (bool, Aim, Aim)> {
+    let pairs = AIMS.into_iter().flat_map(|from| AIMS.map(|to| (from, to)));
+    let pairs = pairs.chain(AIMS.map(|from| (from, Aim::Gone)));
+    pairs.flat_map(|(from, to)| [false, true].map(|is_checked| (is_checked, from, to)))
+}
+
+fn at(is_checked: bool, from: Aim) -> Rig {
+    let mut rig = Rig::new(is_checked);
+    assert_eq!(rig.drive(from), Ok(()));
+    assert_eq!(rig.chunk.place(), place(from));
+    rig
+}
+
+#[test]
+fn each_move_ends_at_its_aim_with_the_right_bytes() {
+    for (is_checked, from, to) in moves() {
+        let mut rig = at(is_checked, from);
+        assert_eq!(rig.drive(to), Ok(()), "{from:?} to {to:?}");
+        assert_eq!(rig.chunk.place(), place(to), "{from:?} to {to:?}");
+        if to != Aim::Gone {
+            assert_eq!(rig.drive(DEVICE), Ok(()));
+            rig.open(8);
+        }
+        rig.end();
+    }
+}
+
+#[test]
+fn a_failure_at_any_step_of_any_move_loses_nothing_and_the_move_can_be_repeated() {
+    let mut failures = 0;
+    for (is_checked, from, to) in moves() {
+        let mut whole = at(is_checked, from);
+        whole.card.fail_at(&[]);
+        assert_eq!(whole.drive(to), Ok(()));
+        let steps = whole.card.calls();
+        whole.end();
+        for step in 0..steps {
+            let mut rig = at(is_checked, from);
+            rig.card.fail_at(&[step]);
+            assert!(rig.drive(to).is_err(), "{from:?} to {to:?}, step {step}");
+            failures += 1;
+            // The rollback ends where the bytes were, or in a slot. A release is only repeated.
+            let fallback = rig.chunk.aim();
+            assert_eq!(rig.drive(fallback), Ok(()));
+            let is_safe = [place(from), Place::Pinned, place(to)].contains(&rig.chunk.place());
+            assert!(rig.chunk.is_settled() && is_safe, "{:?}", rig.chunk);
+            assert_eq!(rig.drive(to), Ok(()), "{from:?} to {to:?} again, after step {step}");
+            assert_eq!(rig.chunk.place(), place(to));
+            rig.end();
+        }
+    }
+    assert!(failures > 60, "{failures} failures");
+}
+
+#[test]
+fn a_chunk_whose_way_out_fails_before_it_is_a_hole_stays_usable() {
+    for (is_checked, steps) in [(false, 3), (true, 5)] {
+        for step in 0..steps {
+            let mut rig = Rig::new(is_checked);
+            rig.card.fail_at(&[step]);
+            assert!(rig.drive(Aim::Away).is_err());
+            assert_eq!((rig.chunk.aim(), rig.chunk.place()), (DEVICE, Place::Device), "step {step}");
+            rig.open(8);
+            rig.end();
+        }
+    }
+}
+
+#[test]
+fn two_failures_in_a_move_and_its_rollback_lose_nothing() {
+    for (is_checked, from, to) in moves() {
+        for first in 0..10 {
+            for second in first + 1..first + 12 {
+                let mut rig = at(is_checked, from);
+                rig.card.fail_at(&[first, second]);
+                for _ in 0..3 {
+                    let _ = rig.drive(to);
+                    let fallback = rig.chunk.aim();
+                    let _ = rig.drive(fallback);
+                }
+                rig.card.fail_at(&[]);
+                assert_eq!(rig.drive(to), Ok(()), "{from:?} to {to:?}, {first} and {second}");
+                assert_eq!(rig.chunk.place(), place(to));
+                rig.end();
+            }
+        }
+    }
+}
+
+#[test]
+fn an_aim_that_changes_at_any_step_is_followed() {
+    for (is_checked, from, to) in moves() {
+        for step in 0..16 {
+            for turn in AIMS.into_iter().chain([Aim::Gone]) {
+                let mut rig = at(is_checked, from);
+                rig.chunk.set_aim(to);
+                let _ = (0..step).map_while(|_| rig.step()).count();
+                // The aim changes while a call is out, too.
+                let call = rig.chunk.take();
+                let is_followed = rig.chunk.set_aim(turn);
+                assert_eq!(is_followed, to != Aim::Gone || turn == Aim::Gone);
+                if let Some(call) = call {
+                    rig.chunk.done(perform(call, SPAN, &rig.card));
+                }
+                let aim = rig.chunk.aim();
+                assert_eq!(rig.drive(aim), Ok(()));
+                assert_eq!(rig.chunk.place(), place(aim), "{from:?} to {to:?}, {step} steps, then {turn:?}");
+                rig.end();
+            }
+        }
+    }
+}
+
+#[test]
+fn a_chunk_that_no_work_has_touched_leaves_without_a_copy() {
+    let mut rig = at(false, Aim::Away);
+    assert_eq!(rig.drive(DEVICE), Ok(()));
+    assert!(rig.chunk.is_clean());
+    rig.card.fail_at(&[]);
+    assert_eq!(rig.drive(Aim::Away), Ok(()));
+    assert_eq!(rig.card.calls(), 2, "unmap and release");
+    rig.end();
+}
+
+#[test]
+fn an_eviction_that_is_called_off_before_the_release_needs_no_copy_in() {
+    let mut rig = Rig::new(false);
+    rig.chunk.set_aim(Aim::Away);
+    while !matches!(rig.chunk.next(), Some(Call::Release(_))) {
+        assert!(rig.step().is_some());
+    }
+    assert!(rig.chunk.is_hole());
+    rig.card.fail_at(&[]);
+    assert_eq!(rig.drive(DEVICE), Ok(()));
+    assert_eq!(rig.card.calls(), 2, "map and set access");
+    rig.open(8);
+    rig.end();
+}
+
+#[test]
+fn memory_without_bytes_moves_without_copies_and_slots() {
+    let mut rig = Rig::new(false);
+    assert_eq!(rig.drive(Aim::Gone), Ok(()));
+    let mut rig = Rig { chunk: Chunk::new(SPAN, false), truth: None, ..rig };
+    assert_eq!(rig.drive(DEVICE), Ok(()));
+    rig.card.fail_at(&[]);
+    assert_eq!(rig.drive(Aim::Away), Ok(()));
+    assert_eq!((rig.card.calls(), rig.chunk.place()), (2, Place::Empty));
+    rig.end();
+}
+
+#[test]
+fn an_immovable_chunk_comes_to_the_card_and_stays() {
+    for from in AIMS {
+        let mut rig = at(false, from);
+        rig.chunk.make_immovable();
+        assert!(!rig.chunk.set_aim(Aim::Away) && !rig.chunk.set_aim(Aim::At(Tier::Host)));
+        assert_eq!(rig.drive(DEVICE), Ok(()));
+        assert_eq!(rig.chunk.place(), Place::Immovable);
+        rig.open(8);
+        rig.end();
+    }
+}
+
+#[test]
+fn work_that_writes_during_a_copy_out_makes_the_copy_worthless() {
+    let mut rig = Rig::new(false);
+    rig.chunk.set_aim(Aim::Away);
+    while !rig.chunk.is_copying() {
+        assert!(rig.step().is_some());
+    }
+    rig.chunk.set_aim(DEVICE);
+    assert!(!rig.chunk.is_hole(), "the gate may open beside the copy");
+    rig.card.missed_work(SPAN.address, 9);
+    rig.chunk.note_work();
+    rig.truth = Some(9);
+    assert_eq!(rig.drive(Aim::Away), Ok(()));
+    rig.end();
+}
+
+#[test]
+fn work_between_the_beginning_of_a_copy_and_the_answer_makes_the_copy_worthless() {
+    let mut rig = Rig::new(false);
+    rig.chunk.set_aim(Aim::Away);
+    while !matches!(rig.chunk.next(), Some(Call::Copy(..))) {
+        assert!(rig.step().is_some());
+    }
+    let call = rig.chunk.take().unwrap();
+    assert_eq!(rig.chunk.take(), None, "one call at a time");
+    let answer = perform(call, SPAN, &rig.card);
+    rig.card.missed_work(SPAN.address, 9);
+    rig.chunk.note_work();
+    rig.truth = Some(9);
+    rig.chunk.done(answer);
+    assert_eq!(rig.drive(Aim::Away), Ok(()));
+    rig.end();
+}
+
+#[test]
+fn work_during_a_digest_is_no_missed_work() {
+    let mut rig = Rig::new(true);
+    rig.chunk.set_aim(Aim::Away);
+    while !matches!((rig.chunk.next(), rig.chunk.check), (Some(Call::Digest), Check::Before(_))) {
+        assert!(rig.step().is_some());
+    }
+    let call = rig.chunk.take().unwrap();
+    rig.chunk.set_aim(DEVICE);
+    rig.open(9);
+    let change = rig.chunk.done(perform(call, SPAN, &rig.card));
+    assert_eq!((change, rig.chunk.is_immovable()), (Change::Moved, false));
+    assert_eq!(rig.drive(Aim::Away), Ok(()));
+    rig.end();
+}
+
+#[test]
+fn a_digest_finds_work_that_was_missed_during_the_copy() {
+    let mut rig = Rig::new(true);
+    rig.chunk.set_aim(Aim::Away);
+    while !matches!(rig.chunk.check, Check::Before(_)) {
+        assert!(rig.step().is_some());
+    }
+    rig.card.missed_work(SPAN.address, 9);
+    rig.truth = Some(9);
+    let mut changes = std::iter::from_fn(|| rig.step());
+    assert!(changes.any(|change| change == Change::Written));
+    assert_eq!(rig.drive(Aim::Away), Ok(()));
+    assert_eq!(rig.chunk.place(), Place::Immovable, "its proof of idleness is worth nothing");
+    rig.open(10);
+    rig.end();
+}
+
+#[test]
+fn spare_slots_are_given_back_and_needed_ones_are_kept() {
+    let mut rig = at(false, Aim::Away);
+    assert_eq!(rig.chunk.take_spare_slot(false), None, "the only copy");
+    assert_eq!(rig.drive(DEVICE), Ok(()));
+    assert_eq!(rig.chunk.take_spare_slot(true), None, "kept for the next move");
+    let slot = rig.chunk.take_spare_slot(false).expect("the bytes are on the card");
+    rig.pool.put(slot);
+    rig.open(8);
+    assert_eq!(rig.drive(Aim::Away), Ok(()));
+    rig.end();
+}

@@ -1,0 +1,383 @@
+//! Pool of registered host memory, in which chunks keep their bytes while they are away from the card.
+//!
+//! ```text
+//!              touch          register
+//!   nothing ──────────▶ touched ──────▶ ready: slots are taken and put back
+//!      ▲                │     ▲            │
+//!      └──── unmap ─────┘     └ unregister ┘   all slots are back, and the pool is too large
+//! ```
+//!
+//! The pool grows by regions of [`REGION`] bytes. Touching and registering one takes tens of milliseconds, so
+//! the pool hands these tasks out ([`Pool::take_task`]) and is not locked meanwhile. Several threads may work on
+//! several regions.
+//!
+//! `regions ≤ budget` holds for all regions together, also for those that are being made. Regions are given
+//! back only once they exceed the target by a quarter, so that a load near the target does not make the pool
+//! grow and shrink in turns.
+
+use std::collections::BTreeMap;
+use std::ops::Range;
+
+use gpushare_proto::Bytes;
+use range_alloc::RangeAllocator;
+
+use super::vmm::HostAddress;
+use crate::driver::types::CUresult;
+
+/// Size of a region: the unit in which memory is registered.
+pub const REGION: Bytes = Bytes::mib(128);
+
+/// Slot of registered host memory. It belongs to its owner until [`Pool::put`] takes it back.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Slot {
+    region: u32,
+    /// Offsets in the region.
+    range: Range<u64>,
+    address: HostAddress,
+}
+
+impl Slot {
+    /// Returns the address of the slot in the host's memory.
+    pub const fn address(&self) -> HostAddress {
+        self.address
+    }
+
+    /// Returns the number of bytes of the slot.
+    pub const fn size(&self) -> Bytes {
+        Bytes(self.range.end - self.range.start)
+    }
+}
+
+/// Step in the life of a region.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Task {
+    /// Maps anonymous memory and touches each page, on the node of the card.
+    Touch,
+    /// Registers the memory with the driver (`cuMemHostRegister`).
+    Register(HostAddress),
+    /// Removes the registration.
+    Unregister(HostAddress),
+    /// Gives the memory back to the system (`munmap`).
+    Unmap(HostAddress),
+}
+
+/// Error of a [`Task`], which has changed nothing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum HostError {
+    /// The system has no memory for the region.
+    #[error("the host has no memory for {size} more, error {errno}")]
+    NoMemory {
+        /// Size of the region.
+        size: Bytes,
+        /// Error of the system.
+        errno: i32,
+    },
+    /// The driver refused the call on registered memory.
+    #[error("the driver refused registered memory with error {0}")]
+    Refused(CUresult),
+}
+
+/// Host memory that is prepared for copies.
+pub trait HostMemory {
+    /// Maps and touches anonymous memory, and returns its address.
+    ///
+    /// # Errors
+    /// Error of the system; nothing is mapped.
+    fn touch(&self, size: Bytes) -> Result<HostAddress, HostError>;
+    /// Registers memory with the driver, for copies at the speed of the bus.
+    ///
+    /// # Errors
+    /// Error of the driver; the memory is not registered.
+    fn register(&self, address: HostAddress, size: Bytes) -> Result<(), HostError>;
+    /// Removes a registration.
+    ///
+    /// # Errors
+    /// Error of the driver; the memory stays registered.
+    fn unregister(&self, address: HostAddress, size: Bytes) -> Result<(), HostError>;
+    /// Gives memory that is not registered back to the system.
+    ///
+    /// # Errors
+    /// Error of the system; the memory stays mapped.
+    fn unmap(&self, address: HostAddress, size: Bytes) -> Result<(), HostError>;
+}
+
+/// Performs a task, and returns the address of a region that was touched.
+///
+/// # Errors
+/// Error of the system or the driver.
+pub fn perform(task: Task, host: &impl HostMemory) -> Result<Option<HostAddress>, HostError> {
+    match task {
+        Task::Touch => host.touch(REGION).map(Some),
+        Task::Register(address) => host.register(address, REGION).map(|()| None),
+        Task::Unregister(address) => host.unregister(address, REGION).map(|()| None),
+        Task::Unmap(address) => host.unmap(address, REGION).map(|()| None),
+    }
+}
+
+/// Number of a region.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct RegionId(u32);
+
+#[derive(Debug)]
+struct Region {
+    state: State,
+    /// Whether the region is to become ready or stay so. Otherwise it is given back.
+    is_wanted: bool,
+    /// Task that was handed out and is not done.
+    task: Option<Task>,
+    /// Whether the last task failed, so that none follows until [`Pool::retry`].
+    has_failed: bool,
+}
+
+#[derive(Debug)]
+enum State {
+    Nothing,
+    Touched(HostAddress),
+    Ready(HostAddress, RangeAllocator<u64>),
+}
+
+impl Region {
+    fn next(&self) -> Option<Task> {
+        if self.task.is_some() || self.has_failed {
+            return None;
+        }
+        match (&self.state, self.is_wanted) {
+            (State::Nothing, true) => Some(Task::Touch),
+            (State::Touched(address), true) => Some(Task::Register(*address)),
+            (State::Touched(address), false) => Some(Task::Unmap(*address)),
+            (State::Ready(address, _), false) => Some(Task::Unregister(*address)),
+            (State::Nothing, false) | (State::Ready(..), true) => None,
+        }
+    }
+
+    fn free(&self) -> Bytes {
+        match &self.state {
+            State::Ready(_, slots) if self.is_wanted => Bytes(slots.total_available()),
+            _ => Bytes::ZERO,
+        }
+    }
+
+    fn is_coming(&self) -> bool {
+        self.is_wanted && !matches!(self.state, State::Ready(..))
+    }
+
+    fn is_unused(&self) -> bool {
+        match &self.state {
+            State::Ready(_, slots) => slots.is_empty(),
+            State::Nothing | State::Touched(_) => true,
+        }
+    }
+}
+
+/// Answer to a demand for slots.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Supply {
+    /// Regions with room for all of it are being made.
+    Coming,
+    /// Some of it exceeds the budget.
+    OverBudget,
+    /// A region could not be made. [`Pool::retry`] tries again.
+    Failed(HostError),
+}
+
+/// Sizes of the pool's regions.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct PoolSizes {
+    /// Bytes of all regions, also of those that are being made or given back.
+    pub total: Bytes,
+    /// Bytes of slots that are taken.
+    pub taken: Bytes,
+    /// Bytes of free slots.
+    pub free: Bytes,
+}
+
+/// Pool of registered host memory. See the [module](self).
+#[derive(Debug, Default)]
+pub struct Pool {
+    regions: BTreeMap<u32, Region>,
+    made: u32,
+    budget: Bytes,
+    /// Bytes that should be ready in all, taken or free.
+    target: Bytes,
+    trouble: Option<HostError>,
+}
+
+impl Pool {
+    /// Sets the most bytes that the pool may have. Unused regions beyond it are given back; used ones stay
+    /// until their slots are put back.
+    pub fn set_budget(&mut self, budget: Bytes) {
+        self.budget = budget;
+        self.shrink_to(budget);
+    }
+
+    /// Sets the bytes that should be ready in all, taken or free. The pool grows to it within the budget, and
+    /// shrinks once it exceeds it by a quarter.
+    pub fn set_target(&mut self, target: Bytes) {
+        self.target = target;
+        while self.wanted() < target && self.trouble.is_none() && self.add_region() {}
+        self.trim();
+    }
+
+    /// Takes a slot; `None` if no region has room for it.
+    pub fn take(&mut self, size: Bytes) -> Option<Slot> {
+        let mut fitting: Vec<_> = self
+            .regions
+            .iter_mut()
+            .filter(|(_, region)| region.free() >= size && !size.is_zero())
+            .collect();
+        // The fullest region first, so that others become free as a whole.
+        fitting.sort_by_key(|(_, region)| region.free());
+        fitting.into_iter().find_map(|(&number, region)| {
+            let State::Ready(HostAddress(base), slots) = &mut region.state else { return None };
+            let range = slots.allocate_range(size.0).ok()?;
+            let address = HostAddress(*base + range.start);
+            Some(Slot { region: number, range, address })
+        })
+    }
+
+    /// Takes a slot back.
+    pub fn put(&mut self, slot: Slot) {
+        let Slot { region, range, .. } = slot;
+        if let Some(Region { state: State::Ready(_, slots), .. }) = self.regions.get_mut(&region) {
+            slots.free_range(range);
+        }
+        if self.total() > self.budget {
+            self.shrink_to(self.budget);
+        }
+        self.trim();
+    }
+
+    /// Makes regions for `bytes` that [`Self::take`] did not have, unless as many are being made. A region that
+    /// was to be given back may serve at once, so [`Self::take`] is tried again if [`Self::is_growing`] says no.
+    pub fn demand(&mut self, bytes: Bytes) -> Supply {
+        loop {
+            if let Some(error) = self.trouble {
+                return Supply::Failed(error);
+            }
+            let coming = self.regions.values().filter(|region| region.is_coming()).count();
+            if Bytes(coming as u64 * REGION.0) >= bytes || self.want_again() {
+                return Supply::Coming;
+            }
+            if !self.add_region() {
+                return Supply::OverBudget;
+            }
+        }
+    }
+
+    /// Returns whether regions are being made.
+    pub fn is_growing(&self) -> bool {
+        self.regions.values().any(Region::is_coming)
+    }
+
+    /// Lets tasks that failed be tried again.
+    pub fn retry(&mut self) {
+        self.trouble = None;
+        self.regions.values_mut().for_each(|region| region.has_failed = false);
+    }
+
+    /// Returns the next task. The caller performs it, without a lock, and reports it by [`Self::done`].
+    pub fn take_task(&mut self) -> Option<(RegionId, Task)> {
+        self.regions.iter_mut().find_map(|(&number, region)| {
+            let task = region.next()?;
+            region.task = Some(task);
+            Some((RegionId(number), task))
+        })
+    }
+
+    /// Notes the result of a task.
+    pub fn done(&mut self, RegionId(number): RegionId, result: Result<Option<HostAddress>, HostError>) {
+        let Some(region) = self.regions.get_mut(&number) else { return };
+        let Some(task) = region.task.take() else { return };
+        if let Err(error) = result {
+            match task {
+                Task::Touch => {
+                    self.regions.remove(&number);
+                    self.trouble = Some(error);
+                }
+                Task::Register(_) => {
+                    region.is_wanted = false;
+                    self.trouble = Some(error);
+                }
+                // The region is as good as before.
+                Task::Unregister(_) => region.is_wanted = true,
+                Task::Unmap(_) => region.has_failed = true,
+            }
+            return;
+        }
+        match (task, result) {
+            (Task::Touch, Ok(Some(address))) => region.state = State::Touched(address),
+            (Task::Register(address), _) => {
+                region.state = State::Ready(address, RangeAllocator::new(0..REGION.0));
+            }
+            (Task::Unregister(address), _) => region.state = State::Touched(address),
+            (Task::Touch | Task::Unmap(_), _) => {
+                self.regions.remove(&number);
+            }
+        }
+    }
+
+    /// Returns the sizes of the pool.
+    pub fn sizes(&self) -> PoolSizes {
+        let ready = self.regions.values().filter_map(|region| match &region.state {
+            State::Ready(_, slots) => Some(REGION - Bytes(slots.total_available())),
+            _ => None,
+        });
+        let free = self.regions.values().map(Region::free).sum();
+        PoolSizes { total: self.total(), taken: ready.sum(), free }
+    }
+
+    fn total(&self) -> Bytes {
+        Bytes(self.regions.len() as u64 * REGION.0)
+    }
+
+    /// Bytes of the regions that are ready or are being made.
+    fn wanted(&self) -> Bytes {
+        Bytes(self.regions.values().filter(|region| region.is_wanted).count() as u64 * REGION.0)
+    }
+
+    /// Keeps a region that was to be given back.
+    fn want_again(&mut self) -> bool {
+        let has_room = self.wanted() + REGION <= self.budget;
+        let mut regions = self.regions.values_mut();
+        let dropped = regions.find(|region| has_room && !region.is_wanted && region.task.is_none());
+        dropped.is_some_and(|region| {
+            region.is_wanted = true;
+            region.has_failed = false;
+            true
+        })
+    }
+
+    fn add_region(&mut self) -> bool {
+        if self.want_again() {
+            return true;
+        }
+        if self.total() + REGION > self.budget {
+            return false;
+        }
+        let region = Region { state: State::Nothing, is_wanted: true, task: None, has_failed: false };
+        self.regions.insert(self.made, region);
+        self.made = self.made.wrapping_add(1);
+        true
+    }
+
+    fn trim(&mut self) {
+        let target = self.target.max(REGION);
+        if self.wanted() > target + Bytes(target.0 / 4) {
+            self.shrink_to(target);
+        }
+    }
+
+    /// Gives unused regions back until at most `bytes` are left. Regions that were not begun are dropped.
+    fn shrink_to(&mut self, bytes: Bytes) {
+        let excess = self.wanted().saturating_sub(bytes).0.div_ceil(REGION.0);
+        let unused = |region: &&mut Region| region.is_wanted && region.is_unused() && region.task.is_none();
+        let unused = self.regions.values_mut().rev().filter(unused);
+        unused.take(excess as usize).for_each(|region| region.is_wanted = false);
+        self.regions.retain(|_, region| {
+            region.is_wanted || region.task.is_some() || !matches!(region.state, State::Nothing)
+        });
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,205 @@
+//! The pool of registered memory: growth, hysteresis, budget, and failures at each task.
+
+use proptest::prelude::*;
+
+use super::*;
+use crate::remap::fake::FakeCard;
+
+const SMALL: Bytes = Bytes::mib(32);
+
+fn regions(number: u64) -> Bytes {
+    Bytes(number * REGION.0)
+}
+
+fn pool(budget: u64) -> (Pool, FakeCard) {
+    let mut pool = Pool::default();
+    pool.set_budget(regions(budget));
+    (pool, FakeCard::default())
+}
+
+fn work(pool: &mut Pool, card: &FakeCard) {
+    while let Some((region, task)) = pool.take_task() {
+        pool.done(region, perform(task, card));
+    }
+}
+
+#[test]
+fn slots_come_from_prepared_regions_and_fill_the_fullest_first() {
+    let (mut pool, card) = pool(4);
+    assert_eq!(pool.take(SMALL), None);
+    pool.set_target(regions(2));
+    assert_eq!(pool.take(SMALL), None, "not ready");
+    work(&mut pool, &card);
+    let first = pool.take(SMALL).unwrap();
+    let second = pool.take(SMALL).unwrap();
+    assert_eq!(first.region, second.region);
+    assert_ne!(first.address(), second.address());
+    let whole = pool.take(REGION).unwrap();
+    assert_ne!(whole.region, first.region);
+    assert_eq!(pool.take(REGION), None);
+    assert_eq!(pool.sizes(), PoolSizes { total: regions(2), taken: Bytes::mib(192), free: Bytes::mib(64) });
+    [first, second, whole].into_iter().for_each(|slot| pool.put(slot));
+    assert_eq!(pool.sizes().taken, Bytes::ZERO);
+}
+
+#[test]
+fn a_demand_makes_as_many_regions_as_it_needs_and_no_more() {
+    let (mut pool, card) = pool(3);
+    assert_eq!(pool.demand(SMALL), Supply::Coming);
+    assert_eq!(pool.demand(SMALL), Supply::Coming, "the same demand again");
+    assert_eq!(pool.sizes().total, regions(1));
+    assert_eq!(pool.demand(regions(3)), Supply::Coming);
+    assert_eq!(pool.demand(regions(3) + SMALL), Supply::OverBudget);
+    work(&mut pool, &card);
+    assert_eq!(pool.sizes(), PoolSizes { total: regions(3), taken: Bytes::ZERO, free: regions(3) });
+    assert_eq!(card.regions(), 3);
+}
+
+#[test]
+fn regions_are_given_back_only_once_they_exceed_the_target_by_a_quarter() {
+    let (mut pool, card) = pool(16);
+    pool.set_target(regions(8));
+    work(&mut pool, &card);
+    pool.set_target(regions(7));
+    work(&mut pool, &card);
+    assert_eq!(card.regions(), 8, "within a quarter");
+    pool.set_target(regions(4));
+    work(&mut pool, &card);
+    assert_eq!(card.regions(), 4);
+    pool.set_target(Bytes::ZERO);
+    work(&mut pool, &card);
+    assert_eq!(card.regions(), 1, "one stays");
+}
+
+#[test]
+fn a_smaller_budget_takes_unused_regions_at_once_and_used_ones_later() {
+    let (mut pool, card) = pool(4);
+    pool.set_target(regions(4));
+    work(&mut pool, &card);
+    let slots = [(); 3].map(|()| pool.take(REGION).unwrap());
+    pool.set_budget(regions(1));
+    work(&mut pool, &card);
+    assert_eq!(card.regions(), 3);
+    assert_eq!(pool.demand(SMALL), Supply::OverBudget);
+    slots.into_iter().for_each(|slot| pool.put(slot));
+    work(&mut pool, &card);
+    assert_eq!(card.regions(), 1);
+}
+
+#[test]
+fn a_region_that_is_given_back_is_used_again_before_another_is_made() {
+    let (mut pool, card) = pool(8);
+    pool.set_target(regions(4));
+    work(&mut pool, &card);
+    pool.set_target(regions(1));
+    let (region, task) = pool.take_task().unwrap();
+    assert!(matches!(task, Task::Unregister(_)));
+    pool.set_target(regions(3));
+    pool.done(region, perform(task, &card));
+    work(&mut pool, &card);
+    assert_eq!((card.regions(), pool.sizes().total), (3, regions(3)));
+}
+
+#[test]
+fn a_failure_at_any_task_leaks_nothing_and_is_told_to_those_who_wait() {
+    for step in 0..2 {
+        let (mut pool, card) = pool(2);
+        card.fail_at(&[step]);
+        assert_eq!(pool.demand(SMALL), Supply::Coming);
+        work(&mut pool, &card);
+        assert!(matches!(pool.demand(SMALL), Supply::Failed(_)), "step {step}");
+        assert_eq!((card.regions(), pool.sizes()), (0, PoolSizes::default()));
+        pool.retry();
+        assert_eq!(pool.demand(SMALL), Supply::Coming);
+        work(&mut pool, &card);
+        assert!(pool.take(SMALL).is_some());
+    }
+    for step in 0..2 {
+        let (mut pool, card) = pool(4);
+        pool.set_target(regions(2));
+        work(&mut pool, &card);
+        card.fail_at(&[step]);
+        pool.set_budget(regions(1));
+        work(&mut pool, &card);
+        assert_eq!(pool.sizes().total, regions(2), "step {step}: the region is still there");
+        assert_eq!(card.regions(), 2);
+        pool.retry();
+        pool.set_budget(regions(1));
+        work(&mut pool, &card);
+        assert_eq!((card.regions(), pool.sizes().total), (1, regions(1)));
+    }
+}
+
+#[derive(Clone, Debug)]
+enum Step {
+    Take(u64),
+    Put(usize),
+    Demand(u64),
+    Target(u64),
+    Budget(u64),
+    Work(usize),
+    Fail,
+    Retry,
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    prop_oneof![
+        6 => (1_u64..=64).prop_map(Step::Take),
+        4 => any::<usize>().prop_map(Step::Put),
+        3 => (0_u64..6).prop_map(Step::Demand),
+        1 => (0_u64..8).prop_map(Step::Target),
+        1 => (0_u64..8).prop_map(Step::Budget),
+        6 => (0_usize..4).prop_map(Step::Work),
+        1 => Just(Step::Fail),
+        1 => Just(Step::Retry),
+    ]
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(128))]
+    #[test]
+    fn slots_never_overlap_and_all_memory_is_given_back_whatever_happens(
+        steps in prop::collection::vec(step(), 1..120)
+    ) {
+        let (mut pool, card) = pool(4);
+        let (mut taken, mut budget, mut tasks) = (Vec::<Slot>::new(), 4, Vec::new());
+        for step in steps {
+            let before = pool.sizes().total;
+            match step {
+                Step::Take(units) => taken.extend(pool.take(Bytes::mib(2 * units))),
+                Step::Put(index) if !taken.is_empty() => pool.put(taken.swap_remove(index % taken.len())),
+                Step::Put(_) => {}
+                Step::Demand(number) => drop(pool.demand(regions(number))),
+                Step::Target(number) => pool.set_target(regions(number)),
+                Step::Budget(number) => {
+                    budget = number;
+                    pool.set_budget(regions(number));
+                }
+                Step::Work(number) => {
+                    tasks.extend(std::iter::from_fn(|| pool.take_task()).take(number));
+                    // They end in another order.
+                    if let Some((region, task)) = tasks.pop() {
+                        pool.done(region, perform(task, &card));
+                    }
+                }
+                Step::Fail => card.fail_at(&[0]),
+                Step::Retry => pool.retry(),
+            }
+            let sizes = pool.sizes();
+            prop_assert_eq!(sizes.taken, taken.iter().map(Slot::size).sum());
+            prop_assert!(sizes.total <= regions(budget).max(before), "grown beyond the budget");
+            let mut ranges: Vec<_> = taken.iter().map(|slot| (slot.address().0, slot.size().0)).collect();
+            ranges.sort_unstable();
+            prop_assert!(ranges.windows(2).all(|pair| pair[0].0 + pair[0].1 <= pair[1].0), "slots overlap");
+        }
+        card.fail_at(&[]);
+        for (region, task) in tasks {
+            pool.done(region, perform(task, &card));
+        }
+        taken.into_iter().for_each(|slot| pool.put(slot));
+        pool.retry();
+        pool.set_budget(Bytes::ZERO);
+        work(&mut pool, &card);
+        prop_assert_eq!((card.regions(), pool.sizes()), (0, PoolSizes::default()));
+    }
+}

@@ -1,0 +1,246 @@
+//! Lanes: the loops of the threads that carry out what the engine and the pool of a card order.
+//!
+//! ```text
+//!   lane of calls   ── an order ──▶ driver call ── answer ──▶ ┐
+//!   lane of copies  ── an order ──▶ copy begins ── end ─────▶ ├─ moving (one lock) ── changed ──▶ all lanes
+//!   lane of tasks   ── a task ────▶ touch, register ────────▶ ┘
+//! ```
+//!
+//! The lock is held between two driver calls, never in one. A lane without an order sleeps until something
+//! changes. Only the lane of copies looks again after a pause, while copies are under way.
+
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use super::blocks::Blocks;
+use super::host::{self, HostMemory, Pool};
+use super::swap::{Lane, Order, Phase};
+use super::vmm::{Vmm, VmmError, perform};
+use crate::driver::types::CUdeviceptr;
+use crate::process::lock;
+
+/// Pause between two looks at copies that are under way. A chunk takes half a millisecond or more.
+const POLL: Duration = Duration::from_micros(50);
+
+/// Card and gate, as the lanes use them.
+pub trait Hardware: Vmm {
+    /// Returns the address of a copy that has ended and was not returned before, with its result.
+    fn ended(&self) -> Option<(CUdeviceptr, Result<(), VmmError>)>;
+    /// Marks the process's gate as evicting, or removes this card's mark.
+    ///
+    /// # Errors
+    /// The gate is open.
+    #[expect(clippy::result_unit_err, reason = "there is one way to fail")]
+    fn set_guard(&self, is_set: bool) -> Result<(), ()>;
+}
+
+/// Blocks of a card and the pool of their slots, under one lock.
+#[derive(Debug, Default)]
+pub struct Moving {
+    /// Blocks and their engine.
+    pub blocks: Blocks,
+    /// Slots of registered host memory.
+    pub pool: Pool,
+    is_ending: bool,
+}
+
+/// State that the lanes share with the hooks and the drainer.
+#[derive(Debug, Default)]
+pub struct Lanes {
+    moving: Mutex<Moving>,
+    changed: Condvar,
+}
+
+impl Lanes {
+    /// Changes the state or looks at it, and wakes all lanes.
+    pub fn change<T>(&self, change: impl FnOnce(&mut Moving) -> T) -> T {
+        let result = change(&mut lock(&self.moving));
+        self.changed.notify_all();
+        result
+    }
+
+    /// Waits until `holds` is true for the state, and returns its value.
+    pub fn wait_for<T>(&self, mut holds: impl FnMut(&mut Moving) -> Option<T>) -> T {
+        let mut moving = lock(&self.moving);
+        loop {
+            if let Some(value) = holds(&mut moving) {
+                return value;
+            }
+            moving = self.sleep(moving);
+        }
+    }
+
+    /// Lets the lanes end: what is under way ends first, and nothing begins.
+    pub fn end(&self) {
+        self.change(|moving| {
+            moving.is_ending = true;
+            moving.blocks.engine().set_phase(Phase::Parked);
+        });
+    }
+
+    /// Carries out driver calls until [`Self::end`].
+    pub fn run_calls(&self, hardware: &impl Hardware) {
+        self.run(Lane::Calls, hardware);
+    }
+
+    /// Begins copies and reports their ends until [`Self::end`].
+    pub fn run_copies(&self, hardware: &impl Hardware) {
+        self.run(Lane::Copies, hardware);
+    }
+
+    fn run(&self, lane: Lane, hardware: &impl Hardware) {
+        loop {
+            if lane == Lane::Copies {
+                while let Some((address, result)) = hardware.ended() {
+                    self.change(|moving| moving.blocks.engine().copied(address, result));
+                }
+            }
+            let mut moving = lock(&self.moving);
+            let Moving { blocks, pool, is_ending } = &mut *moving;
+            let (engine, sizes) = (blocks.engine(), pool.sizes());
+            match engine.next(lane, pool) {
+                Some(order) => {
+                    drop(moving);
+                    self.carry_out(order, hardware);
+                }
+                None if *is_ending && engine.is_quiet() => return,
+                // The look itself has changed something for another lane.
+                None if engine.take_changed() | (pool.sizes() != sizes) => {
+                    drop(moving);
+                    self.changed.notify_all();
+                }
+                None if lane == Lane::Copies && engine.is_copying() => {
+                    drop(self.changed.wait_timeout(moving, POLL));
+                }
+                None => drop(self.sleep(moving)),
+            }
+        }
+    }
+
+    fn carry_out(&self, order: Order, hardware: &impl Hardware) {
+        match order {
+            Order::Guard(is_set) => {
+                let result = hardware.set_guard(is_set);
+                self.change(|moving| moving.blocks.engine().note_guard(result));
+            }
+            Order::Call(span, call) => {
+                let answer = perform(call, span, hardware);
+                self.change(|moving| moving.blocks.engine().done(span.address, answer));
+            }
+        }
+    }
+
+    /// Performs tasks of the pool until [`Self::end`]. Several threads may do so.
+    pub fn run_tasks(&self, host: &impl HostMemory) {
+        loop {
+            let next = self.wait_for(|moving| match moving.pool.take_task() {
+                Some(task) => Some(Some(task)),
+                None => moving.is_ending.then_some(None),
+            });
+            let Some((region, task)) = next else { return };
+            let result = host::perform(task, host);
+            self.change(|moving| moving.pool.done(region, result));
+        }
+    }
+
+    fn sleep<'a>(&self, moving: MutexGuard<'a, Moving>) -> MutexGuard<'a, Moving> {
+        self.changed.wait(moving).unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::thread;
+
+    use gpushare_proto::Bytes;
+
+    use super::*;
+    use crate::remap::blocks::Allocation;
+    use crate::remap::fake::FakeCard;
+    use crate::remap::swap::Goal;
+    use crate::remap::vmm::{Span, Tier};
+
+    /// Allocates a block, and returns its chunks.
+    fn allocate(lanes: &Lanes, card: &FakeCard, base: CUdeviceptr, size: Bytes) -> (CUdeviceptr, Vec<Span>) {
+        let begun = lanes.change(|moving| moving.blocks.begin(size, |_| Ok(base)).unwrap());
+        let Allocation::Backing(backing) = begun else { panic!("a block of its own") };
+        while let Some((chunk, call)) = lanes.change(|moving| moving.blocks.take(&backing)) {
+            let answer = perform(call, chunk, card);
+            lanes.change(|moving| moving.blocks.done(chunk, answer));
+        }
+        let address = lanes.change(|moving| moving.blocks.finish(backing).unwrap().unwrap());
+        let chunks = lanes.change(|moving| moving.blocks.engine().chunks_in(Span { address, size }));
+        (address, chunks)
+    }
+
+    /// Ends the lanes, also after a failed assertion.
+    struct Ending<'a>(&'a Lanes);
+
+    impl Drop for Ending<'_> {
+        fn drop(&mut self) {
+            self.0.end();
+        }
+    }
+
+    fn set(lanes: &Lanes, phase: Phase, generation: u32, bytes: Bytes) {
+        lanes.change(|moving| {
+            moving.blocks.engine().set_goal(Goal { generation, bytes });
+            moving.blocks.engine().set_phase(phase);
+        });
+    }
+
+    #[test]
+    fn threads_move_memory_out_and_in_and_end() {
+        let (lanes, card) = (Lanes::default(), FakeCard::default());
+        lanes.change(|moving| moving.pool.set_budget(Bytes::gib(2)));
+        thread::scope(|scope| {
+            let _ending = Ending(&lanes);
+            scope.spawn(|| lanes.run_calls(&card));
+            scope.spawn(|| lanes.run_copies(&card));
+            (0..2).for_each(|_| drop(scope.spawn(|| lanes.run_tasks(&card))));
+            let (address, chunks) = allocate(&lanes, &card, 1 << 40, Bytes::gib(1));
+            assert_eq!(chunks.len(), 32);
+            for round in 0..50 {
+                for chunk in &chunks {
+                    let before = card.work(chunk.address, round + 1);
+                    assert_eq!(before, round, "lost bytes at {:#x}", chunk.address);
+                }
+                let goal = Bytes::mib(100 * (round % 11));
+                set(&lanes, Phase::Drained, 2 * round as u32 + 1, goal);
+                lanes.wait_for(|moving| (moving.blocks.engine().residence().resident <= goal).then_some(()));
+                set(&lanes, Phase::Entering, 2 * round as u32 + 2, Bytes::gib(1));
+                lanes.wait_for(|moving| moving.blocks.engine().can_open().ok());
+                assert!(!card.is_marked());
+                set(&lanes, Phase::Open, 2 * round as u32 + 2, Bytes::gib(1));
+            }
+            assert!(lanes.change(|moving| moving.blocks.end(address)));
+            lanes.wait_for(|moving| (moving.blocks.engine().chunks_in(chunks[0]).is_empty()).then_some(()));
+            lanes.wait_for(|_| card.bytes(Tier::Device).is_zero().then_some(()));
+        });
+        card.assert_empty();
+        assert!(lanes.change(|moving| moving.pool.sizes().taken.is_zero()));
+    }
+
+    #[test]
+    fn lanes_end_in_the_middle_of_a_move() {
+        for round in 0..20 {
+            let (lanes, card) = (Lanes::default(), FakeCard::default());
+            lanes.change(|moving| moving.pool.set_budget(Bytes::gib(2)));
+            thread::scope(|scope| {
+                let _ending = Ending(&lanes);
+                scope.spawn(|| lanes.run_calls(&card));
+                scope.spawn(|| lanes.run_copies(&card));
+                scope.spawn(|| lanes.run_tasks(&card));
+                allocate(&lanes, &card, 1 << 40, Bytes::gib(1));
+                set(&lanes, Phase::Drained, 1, Bytes::ZERO);
+                let left = Bytes::mib(64 * round % 1024);
+                lanes.wait_for(|moving| {
+                    let resident = moving.blocks.engine().residence().resident;
+                    (resident <= Bytes::gib(1) - left).then_some(())
+                });
+            });
+            assert!(card.copies().is_empty());
+            assert!(lanes.change(|moving| moving.blocks.engine().is_quiet()));
+        }
+    }
+}

@@ -1,0 +1,344 @@
+//! Swap engine of one card: decides which chunk takes which step next, so that the card's resident bytes follow
+//! the daemon's *goal*.
+//!
+//! ```text
+//!   goal, phase of the gate ──▶ aims of chunks ──▶ orders ──▶ lane of calls    one thread, one call at a time
+//!                                   ▲                    └──▶ lane of copies   up to DEPTH under way
+//!                                   └── answers, ends of copies ◀───┘
+//! ```
+//!
+//! The engine only decides. A lane asks for its next [`Order`], carries it out without a lock, and reports the
+//! answer. Nothing is remembered but facts, so a repeated goal or a late one changes nothing.
+//!
+//! Rules:
+//! - While the gate is open, only freed chunks move.
+//! - A chunk is unmapped only while the gate is *guarded*: the process has marked it as evicting, so that nobody
+//!   opens it onto a hole. The guard is removed when no hole is left.
+//! - `resident ≤ max(goal, resident when the goal was set)`. A handle counts from the request to create it until
+//!   its release.
+//! - Not more leaves than `resident − goal` and one chunk.
+//! - A chunk whose step failed goes back, and waits for [`Engine::retry`] or the next goal.
+
+mod aims;
+mod births;
+mod orders;
+mod views;
+
+use std::collections::BTreeMap;
+
+use gpushare_proto::Bytes;
+
+use super::chunk::{Aim, Change, Chunk};
+use super::host::Slot;
+use super::vmm::{Answer, Call, Span, Tier, VmmError};
+use crate::driver::types::CUdeviceptr;
+
+pub use births::Birth;
+pub use orders::{Lane, Order};
+pub use views::{Obstacle, Residence};
+
+/// Largest chunk.
+pub const CHUNK: Bytes = Bytes::mib(128);
+/// Size of small chunks, which begin and end a move, so that neither direction of the bus waits long for the
+/// other.
+pub const SMALL_CHUNK: Bytes = Bytes::mib(32);
+/// Bytes of a process on a card that are cut into small chunks. Moves of less than this use only those.
+pub const SMALL_PART: Bytes = Bytes::gib(2);
+/// Most copies that are under way at once.
+pub const DEPTH: usize = 3;
+
+/// Goal of the daemon for one card.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Goal {
+    /// Number of the goal. 0 is no order: nothing is evicted, and all may come in.
+    pub generation: u32,
+    /// Most bytes that may be resident.
+    pub bytes: Bytes,
+}
+
+impl Default for Goal {
+    fn default() -> Self {
+        Self { generation: 0, bytes: Bytes::MAX }
+    }
+}
+
+/// Phase of the process, as its gate says.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Phase {
+    /// The gate is open, so work may run at any time.
+    #[default]
+    Open,
+    /// The gate is closed, and the process has proved that nothing is in flight.
+    Drained,
+    /// The gate is to open once no hole is left. Nothing is in flight.
+    Entering,
+    /// The process exits or looks for its daemon: what is under way ends, and nothing begins.
+    Parked,
+}
+
+/// Whether the gate is marked as evicting, so that nobody opens it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Guard {
+    Clear,
+    Setting,
+    Set,
+    Clearing,
+}
+
+/// Failure of a step, because of which a chunk waits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Trouble {
+    /// The driver refused a call.
+    Driver(Call, VmmError),
+    /// The pool has no host memory for the chunk.
+    NoSlot,
+}
+
+#[derive(Debug)]
+struct Entry {
+    chunk: Chunk,
+    trouble: Option<Trouble>,
+    /// Failures since the last retry.
+    failures: u32,
+    /// Position in the order of work.
+    turn: u64,
+    /// Number of the goal under which the last handle was asked for.
+    created_under: u32,
+    /// Whether the thread that allocates the chunk still drives it.
+    is_unborn: bool,
+}
+
+/// Swap engine of one card. See the [module](self).
+#[derive(Debug)]
+pub struct Engine {
+    chunks: BTreeMap<CUdeviceptr, Entry>,
+    goal: Goal,
+    seen: u32,
+    phase: Phase,
+    guard: Guard,
+    turns: u64,
+    /// Whether a call of the lane of calls is under way.
+    is_calling: bool,
+    /// Bytes that may be mapped from the host.
+    host_room: Bytes,
+    /// Whether chunks beyond the goal are mapped from the host (`--oversubscribe`).
+    oversubscribes: bool,
+    /// Whether digests check each chunk that leaves (`--paranoid`).
+    is_paranoid: bool,
+    /// Whether nothing may move any more, since work was missed.
+    is_immovable: bool,
+    lost: Option<VmmError>,
+    /// Ranges of freed chunks, of which nothing is left.
+    gone: Vec<Span>,
+    /// Whether the aims follow from all facts that are known.
+    is_settled: bool,
+    /// Whether a look for an order has changed something, so that another lane may have one.
+    is_changed: bool,
+}
+
+impl Default for Engine {
+    fn default() -> Self {
+        Self {
+            chunks: BTreeMap::new(),
+            goal: Goal::default(),
+            seen: 0,
+            phase: Phase::Open,
+            guard: Guard::Clear,
+            turns: 0,
+            is_calling: false,
+            host_room: Bytes::ZERO,
+            oversubscribes: false,
+            is_paranoid: false,
+            is_immovable: false,
+            lost: None,
+            gone: Vec::new(),
+            is_settled: false,
+            is_changed: false,
+        }
+    }
+}
+
+impl Engine {
+    /// Creates the engine of a card. If `is_paranoid`, digests prove that no work changes a chunk that leaves.
+    pub fn new(is_paranoid: bool) -> Self {
+        Self { is_paranoid, ..Self::default() }
+    }
+
+    /// Sets the bytes that may be mapped from the host, and whether chunks beyond the goal are mapped so. Without
+    /// that, only chunks for which the card has no memory are.
+    pub fn set_host_room(&mut self, bytes: Bytes, oversubscribes: bool) {
+        self.host_room = bytes;
+        self.oversubscribes = oversubscribes;
+        self.is_settled = false;
+    }
+
+    /// Sets the goal. Goals are compared by number only for equality, since a new daemon counts anew.
+    pub fn set_goal(&mut self, goal: Goal) {
+        if goal != self.goal {
+            self.goal = goal;
+            self.retry();
+        }
+        self.note_seen();
+    }
+
+    /// Sets the phase. When the gate opens, work may write any chunk, so copies in slots are out of date.
+    pub fn set_phase(&mut self, phase: Phase) {
+        self.phase = phase;
+        self.is_settled = false;
+        if phase == Phase::Open {
+            for entry in self.chunks.values_mut() {
+                let Entry { chunk, .. } = entry;
+                chunk.note_work();
+                if let (Aim::Away | Aim::At(_), Some(tier)) = (chunk.aim(), chunk.tier()) {
+                    chunk.set_aim(Aim::At(tier));
+                }
+            }
+        }
+    }
+
+    /// Notes that the process has set or removed the mark of its gate, as an order said. If it could not be set,
+    /// the gate is open.
+    pub fn note_guard(&mut self, result: Result<(), ()>) {
+        self.is_calling = false;
+        self.guard = match (self.guard, result) {
+            (Guard::Setting, Ok(())) | (Guard::Clearing, Err(())) => Guard::Set,
+            (Guard::Setting, Err(())) => {
+                let phase = self.phase;
+                self.set_phase(Phase::Open);
+                if phase == Phase::Parked {
+                    self.phase = phase;
+                }
+                Guard::Clear
+            }
+            (Guard::Clearing, Ok(())) => Guard::Clear,
+            (guard @ (Guard::Clear | Guard::Set), _) => guard,
+        };
+    }
+
+    /// Frees the chunk at an address, whose work is over. [`Self::take_gone`] returns its range later.
+    pub fn free(&mut self, address: CUdeviceptr) {
+        if let Some(entry) = self.chunks.get_mut(&address) {
+            entry.is_unborn = false;
+            entry.failures = 0;
+            entry.trouble = None;
+            entry.chunk.set_aim(Aim::Gone);
+            self.is_settled = false;
+        }
+    }
+
+    /// Frees all chunks, as when the context has ended or is lost.
+    pub fn free_all(&mut self) {
+        let addresses: Vec<_> = self.chunks.keys().copied().collect();
+        addresses.into_iter().for_each(|address| self.free(address));
+    }
+
+    /// Makes the chunk at an address immovable, and brings it to the card before the gate opens.
+    pub fn pin(&mut self, address: CUdeviceptr) {
+        if let Some(entry) = self.chunks.get_mut(&address) {
+            entry.chunk.make_immovable();
+            self.is_settled = false;
+        }
+    }
+
+    /// Makes all chunks immovable, present and later ones.
+    pub fn pin_all(&mut self) {
+        self.is_immovable = true;
+        self.is_settled = false;
+        self.chunks.values_mut().for_each(|entry| entry.chunk.make_immovable());
+    }
+
+    /// Moves a chunk that is mapped from the host to the card, if the goal has room. Returns whether it has.
+    pub fn promote(&mut self, address: CUdeviceptr) -> bool {
+        let room = self.room();
+        let Some(entry) = self.chunks.get_mut(&address) else { return false };
+        let chunk = &mut entry.chunk;
+        let is_hosted = chunk.tier() == Some(Tier::Host) && chunk.aim() == Aim::At(Tier::Host);
+        is_hosted && room >= chunk.span().size && chunk.set_aim(Aim::At(Tier::Device))
+    }
+
+    /// Lets chunks whose steps failed try again.
+    pub fn retry(&mut self) {
+        for entry in self.chunks.values_mut() {
+            entry.trouble = None;
+            entry.failures = 0;
+        }
+        self.is_settled = false;
+    }
+
+    /// Notes the answer to a call that a lane or an allocating thread has made.
+    pub fn done(&mut self, address: CUdeviceptr, answer: Answer) {
+        let is_open = self.phase == Phase::Open;
+        let Some(entry) = self.chunks.get_mut(&address) else { return };
+        let asked = entry.chunk.asked();
+        let change = entry.chunk.done(answer);
+        // Work may reach a chunk as soon as it is mapped.
+        if is_open {
+            entry.chunk.note_work();
+        }
+        if !entry.is_unborn && asked.is_some_and(|call| Lane::of(call) == Lane::Calls) {
+            self.is_calling = false;
+        }
+        if let Some(Call::Release(_)) = asked {
+            self.is_settled = false;
+        }
+        self.note(address, change);
+    }
+
+    /// Notes the end of a copy.
+    pub fn copied(&mut self, address: CUdeviceptr, result: Result<(), VmmError>) {
+        let Some(entry) = self.chunks.get_mut(&address) else { return };
+        let change = entry.chunk.copied(result);
+        self.note(address, change);
+    }
+
+    fn note(&mut self, address: CUdeviceptr, change: Change) {
+        match change {
+            Change::Moved => {}
+            Change::Failed(call, error) => {
+                self.is_settled = false;
+                if let Some(entry) = self.chunks.get_mut(&address) {
+                    entry.trouble = Some(Trouble::Driver(call, error));
+                    entry.failures += 1;
+                }
+                if let VmmError::ContextLost(_) = error {
+                    self.lost = Some(error);
+                }
+            }
+            Change::Written => self.pin_all(),
+        }
+        self.note_seen();
+    }
+
+    /// The goal is seen once no handle is being created that was asked for under an older one.
+    fn note_seen(&mut self) {
+        let generation = self.goal.generation;
+        let is_creating = |entry: &Entry| matches!(entry.chunk.asked(), Some(Call::Create(_)));
+        let is_older = |entry: &Entry| is_creating(entry) && entry.created_under != generation;
+        if !self.chunks.values().any(is_older) {
+            self.seen = generation;
+        }
+    }
+
+    /// Takes the ranges of freed chunks of which nothing is left.
+    pub fn take_gone(&mut self) -> Vec<Span> {
+        std::mem::take(&mut self.gone)
+    }
+
+    /// Takes slots away from chunks that keep one without need, until `bytes` are taken.
+    pub fn take_kept_slots(&mut self, bytes: Bytes) -> Vec<Slot> {
+        let (mut slots, mut taken) = (Vec::new(), Bytes::ZERO);
+        for entry in self.chunks.values_mut() {
+            if taken >= bytes {
+                break;
+            }
+            if let Some(slot) = entry.chunk.take_spare_slot(false) {
+                taken += slot.size();
+                slots.push(slot);
+            }
+        }
+        slots
+    }
+}
+
+#[cfg(test)]
+mod tests;

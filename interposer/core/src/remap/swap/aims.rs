@@ -1,0 +1,218 @@
+//! Aims of the chunks, derived from the goal and the phase of the gate.
+
+use std::cmp::Reverse;
+use std::collections::VecDeque;
+
+use gpushare_proto::Bytes;
+
+use super::{Engine, Entry, Phase, SMALL_CHUNK, SMALL_PART, Trouble};
+use crate::driver::types::CUdeviceptr;
+use crate::remap::chunk::Aim;
+use crate::remap::vmm::{Call, Tier, VmmError};
+
+const DEVICE: Aim = Aim::At(Tier::Device);
+
+/// Number of small chunks at each end of a move.
+const ENDS: usize = 2;
+
+impl Engine {
+    /// Sets the aims of all chunks anew, after facts have changed.
+    pub(super) fn settle(&mut self) {
+        if std::mem::replace(&mut self.is_settled, true) {
+            return;
+        }
+        self.is_changed = true;
+        if !matches!(self.phase, Phase::Drained | Phase::Entering) || self.lost.is_some() {
+            return;
+        }
+        self.send_out();
+        if self.phase == Phase::Entering {
+            self.bring_in();
+        }
+    }
+
+    /// Bytes that the goal has room for beside all present handles and those that are to be created.
+    pub(super) fn room(&self) -> Bytes {
+        self.goal.bytes - self.held()
+    }
+
+    /// Bytes of all handles on the card.
+    pub(super) fn present(&self) -> Bytes {
+        self.chunks.values().map(|entry| entry.chunk.footprint().device).sum()
+    }
+
+    /// Bytes of the card that are taken, or will be.
+    fn held(&self) -> Bytes {
+        let taken = |entry: &Entry| {
+            let present = entry.chunk.footprint().device;
+            if entry.chunk.aim() == DEVICE { entry.chunk.span().size } else { present }
+        };
+        self.chunks.values().map(taken).sum()
+    }
+
+    /// Bytes of the card that are taken and that nothing takes away.
+    fn committed(&self) -> Bytes {
+        let stays = |entry: &&Entry| entry.chunk.aim() == DEVICE;
+        self.chunks.values().filter(stays).map(|entry| entry.chunk.span().size).sum()
+    }
+
+    /// Bytes that are mapped from the host, or will be.
+    fn host_mapped(&self) -> Bytes {
+        let stays = |entry: &&Entry| {
+            entry.chunk.aim() == Aim::At(Tier::Host) || !entry.chunk.footprint().host_handle.is_zero()
+        };
+        self.chunks.values().filter(stays).map(|entry| entry.chunk.span().size).sum()
+    }
+
+    /// Aims chunks away until the rest fits the goal.
+    fn send_out(&mut self) {
+        let excess = self.committed() - self.goal.bytes;
+        if excess.is_zero() {
+            return;
+        }
+        for address in in_order(self.victims(excess)) {
+            self.turn(address, Aim::Away);
+        }
+    }
+
+    /// Chooses chunks of at least `excess` bytes, if there are as many, and of less than one chunk more. Those
+    /// without a handle come first, then those that need no copy, then those that have a slot.
+    fn victims(&self, excess: Bytes) -> Vec<(CUdeviceptr, Bytes)> {
+        let is_movable = |entry: &Entry| {
+            entry.chunk.aim() == DEVICE
+                && !entry.chunk.is_immovable()
+                && !entry.is_unborn
+                && (entry.trouble.is_none() || entry.chunk.tier().is_none())
+        };
+        let is_small_move = excess < SMALL_PART;
+        let candidates = self.chunks.iter().filter(|(_, entry)| is_movable(entry));
+        let mut candidates: Vec<_> = candidates
+            .map(|(&address, Entry { chunk, turn, .. })| {
+                let size = chunk.span().size;
+                let by_size = if is_small_move { size } else { Bytes::MAX - size };
+                let cost = (chunk.tier().is_some(), !chunk.is_clean(), !chunk.has_slot());
+                (cost, by_size, Reverse(*turn), address, size)
+            })
+            .collect();
+        candidates.sort_unstable();
+        let mut candidates: VecDeque<_> =
+            candidates.into_iter().map(|(.., address, size)| (address, size)).collect();
+        let (mut victims, mut left) = (Vec::new(), excess);
+        if !is_small_move {
+            // Small chunks for both ends of the move.
+            let is_small = |&(_, size): &(CUdeviceptr, Bytes)| size <= SMALL_CHUNK;
+            let ends: Vec<_> = candidates.iter().copied().filter(is_small).take(2 * ENDS).collect();
+            candidates.retain(|candidate| !ends.contains(candidate));
+            left -= ends.iter().map(|(_, size)| *size).sum();
+            victims.extend(ends);
+        }
+        while !left.is_zero() {
+            // The smallest chunk that is large enough ends the list.
+            let last = candidates
+                .iter()
+                .filter(|(_, size)| *size >= left)
+                .min_by_key(|(_, size)| *size);
+            let Some(first) = candidates.front().copied() else { break };
+            let next = if first.1 >= left { last.copied().unwrap_or(first) } else { first };
+            candidates.retain(|candidate| *candidate != next);
+            left -= next.1;
+            victims.push(next);
+        }
+        victims
+    }
+
+    /// Aims holes at the card while the goal has room, and maps others from the host if that is allowed.
+    fn bring_in(&mut self) {
+        let (mut batch, mut beyond) = (Vec::new(), Vec::new());
+        let (mut room, mut uncommitted) = (self.room(), self.goal.bytes - self.committed());
+        for address in self.holes(|entry| entry.trouble.is_none()) {
+            let Some(Entry { chunk, .. }) = self.chunks.get(&address) else { continue };
+            let size = chunk.span().size;
+            // A handle that is still there is counted already.
+            let is_present = chunk.tier() == Some(Tier::Device);
+            if uncommitted < size || (!is_present && room < size) {
+                beyond.push((address, size));
+                continue;
+            }
+            uncommitted -= size;
+            room -= if is_present { Bytes::ZERO } else { size };
+            batch.push((address, size));
+        }
+        for address in in_order(batch) {
+            self.turn(address, DEVICE);
+        }
+        for (address, size) in beyond.into_iter().filter(|_| self.oversubscribes).collect::<Vec<_>>() {
+            self.map_from_host(address, size);
+        }
+        let is_refused = |entry: &Entry| {
+            let create = Call::Create(Tier::Device);
+            entry.trouble == Some(Trouble::Driver(create, VmmError::OutOfMemory))
+        };
+        for address in self.holes(is_refused) {
+            let Some(entry) = self.chunks.get(&address) else { continue };
+            let size = entry.chunk.span().size;
+            if !entry.chunk.is_immovable() && self.map_from_host(address, size) {
+                self.forgive(address);
+            }
+        }
+    }
+
+    /// Chunks that aim away, those first that still have a handle, then the oldest.
+    fn holes(&self, is_meant: impl Fn(&Entry) -> bool) -> Vec<CUdeviceptr> {
+        let away = |entry: &Entry| entry.chunk.aim() == Aim::Away && !entry.is_unborn && is_meant(entry);
+        let holes = self.chunks.iter().filter(|(_, entry)| away(entry));
+        let mut holes: Vec<_> = holes
+            .map(|(&address, entry)| (entry.chunk.tier() != Some(Tier::Device), entry.turn, address))
+            .collect();
+        holes.sort_unstable();
+        holes.into_iter().map(|(.., address)| address).collect()
+    }
+
+    fn map_from_host(&mut self, address: CUdeviceptr, size: Bytes) -> bool {
+        let has_room = self.host_room.saturating_sub(self.host_mapped()) >= size;
+        has_room && self.turn(address, Aim::At(Tier::Host))
+    }
+
+    fn forgive(&mut self, address: CUdeviceptr) {
+        if let Some(entry) = self.chunks.get_mut(&address) {
+            (entry.trouble, entry.failures) = (None, 0);
+        }
+    }
+
+    /// Sets the aim of a chunk, which is then the last in the order of work.
+    fn turn(&mut self, address: CUdeviceptr, aim: Aim) -> bool {
+        self.turns += 1;
+        let turn = self.turns;
+        self.chunks.get_mut(&address).is_some_and(|entry| {
+            entry.turn = turn;
+            entry.chunk.set_aim(aim)
+        })
+    }
+}
+
+/// Puts the smallest chunks of a move at its ends.
+fn in_order(mut batch: Vec<(CUdeviceptr, Bytes)>) -> Vec<CUdeviceptr> {
+    batch.sort_by_key(|(_, size)| *size);
+    let ends = batch.len().min(2 * ENDS);
+    let last = batch.drain(ends / 2..ends).collect::<Vec<_>>();
+    batch[ends / 2..].sort_by_key(|(_, size)| Reverse(*size));
+    batch.into_iter().chain(last).map(|(address, _)| address).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_move_begins_and_ends_with_its_smallest_chunks() {
+        let order = |sizes: &[u64]| {
+            let batch = sizes.iter().enumerate().map(|(i, &size)| (i as CUdeviceptr, Bytes(size)));
+            let order = in_order(batch.collect());
+            order.into_iter().map(|i| sizes[i as usize]).collect::<Vec<_>>()
+        };
+        assert_eq!(order(&[128, 32, 128, 32, 32, 64, 32]), [32, 32, 128, 128, 64, 32, 32]);
+        assert_eq!(order(&[128, 32, 64]), [32, 64, 128]);
+        assert_eq!(order(&[8]), [8]);
+        assert_eq!(order(&[]), [0_u64; 0]);
+    }
+}

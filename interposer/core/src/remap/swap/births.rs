@@ -1,0 +1,93 @@
+//! New chunks: how a block is cut into chunks, and where each of them is at first.
+
+use gpushare_proto::Bytes;
+
+use super::{CHUNK, Engine, Entry, Phase, SMALL_CHUNK, SMALL_PART, Trouble};
+use crate::driver::types::CUdeviceptr;
+use crate::remap::chunk::{Aim, Chunk};
+use crate::remap::vmm::{Call, Span, Tier, VmmError};
+
+/// Place of a new chunk.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Birth {
+    /// The goal has room. The calling thread drives the chunk by [`Engine::take_own`] and then calls
+    /// [`Engine::born`].
+    OnCard,
+    /// The goal has no room, and the gate is closed: the chunk is a hole, which is backed before the gate opens.
+    /// Its address is handed out once [`Engine::is_guarded`] holds.
+    Hole,
+    /// The goal has no room, and the gate is open: the caller asks the daemon for a higher goal.
+    NoRoom,
+}
+
+impl Engine {
+    /// Cuts a block into chunks. Small ones come first in a process with little memory.
+    pub fn cut(&self, block: Span) -> Vec<Span> {
+        let is_small =
+            |entry: &&Entry| entry.chunk.span().size <= SMALL_CHUNK && entry.chunk.aim() != Aim::Gone;
+        let mut small: Bytes =
+            self.chunks.values().filter(is_small).map(|entry| entry.chunk.span().size).sum();
+        let (mut spans, mut address) = (Vec::new(), block.address);
+        while address < block.end() {
+            let size = if small < SMALL_PART { SMALL_CHUNK } else { CHUNK };
+            let size = size.min(Bytes(block.end() - address));
+            small += if size <= SMALL_CHUNK { size } else { Bytes::ZERO };
+            spans.push(Span { address, size });
+            address += size.0;
+        }
+        spans
+    }
+
+    /// Adds a chunk without memory, and says where it is to be.
+    pub fn add(&mut self, span: Span) -> Birth {
+        let birth = match self.phase {
+            _ if self.room() >= span.size => Birth::OnCard,
+            Phase::Open | Phase::Parked => return Birth::NoRoom,
+            Phase::Drained | Phase::Entering => Birth::Hole,
+        };
+        let mut chunk = Chunk::new(span, self.is_paranoid);
+        let is_unborn = birth == Birth::OnCard;
+        chunk.set_aim(if is_unborn { Aim::At(Tier::Device) } else { Aim::Away });
+        if self.is_immovable {
+            chunk.make_immovable();
+        }
+        self.turns += 1;
+        let entry =
+            Entry { chunk, trouble: None, failures: 0, turn: self.turns, created_under: 0, is_unborn };
+        self.chunks.insert(span.address, entry);
+        self.is_settled = false;
+        birth
+    }
+
+    /// Returns the next call of a chunk that the calling thread allocates; `None` once it is usable or has failed.
+    pub fn take_own(&mut self, address: CUdeviceptr) -> Option<Call> {
+        let (generation, present) = (self.goal.generation, self.present());
+        let entry = self
+            .chunks
+            .get_mut(&address)
+            .filter(|entry| entry.is_unborn && entry.failures == 0)?;
+        let call = entry.chunk.next()?;
+        // The goal may have fallen since the chunk was added.
+        if matches!(call, Call::Create(_)) && self.goal.bytes - present < entry.chunk.span().size {
+            entry.trouble = Some(Trouble::Driver(call, VmmError::OutOfMemory));
+            entry.failures += 1;
+            return None;
+        }
+        entry.created_under = generation;
+        entry.chunk.take()
+    }
+
+    /// Hands a chunk over to the engine. Returns the error if it could not be backed; the caller then frees it.
+    ///
+    /// # Errors
+    /// Error of the driver call that failed.
+    pub fn born(&mut self, address: CUdeviceptr) -> Result<(), VmmError> {
+        let Some(entry) = self.chunks.get_mut(&address) else { return Ok(()) };
+        entry.is_unborn = false;
+        self.is_settled = false;
+        match entry.trouble {
+            Some(Trouble::Driver(_, error)) => Err(error),
+            _ => Ok(()),
+        }
+    }
+}

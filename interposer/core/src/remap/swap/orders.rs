@@ -1,0 +1,217 @@
+//! Orders: the next step for a lane.
+
+use gpushare_proto::Bytes;
+
+use super::{Engine, Entry, Guard, Phase, Trouble};
+use crate::driver::types::CUdeviceptr;
+use crate::remap::chunk::Aim;
+use crate::remap::host::{Pool, Supply};
+use crate::remap::vmm::{Call, Span, Tier};
+
+/// Lane of steps that are taken one after the other.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Lane {
+    /// Calls of virtual memory management, one at a time.
+    Calls,
+    /// Beginnings of copies.
+    Copies,
+}
+
+/// Step that a lane is to take.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Order {
+    /// Marks the gate as evicting (`true`) or removes the mark. [`Engine::note_guard`] takes the result.
+    Guard(bool),
+    /// Makes a driver call for the chunk at `span`. [`Engine::done`] takes the answer.
+    Call(Span, Call),
+}
+
+impl Lane {
+    pub(super) const fn of(call: Call) -> Self {
+        match call {
+            Call::Copy(..) => Self::Copies,
+            _ => Self::Calls,
+        }
+    }
+}
+
+impl Engine {
+    /// Returns the next step for a lane; `None` until something changes. Chunks take their slots from `pool`,
+    /// and freed ones put them back.
+    pub fn next(&mut self, lane: Lane, pool: &mut Pool) -> Option<Order> {
+        self.settle();
+        self.end_freed(pool);
+        self.hand_out_slots(pool);
+        match lane {
+            Lane::Calls if self.is_calling => return None,
+            Lane::Copies if self.copies() >= super::DEPTH => return None,
+            Lane::Calls | Lane::Copies => {}
+        }
+        if let Some(order) = self.guard_order(lane) {
+            return Some(order);
+        }
+        let address = self.first_in_turn(lane)?;
+        let generation = self.goal.generation;
+        let entry = self.chunks.get_mut(&address)?;
+        entry.created_under = generation;
+        let call = entry.chunk.take()?;
+        self.is_calling |= lane == Lane::Calls;
+        Some(Order::Call(Span { address, size: entry.chunk.span().size }, call))
+    }
+
+    /// Returns the chunk whose turn it is in a lane.
+    fn first_in_turn(&self, lane: Lane) -> Option<CUdeviceptr> {
+        let room = self.goal.bytes - self.present();
+        let may_go = |entry: &&Entry| !entry.is_unborn && self.may_take(entry, lane, room);
+        let first = self.chunks.values().filter(may_go).min_by_key(|entry| entry.turn)?;
+        Some(first.chunk.span().address)
+    }
+
+    fn may_take(&self, entry: &Entry, lane: Lane, room: Bytes) -> bool {
+        let call = entry
+            .chunk
+            .next()
+            .filter(|call| Lane::of(*call) == lane && !entry.is_stuck(*call));
+        let Some(call) = call else { return false };
+        let is_freed = entry.chunk.aim() == Aim::Gone;
+        let may_move = match self.phase {
+            Phase::Drained | Phase::Entering => self.lost.is_none(),
+            Phase::Open | Phase::Parked => false,
+        };
+        match call {
+            Call::Release(_) => true,
+            Call::Unmap => is_freed || (may_move && self.guard == Guard::Set),
+            Call::Create(Tier::Device) => may_move && room >= entry.chunk.span().size,
+            Call::Copy(..) | Call::Create(Tier::Host) | Call::Map(_) | Call::SetAccess | Call::Digest => {
+                may_move
+            }
+        }
+    }
+
+    /// Sets the guard before the first hole is made, and removes it when there is none.
+    fn guard_order(&mut self, lane: Lane) -> Option<Order> {
+        if lane != Lane::Calls || !matches!(self.phase, Phase::Drained | Phase::Entering) {
+            return None;
+        }
+        let is_needed = self.live().any(|entry| entry.chunk.is_hole() || entry.chunk.is_leaving());
+        let (from, to) = if is_needed {
+            (Guard::Clear, Guard::Setting)
+        } else {
+            (Guard::Set, Guard::Clearing)
+        };
+        if self.guard != from {
+            return None;
+        }
+        self.guard = to;
+        self.is_calling = true;
+        Some(Order::Guard(is_needed))
+    }
+
+    /// Removes freed chunks of which nothing is left, and puts their slots back.
+    fn end_freed(&mut self, pool: &mut Pool) {
+        let Self { gone, is_changed, .. } = self;
+        self.chunks.retain(|_, entry| {
+            // Memory of the host needs no second copy in a slot.
+            if !matches!(entry.chunk.aim(), Aim::Gone | Aim::At(Tier::Host)) {
+                return true;
+            }
+            if let Some(slot) = entry.chunk.take_spare_slot(false) {
+                pool.put(slot);
+                *is_changed = true;
+            }
+            let is_gone = entry.chunk.is_gone();
+            if is_gone {
+                *is_changed = true;
+                gone.push(entry.chunk.span());
+            }
+            !is_gone
+        });
+    }
+
+    /// Returns whether looks for orders have changed something since the last call, so that another lane may
+    /// have an order now.
+    pub fn take_changed(&mut self) -> bool {
+        std::mem::take(&mut self.is_changed)
+    }
+
+    /// Gives slots to chunks that leave. Those for which there is no host memory stay where they are.
+    fn hand_out_slots(&mut self, pool: &mut Pool) {
+        loop {
+            let missing = self.give_slots(pool);
+            if missing.is_zero() {
+                return;
+            }
+            let supply = pool.demand(missing);
+            if pool.is_growing() {
+                return;
+            }
+            if supply != Supply::Coming {
+                let kept = self.take_kept_slots(missing);
+                if kept.is_empty() {
+                    return self.do_without_slots();
+                }
+                kept.into_iter().for_each(|slot| pool.put(slot));
+            }
+        }
+    }
+
+    /// Gives slots to chunks that leave, in their order. Returns the bytes for which there were none.
+    fn give_slots(&mut self, pool: &mut Pool) -> Bytes {
+        let wants = |entry: &&mut Entry| entry.chunk.wants_slot() && !entry.is_unborn;
+        let mut waiting: Vec<_> = self.chunks.values_mut().filter(wants).collect();
+        waiting.sort_by_key(|entry| entry.turn);
+        let (mut missing, mut too_large) = (Bytes::ZERO, Bytes::MAX);
+        for Entry { chunk, .. } in waiting {
+            let size = chunk.span().size;
+            // What had no room for a smaller slot has none for this one.
+            let slot = if size < too_large { pool.take(size) } else { None };
+            match slot.map(|slot| chunk.give_slot(slot)) {
+                Some(None) => self.is_changed = true,
+                Some(Some(slot)) => pool.put(slot),
+                None => {
+                    missing += size;
+                    too_large = too_large.min(size);
+                }
+            }
+        }
+        missing
+    }
+
+    fn do_without_slots(&mut self) {
+        self.is_settled = false;
+        for entry in self.chunks.values_mut().filter(|entry| entry.chunk.wants_slot()) {
+            entry.trouble = Some(Trouble::NoSlot);
+            if let Some(tier) = entry.chunk.tier() {
+                entry.chunk.set_aim(Aim::At(tier));
+            }
+        }
+    }
+
+    /// Chunks that the application has not freed.
+    pub(super) fn live(&self) -> impl Iterator<Item = &Entry> {
+        let is_live = |entry: &&Entry| !entry.is_unborn && entry.chunk.aim() != Aim::Gone;
+        self.chunks.values().filter(is_live)
+    }
+
+    pub(super) fn copies(&self) -> usize {
+        let is_beginning = |entry: &Entry| matches!(entry.chunk.asked(), Some(Call::Copy(..)));
+        let copies = self
+            .chunks
+            .values()
+            .filter(|entry| entry.chunk.is_copying() || is_beginning(entry));
+        copies.count()
+    }
+}
+
+impl Entry {
+    /// Whether a call has to wait for a retry: it failed before, or several calls of the chunk did.
+    fn is_stuck(&self, call: Call) -> bool {
+        let has_failed = matches!(self.trouble, Some(Trouble::Driver(failed, _)) if is_same(failed, call));
+        has_failed || self.failures >= 2
+    }
+}
+
+/// Whether two calls do the same, whatever their handle or slot.
+fn is_same(one: Call, other: Call) -> bool {
+    std::mem::discriminant(&one) == std::mem::discriminant(&other)
+}

@@ -1,0 +1,451 @@
+//! Single moves: what leaves, in which order, and what failures do.
+
+use super::*;
+
+const LARGE: Bytes = CHUNK;
+
+/// Closes the gate of a process and sets its goal.
+fn evict(world: &mut World, generation: u32, goal: Bytes) {
+    world.set_phase(Phase::Drained);
+    world.set_goal(generation, goal);
+    world.run();
+}
+
+fn enter(world: &mut World, generation: u32, goal: Bytes) -> Result<(), Obstacle> {
+    world.set_phase(Phase::Entering);
+    world.set_goal(generation, goal);
+    world.run();
+    world.open()
+}
+
+/// Sizes of the chunks whose handles were released, in their order.
+fn released(world: &World) -> Vec<Bytes> {
+    let released = world.made.iter().filter(|(_, call)| matches!(call, Call::Release(_)));
+    released.map(|(address, _)| world.truth[address].0).collect()
+}
+
+#[test]
+fn a_lower_goal_is_reached_and_a_higher_one_brings_all_back() {
+    let mut world = World::with(&[LARGE; 8]);
+    evict(&mut world, 1, Bytes::mib(512));
+    let residence = world.engine.residence();
+    assert_eq!((residence.resident, residence.hosted), (Bytes::mib(512), Bytes::mib(512)));
+    assert_eq!((residence.seen, residence.moving), (1, Bytes::ZERO));
+    assert!(world.is_marked && world.engine.is_guarded());
+    assert_eq!(enter(&mut world, 2, Bytes::gib(1)), Ok(()));
+    assert_eq!(world.engine.residence().hosted, Bytes::ZERO);
+    world.end();
+}
+
+#[test]
+fn no_order_moves_nothing() {
+    let mut world = World::with(&[LARGE; 4]);
+    world.set_phase(Phase::Drained);
+    world.run();
+    world.set_phase(Phase::Entering);
+    world.run();
+    assert_eq!(world.made, []);
+    assert_eq!(world.open(), Ok(()));
+    world.end();
+}
+
+#[test]
+fn only_the_excess_leaves() {
+    for (goal, leaves) in [(1000, 24), (990, 34), (900, 124), (768, 256), (0, 1024)] {
+        let mut world =
+            World::with(&[LARGE, LARGE, LARGE, LARGE, LARGE, LARGE, LARGE, SMALL, SMALL, SMALL, SMALL]);
+        evict(&mut world, 1, Bytes::mib(goal));
+        let hosted = world.engine.residence().hosted;
+        assert!(hosted >= Bytes::mib(leaves) && hosted < Bytes::mib(leaves) + LARGE, "{goal}: {hosted}");
+        world.end();
+    }
+}
+
+#[test]
+fn a_long_move_begins_and_ends_with_small_chunks_and_a_short_one_has_no_others() {
+    let sizes: Vec<_> = [SMALL; 16].into_iter().chain([LARGE; 28]).collect();
+    let mut world = World::with(&sizes);
+    world.pool.set_target(Bytes::gib(8));
+    while world.prepare() {}
+    evict(&mut world, 1, Bytes::mib(512));
+    let order = released(&world);
+    assert_eq!(order[..3], [SMALL, SMALL, LARGE]);
+    assert_eq!(order[order.len() - 3..], [LARGE, SMALL, SMALL]);
+    world.end();
+    let mut world = World::with(&sizes);
+    evict(&mut world, 1, Bytes::mib(4096 - 320));
+    assert_eq!(released(&world), [SMALL; 10]);
+    world.end();
+}
+
+#[test]
+fn the_last_chunk_of_a_long_move_is_the_smallest_that_is_enough() {
+    let middle = Bytes::mib(64);
+    let sizes: Vec<_> = [LARGE; 20].into_iter().chain([SMALL; 4]).chain([middle]).collect();
+    let mut world = World::with(&sizes);
+    let whole = world.engine.residence().resident;
+    evict(&mut world, 1, whole - Bytes::gib(2) - LARGE - Bytes::mib(40));
+    assert_eq!(world.engine.residence().hosted, Bytes::gib(2) + LARGE + middle);
+    world.end();
+}
+
+#[test]
+fn a_process_with_little_memory_has_small_chunks_only() {
+    let mut world = World::new(false);
+    let mut sizes = BTreeMap::<Bytes, u32>::new();
+    for gib in 0..4 {
+        let block = Span { address: (1 << 50) + (gib << 30), size: Bytes::gib(1) };
+        let spans = world.engine.cut(block);
+        assert_eq!(spans.iter().map(|span| span.size).sum::<Bytes>(), block.size);
+        assert!(spans.windows(2).all(|pair| pair[0].end() == pair[1].address));
+        for span in spans {
+            *sizes.entry(span.size).or_default() += 1;
+            world.engine.add(span);
+        }
+    }
+    assert_eq!(sizes, BTreeMap::from([(SMALL, 64), (LARGE, 16)]));
+}
+
+#[test]
+fn what_was_evicted_and_not_used_is_not_copied_again() {
+    let mut world = World::with(&[LARGE; 4]);
+    evict(&mut world, 1, Bytes::ZERO);
+    world.set_phase(Phase::Entering);
+    world.set_goal(2, Bytes::mib(512));
+    world.run();
+    world.made.clear();
+    evict(&mut world, 3, Bytes::ZERO);
+    assert!(world.made.iter().all(|(_, call)| !matches!(call, Call::Copy(..))));
+    assert_eq!(world.engine.residence().hosted, Bytes::mib(512));
+    world.end();
+}
+
+#[test]
+fn nothing_is_created_beyond_the_goal_and_the_gate_says_what_is_missing() {
+    let mut world = World::with(&[LARGE; 8]);
+    evict(&mut world, 1, Bytes::ZERO);
+    for (generation, goal) in (2..).zip([100, 300, 600, 1000]) {
+        assert_eq!(enter(&mut world, generation, Bytes::mib(goal)), Err(Obstacle::Goal(world.missing(goal))));
+        assert_eq!(world.engine.residence().resident, Bytes::mib(goal / 128 * 128));
+    }
+    assert_eq!(enter(&mut world, 9, Bytes::mib(1024)), Ok(()));
+    world.end();
+}
+
+impl World {
+    fn missing(&self, goal: u64) -> Bytes {
+        let whole: Bytes = self.truth.values().map(|(size, _)| *size).sum();
+        whole - Bytes::mib(goal)
+    }
+}
+
+#[test]
+fn a_goal_that_falls_during_the_way_in_turns_it() {
+    let mut world = World::with(&[LARGE; 6]);
+    evict(&mut world, 1, Bytes::ZERO);
+    world.set_phase(Phase::Entering);
+    world.set_goal(2, Bytes::mib(768));
+    (0..9).for_each(|_| world.go());
+    assert!(!world.engine.residence().resident.is_zero());
+    evict(&mut world, 3, Bytes::mib(128));
+    assert_eq!(world.engine.residence().resident, Bytes::mib(128));
+    world.end();
+}
+
+#[test]
+fn an_eviction_that_is_called_off_opens_the_gate_beside_its_copies() {
+    let mut world = World::with(&[LARGE; 6]);
+    world.set_phase(Phase::Drained);
+    world.set_goal(1, Bytes::ZERO);
+    world.go_until(|world| world.card.copies().len() == DEPTH);
+    world.set_phase(Phase::Entering);
+    world.set_goal(2, Bytes::mib(768));
+    // The mark is removed; no copy has to end for that.
+    while world.take(Lane::Calls) {}
+    assert_eq!(world.open(), Ok(()));
+    world.end();
+}
+
+#[test]
+fn a_gate_that_cannot_be_marked_is_open_and_nothing_leaves() {
+    let mut world = World::with(&[LARGE; 2]);
+    world.set_phase(Phase::Drained);
+    world.set_goal(1, Bytes::ZERO);
+    let next = |world: &mut World| world.engine.next(Lane::Calls, &mut world.pool);
+    assert_eq!(next(&mut world), Some(Order::Guard(true)));
+    assert_eq!(next(&mut world), None, "the answer is awaited");
+    assert!(!world.engine.is_quiet() && !world.engine.is_guarded());
+    world.engine.note_guard(Err(()));
+    assert_eq!(next(&mut world), None);
+    world.phase = Phase::Open;
+    world.work();
+    world.end();
+}
+
+#[test]
+fn without_host_memory_chunks_stay_and_the_rest_leaves() {
+    let mut world = World::with(&[LARGE; 8]);
+    world.pool.set_budget(Bytes::mib(384));
+    evict(&mut world, 1, Bytes::ZERO);
+    assert_eq!(world.engine.residence().hosted, Bytes::mib(384));
+    assert_eq!(world.engine.trouble(), Some(Trouble::NoSlot));
+    world.pool.set_budget(Bytes::gib(1));
+    world.engine.retry();
+    world.run();
+    assert_eq!(world.engine.residence().hosted, Bytes::gib(1));
+    world.end();
+}
+
+#[test]
+fn slots_that_are_kept_without_need_serve_chunks_that_leave() {
+    let mut world = World::with(&[LARGE; 4]);
+    world.pool.set_budget(Bytes::mib(256));
+    evict(&mut world, 1, Bytes::mib(256));
+    assert_eq!(enter(&mut world, 2, Bytes::MAX), Ok(()));
+    assert_eq!(world.engine.residence().slots, Bytes::mib(256), "kept for the next move");
+    let kept: Vec<_> = world.engine.chunks.values().filter(|entry| entry.chunk.has_slot()).collect();
+    let kept: Vec<_> = kept.iter().map(|entry| entry.chunk.span().address).collect();
+    kept.iter().for_each(|&address| world.engine.pin(address));
+    evict(&mut world, 3, Bytes::mib(256));
+    assert_eq!(world.engine.residence().hosted, Bytes::mib(256));
+    world.end();
+}
+
+#[test]
+fn a_full_card_maps_from_the_host_and_promotes_later() {
+    let mut world = World::with(&[LARGE; 4]);
+    world.engine.set_host_room(Bytes::mib(256), false);
+    evict(&mut world, 1, Bytes::ZERO);
+    world.card.set_capacity(Bytes::mib(256));
+    assert_eq!(enter(&mut world, 2, Bytes::mib(512)), Ok(()), "the daemon promised more than there is");
+    assert_eq!(world.card.bytes(Tier::Host), Bytes::mib(256));
+    assert_eq!(world.engine.residence().slots, Bytes::mib(256), "those of the chunks on the card");
+    world.card.set_capacity(Bytes::gib(1));
+    world.set_phase(Phase::Drained);
+    let addresses: Vec<_> = world.truth.keys().copied().collect();
+    assert_eq!(addresses.into_iter().filter(|&address| world.engine.promote(address)).count(), 2);
+    world.run();
+    assert_eq!(world.card.bytes(Tier::Host), Bytes::ZERO);
+    world.end();
+}
+
+#[test]
+fn a_full_card_without_memory_of_the_host_keeps_the_gate_closed_until_it_has_room() {
+    let mut world = World::with(&[LARGE; 4]);
+    evict(&mut world, 1, Bytes::ZERO);
+    world.card.set_capacity(Bytes::mib(256));
+    let refused = Trouble::Driver(Call::Create(Tier::Device), VmmError::OutOfMemory);
+    assert_eq!(enter(&mut world, 2, Bytes::mib(512)), Err(Obstacle::Failed(refused)));
+    world.card.set_capacity(Bytes::gib(1));
+    world.engine.retry();
+    world.run();
+    assert_eq!(world.open(), Ok(()));
+    world.end();
+}
+
+#[test]
+fn a_process_larger_than_the_card_runs_with_the_rest_mapped_from_the_host() {
+    let mut world = World::with(&[LARGE; 8]);
+    world.engine.set_host_room(Bytes::gib(1), true);
+    evict(&mut world, 1, Bytes::mib(512));
+    assert_eq!(enter(&mut world, 2, Bytes::mib(512)), Ok(()));
+    let residence = world.engine.residence();
+    assert_eq!((residence.resident, residence.hosted), (Bytes::mib(512), Bytes::mib(512)));
+    assert_eq!(world.card.bytes(Tier::Host), Bytes::mib(512));
+    world.end();
+}
+
+#[test]
+fn an_allocation_beyond_the_goal_is_a_hole_until_the_gate_opens() {
+    let mut world = World::with(&[LARGE; 2]);
+    world.set_goal(1, Bytes::mib(300));
+    assert_eq!(world.allocate(LARGE), None, "the gate is open");
+    world.set_phase(Phase::Drained);
+    assert!(world.allocate(LARGE).is_some());
+    assert_eq!(world.engine.residence().unbacked, LARGE);
+    world.run();
+    assert!(world.engine.is_guarded());
+    assert_eq!(enter(&mut world, 2, Bytes::mib(384)), Ok(()));
+    world.end();
+}
+
+#[test]
+fn an_immovable_chunk_stays_and_others_leave_in_its_place() {
+    let mut world = World::with(&[LARGE; 4]);
+    let pinned: Vec<_> = world.truth.keys().copied().take(2).collect();
+    pinned.iter().for_each(|&address| world.engine.pin(address));
+    evict(&mut world, 1, Bytes::ZERO);
+    let residence = world.engine.residence();
+    assert_eq!((residence.resident, residence.immovable), (Bytes::mib(256), Bytes::mib(256)));
+    world.end();
+}
+
+#[test]
+fn work_that_was_missed_makes_all_memory_immovable() {
+    let mut world = World::new(true);
+    for _ in 0..3 {
+        world.allocate(LARGE);
+    }
+    world.work();
+    world.set_phase(Phase::Drained);
+    world.set_goal(1, Bytes::ZERO);
+    world.go_until(|world| !world.card.copies().is_empty());
+    let address = world.card.copies()[0];
+    world.card.missed_work(address, 1 << 40);
+    world.truth.insert(address, (LARGE, 1 << 40));
+    world.run();
+    let residence = world.engine.residence();
+    assert_eq!(residence.immovable, residence.resident);
+    assert!(residence.hosted.is_zero(), "{residence:?}");
+    world.end();
+}
+
+#[test]
+fn a_lost_context_is_never_copied_from_and_its_handles_are_released() {
+    let mut world = World::with(&[LARGE; 3]);
+    world.set_phase(Phase::Drained);
+    world.set_goal(1, Bytes::ZERO);
+    for _ in 0..10 {
+        if world.orders.is_empty() && !(world.take(Lane::Calls) | world.take(Lane::Copies)) {
+            world.prepare();
+        }
+    }
+    let (span, _) = world.orders.remove(0);
+    world.engine.done(span.address, Answer::Failed(VmmError::ContextLost(700)));
+    world.made.clear();
+    world.run();
+    assert_eq!(world.made, []);
+    assert_eq!(world.engine.can_open(), Err(Obstacle::Lost(VmmError::ContextLost(700))));
+    world.truth.clear();
+    world.engine.free_all();
+    world.run();
+    world.card.assert_empty();
+}
+
+#[test]
+fn a_parked_engine_ends_what_is_under_way_and_begins_nothing() {
+    let mut world = World::with(&[LARGE; 6]);
+    world.set_phase(Phase::Drained);
+    world.set_goal(1, Bytes::ZERO);
+    (0..12).for_each(|_| world.go());
+    assert!(!world.engine.is_quiet());
+    world.set_phase(Phase::Parked);
+    world.made.clear();
+    world.run();
+    assert!(world.engine.is_quiet());
+    assert!(world.made.iter().all(|(_, call)| matches!(call, Call::Release(_))));
+    world.end();
+}
+
+#[test]
+fn a_goal_is_seen_once_older_requests_are_answered() {
+    let mut world = World::with(&[LARGE; 2]);
+    evict(&mut world, 1, Bytes::ZERO);
+    world.set_phase(Phase::Entering);
+    world.set_goal(2, LARGE);
+    while !matches!(world.orders.first(), Some((_, Call::Create(_)))) {
+        assert!(world.take(Lane::Calls));
+    }
+    world.set_goal(3, Bytes::ZERO);
+    assert_eq!(world.engine.residence().seen, 2);
+    assert_eq!(world.engine.residence().resident, LARGE, "the request counts");
+    world.answer(0);
+    assert_eq!(world.engine.residence().seen, 3);
+    world.run();
+    assert_eq!(world.engine.residence().resident, Bytes::ZERO);
+    world.end();
+}
+
+/// The daemon raises the goal of the one by what the other has given up.
+#[test]
+fn two_processes_change_places_within_the_card() {
+    let mut worlds = [World::with(&[LARGE; 8]), World::with(&[LARGE; 8])];
+    evict(&mut worlds[1], 1, Bytes::ZERO);
+    let (card, spare) = (Bytes::gib(1), CHUNK);
+    for turn in 2..8 {
+        let (leaver, entrant) = ((turn as usize) % 2, (turn as usize + 1) % 2);
+        worlds[leaver].set_phase(Phase::Drained);
+        worlds[leaver].set_goal(turn, Bytes::ZERO);
+        worlds[entrant].set_phase(Phase::Entering);
+        for round in 0.. {
+            if worlds[entrant].open().is_ok() {
+                break;
+            }
+            assert!(round < 10_000, "they wait for each other");
+            let gone = card - worlds[leaver].engine.residence().resident;
+            worlds[entrant].set_goal(turn, gone + spare);
+            for world in &mut worlds {
+                world.go();
+                if let Some(&address) = world.card.copies().first() {
+                    world.land(address);
+                }
+            }
+            let resident: Bytes = worlds.iter().map(|world| world.card.bytes(Tier::Device)).sum();
+            assert!(resident <= card + spare);
+        }
+        worlds[leaver].run();
+    }
+    worlds.into_iter().for_each(World::end);
+}
+
+#[test]
+fn a_driver_that_always_refuses_is_not_asked_in_a_loop() {
+    for first in 0..30 {
+        let mut world = World::with(&[SMALL, LARGE, SMALL]);
+        world.set_phase(Phase::Drained);
+        world.set_goal(1, Bytes::ZERO);
+        world.card.fail_at(&(first..1_000).collect::<Vec<_>>());
+        world.run();
+        assert!(world.card.calls() < 60, "{} calls after {first}", world.card.calls());
+        world.card.fail_at(&[]);
+        world.engine.retry();
+        world.pool.retry();
+        world.run();
+        assert_eq!(world.engine.residence().resident, Bytes::ZERO);
+        world.end();
+    }
+}
+
+#[test]
+fn a_goal_that_falls_before_a_new_chunk_is_backed_refuses_it() {
+    let mut world = World::new(false);
+    let span = Span { address: 1 << 50, size: LARGE };
+    assert_eq!(world.engine.add(span), Birth::OnCard);
+    world.set_goal(1, SMALL);
+    assert_eq!(world.engine.take_own(span.address), None);
+    assert_eq!(world.engine.born(span.address), Err(VmmError::OutOfMemory));
+    world.engine.free(span.address);
+    world.end();
+}
+
+#[test]
+fn a_failure_at_any_step_of_a_swap_loses_nothing_and_a_retry_ends_it() {
+    let swap = |world: &mut World| {
+        evict(world, 1, Bytes::mib(64));
+        let _ = enter(world, 2, Bytes::gib(1));
+    };
+    let mut whole = World::with(&[SMALL, LARGE, SMALL]);
+    whole.card.fail_at(&[]);
+    swap(&mut whole);
+    let steps = whole.card.calls();
+    whole.end();
+    assert!(steps > 20);
+    for first in 0..steps {
+        for distance in [0, 1, 2, 5] {
+            let mut world = World::with(&[SMALL, LARGE, SMALL]);
+            world.card.fail_at(&[first, first + distance]);
+            swap(&mut world);
+            if world.phase != Phase::Open {
+                world.engine.retry();
+                world.pool.retry();
+                world.run();
+                if world.open().is_err() {
+                    world.engine.retry();
+                    world.run();
+                    assert_eq!(world.open(), Ok(()), "failures at {first} and {distance} later");
+                }
+            }
+            world.end();
+        }
+    }
+}

@@ -1,0 +1,124 @@
+//! Views of the engine: what it tells the daemon, and whether the gate may open.
+
+use gpushare_proto::Bytes;
+
+use super::{Engine, Entry, Guard, Phase, Trouble};
+use crate::driver::types::CUdeviceptr;
+use crate::remap::chunk::{Aim, Place};
+use crate::remap::vmm::{Span, VmmError};
+
+/// Figures of one card, as the process tells them to the daemon.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Residence {
+    /// Number of the last goal under which no older request is open.
+    pub seen: u32,
+    /// Bytes of the card: all handles, also those of freed chunks and those that are being created.
+    pub resident: Bytes,
+    /// Of them, bytes that must not move.
+    pub immovable: Bytes,
+    /// Bytes of chunks that have no handle on the card: in slots and in memory mapped from the host.
+    pub hosted: Bytes,
+    /// Bytes of chunks that have no memory at all.
+    pub unbacked: Bytes,
+    /// Bytes of chunks of which a call or a copy is under way.
+    pub moving: Bytes,
+    /// Bytes of slots of the host, also of those that chunks keep for the next move.
+    pub slots: Bytes,
+}
+
+/// Reason why the gate cannot open.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Obstacle {
+    /// Chunks are on their way.
+    Moving,
+    /// The goal has no room for all chunks. The number is what is missing.
+    Goal(Bytes),
+    /// A step failed.
+    Failed(Trouble),
+    /// The memory of the context is lost.
+    Lost(VmmError),
+}
+
+impl Engine {
+    /// Returns the figures of the card.
+    pub fn residence(&self) -> Residence {
+        let mut residence = Residence { seen: self.seen, ..Residence::default() };
+        for Entry { chunk, .. } in self.chunks.values() {
+            let (footprint, size) = (chunk.footprint(), chunk.span().size);
+            residence.resident += footprint.device;
+            residence.slots += footprint.slot;
+            if chunk.is_busy() {
+                residence.moving += size;
+            }
+            if chunk.is_immovable() {
+                residence.immovable += footprint.device;
+            }
+            if footprint.device.is_zero() && chunk.aim() != Aim::Gone {
+                match chunk.place() {
+                    Place::Empty => residence.unbacked += size,
+                    _ => residence.hosted += size,
+                }
+            }
+        }
+        residence
+    }
+
+    /// Returns whether the gate may open.
+    ///
+    /// # Errors
+    /// The reason why it may not.
+    pub fn can_open(&self) -> Result<(), Obstacle> {
+        if let Some(lost) = self.lost {
+            return Err(Obstacle::Lost(lost));
+        }
+        let holes = || self.live().filter(|entry| entry.chunk.is_hole());
+        if let Some(trouble) = holes().find_map(|entry| entry.trouble) {
+            return Err(Obstacle::Failed(trouble));
+        }
+        let is_away = |entry: &&Entry| entry.chunk.aim() == Aim::Away && !entry.chunk.is_busy();
+        let missing: Bytes = holes().filter(is_away).map(|entry| entry.chunk.span().size).sum();
+        let is_moving = self
+            .live()
+            .any(|entry| !matches!(entry.chunk.aim(), Aim::At(_)) || entry.chunk.is_hole());
+        if self.phase == Phase::Entering && !missing.is_zero() && missing > self.room() {
+            return Err(Obstacle::Goal(missing - self.room()));
+        }
+        if is_moving || self.guard != Guard::Clear {
+            return Err(Obstacle::Moving);
+        }
+        Ok(())
+    }
+
+    /// Returns the chunks that overlap a range, also freed ones of which something is left.
+    pub fn chunks_in(&self, range: Span) -> Vec<Span> {
+        let before_end = self.chunks.range(..range.end()).rev().map(|(_, entry)| entry.chunk.span());
+        let mut chunks: Vec<_> = before_end.take_while(|chunk| chunk.end() > range.address).collect();
+        chunks.reverse();
+        chunks
+    }
+
+    /// Returns the place of the chunk at an address.
+    pub fn place(&self, address: CUdeviceptr) -> Option<Place> {
+        self.chunks.get(&address).map(|entry| entry.chunk.place())
+    }
+
+    /// Returns whether a copy is under way.
+    pub fn is_copying(&self) -> bool {
+        self.copies() > 0
+    }
+
+    /// Returns whether no call and no copy is under way, so that the engine's threads may end.
+    pub fn is_quiet(&self) -> bool {
+        !self.is_calling && self.chunks.values().all(|entry| !entry.chunk.is_busy())
+    }
+
+    /// Returns whether the gate is marked as evicting, so that it does not open onto a hole.
+    pub fn is_guarded(&self) -> bool {
+        self.guard == Guard::Set
+    }
+
+    /// Returns the first failure because of which a chunk waits, for the report to the daemon.
+    pub fn trouble(&self) -> Option<Trouble> {
+        self.chunks.values().find_map(|entry| entry.trouble)
+    }
+}
