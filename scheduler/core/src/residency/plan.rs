@@ -81,6 +81,8 @@ impl Row {
             // Nobody takes its credit back.
             Some(_) => self.figures.claim.max(self.figures.resident),
             None if self.gets() => self.figures.whole,
+            // It keeps its credit until it has let go.
+            None if self.rank == Rank::Drains => floor(self),
             None => self.figures.resident,
         }
     }
@@ -319,6 +321,13 @@ mod tests {
         let mut rows = [row(1, Rank::Holds(1), 6, 4), waits(2, 0, 6, 4)];
         (rows[1].figures.goal, rows[1].figures.claim) = (Some(gib(6)), gib(6));
         assert_eq!(goals(&mut rows, gib(10), WIDE), [(2, gib(4))]);
+    }
+
+    #[test]
+    fn the_credit_of_a_session_that_drains_counts_until_it_has_let_go() {
+        let mut rows = [row(1, Rank::Holds(1), 6, 5), row(2, Rank::Drains, 1, 1), waits(3, 0, 6, 2)];
+        (rows[1].figures.goal, rows[1].figures.claim) = (Some(gib(2)), gib(2));
+        assert_eq!(goals(&mut rows, gib(9), WIDE), [(3, gib(1))]);
     }
 
     #[test]
