@@ -296,7 +296,7 @@ impl Core {
             {
                 let figures = (row.figures.resident, row.figures.claim);
                 let acknowledged = resident.facts.is_acknowledged() && !awaits;
-                resident.transfer.note(now, figures, acknowledged, row.rank.has_lock());
+                resident.transfer.note(now, figures, acknowledged, row.rank);
             }
         }
     }

@@ -13,6 +13,7 @@
 use gpushare_proto::{Bytes, Nanos};
 
 use crate::events::GoalNumber;
+use crate::residency::plan::Rank;
 
 /// Time without progress after which a move is late, and pause after a failed move.
 pub(crate) const PATIENCE: Nanos = Nanos::from_secs(1);
@@ -93,13 +94,16 @@ impl Transfer {
     }
 
     /// Notes how much of the process is resident and claimed now. `acknowledged` says whether the process has
-    /// seen its latest goal, and `held` whether its session has the lock.
-    pub(crate) fn note(&mut self, now: Nanos, figures: (Bytes, Bytes), acknowledged: bool, held: bool) {
+    /// seen its latest goal.
+    pub(crate) fn note(&mut self, now: Nanos, figures: (Bytes, Bytes), acknowledged: bool, rank: Rank) {
+        let held = rank.has_lock();
+        // A session that must let go needs nothing more, so its move in is about to be called off.
+        let is_wanted = |task: &Task| task.way == Way::Out || matches!(rank, Rank::Holds(_));
         match self {
             Self::Moving { task, at, deadline, .. } if has_progressed(task.way, *at, figures) => {
                 (*at, *deadline) = (figures, now + PATIENCE);
             }
-            Self::Moving { task, at, deadline, .. } if now >= *deadline => {
+            Self::Moving { task, at, deadline, .. } if now >= *deadline && is_wanted(task) => {
                 *self = Self::Late { task: *task, at: *at, held, until: None };
             }
             Self::Late { task, at, held: before, until } => {
@@ -172,6 +176,8 @@ mod tests {
     use super::*;
 
     const SECOND: Nanos = PATIENCE;
+    const HOLDS: Rank = Rank::Holds(1);
+    const BARRED: Rank = Rank::Barred;
     const HALF: Nanos = Nanos(PATIENCE.0 / 2);
 
     fn task(way: Way, number: u64) -> Option<Task> {
@@ -188,14 +194,14 @@ mod tests {
         transfer.follow(Nanos(0), task(Way::Out, 1), figures(9));
         transfer.follow(HALF, task(Way::Out, 2), figures(9));
         assert_eq!(transfer.deadline(), Some(SECOND));
-        transfer.note(HALF, figures(8), false, false);
+        transfer.note(HALF, figures(8), false, BARRED);
         assert_eq!(transfer.deadline(), Some(HALF + SECOND));
-        transfer.note(SECOND, figures(9), true, false);
-        transfer.note(HALF + SECOND, figures(8), true, false);
+        transfer.note(SECOND, figures(9), true, BARRED);
+        transfer.note(HALF + SECOND, figures(8), true, BARRED);
         assert!(transfer.is_late(Way::Out));
-        transfer.note(SECOND + SECOND, figures(8), true, false);
+        transfer.note(SECOND + SECOND, figures(8), true, BARRED);
         assert!(transfer.is_late(Way::Out), "an answer without progress");
-        transfer.note(SECOND + SECOND, figures(7), true, false);
+        transfer.note(SECOND + SECOND, figures(7), true, BARRED);
         assert_eq!(transfer, Transfer::Resting);
     }
 
@@ -214,10 +220,20 @@ mod tests {
     fn a_late_entrant_is_asked_again_once_it_has_seen_its_lower_goal() {
         let mut transfer = Transfer::default();
         transfer.follow(Nanos(0), task(Way::In, 1), figures(1));
-        transfer.note(SECOND, figures(1), false, true);
-        transfer.note(SECOND, figures(1), false, true);
+        transfer.note(SECOND, figures(1), false, HOLDS);
+        transfer.note(SECOND, figures(1), false, HOLDS);
         assert!(transfer.is_late(Way::In));
-        transfer.note(SECOND, figures(1), true, true);
+        transfer.note(SECOND, figures(1), true, HOLDS);
+        assert_eq!(transfer, Transfer::Resting);
+    }
+
+    #[test]
+    fn a_move_in_is_not_late_once_its_session_must_let_go() {
+        let mut transfer = Transfer::default();
+        transfer.follow(Nanos(0), task(Way::In, 1), figures(1));
+        transfer.note(SECOND, figures(1), true, Rank::Drains);
+        assert!(!transfer.is_late(Way::In));
+        assert!(transfer.follow(SECOND, None, figures(1)).is_some());
         assert_eq!(transfer, Transfer::Resting);
     }
 
@@ -227,12 +243,12 @@ mod tests {
         transfer.follow(Nanos(0), task(Way::Out, 3), figures(9));
         assert!(!transfer.fail(Nanos(0), GoalNumber(2), false), "an old failure");
         assert!(transfer.fail(Nanos(0), GoalNumber(3), false));
-        transfer.note(HALF, figures(9), true, false);
+        transfer.note(HALF, figures(9), true, BARRED);
         assert_eq!(transfer.deadline(), Some(SECOND));
         let mut granted = transfer;
-        granted.note(HALF, figures(9), true, true);
+        granted.note(HALF, figures(9), true, HOLDS);
         assert_eq!(granted, Transfer::Resting);
-        transfer.note(SECOND, figures(9), true, false);
+        transfer.note(SECOND, figures(9), true, BARRED);
         assert_eq!(transfer, Transfer::Resting);
     }
 }

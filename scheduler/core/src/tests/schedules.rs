@@ -472,6 +472,42 @@ fn a_limited_session_that_wakes_with_remapped_memory_waits_until_it_fits() {
 
 /// Found by a schedule of the test below.
 #[test]
+fn a_move_in_that_is_late_as_the_session_must_let_go_is_called_off() {
+    let config = Config { lease_chunk: Bytes::ZERO, context_reserve: Bytes::ZERO, ..Config::default() };
+    let mut world = World::after_restart(config, []);
+    world.second_card();
+    for (gibs, busy) in [(2, false), (1, true)] {
+        let (_, client) = world.remapping_program(gib(gibs));
+        world.habits(client).busy = busy;
+        world.arrives(client);
+    }
+    for step in [
+        Step::Return(0, false, 0),
+        Step::Join(0),
+        Step::Die(2),
+        Step::End(2),
+        Step::Return(0, false, 0),
+        Step::Remap(0),
+        Step::Allocate(4, GpuId(0), 1),
+        Step::Join(0),
+        Step::Die(2),
+        Step::Busy(4),
+        Step::Share(0, 100, Priority::High),
+        Step::Die(2),
+        Step::Change(4, 0, false),
+        Step::Budget(1),
+        Step::Allocate(1, GpuId(0), 6),
+        Step::Run(34),
+        Step::AllocateFixed(0, GpuId(0), 1),
+        Step::Jump(997),
+    ] {
+        // The world checks after each event that nothing was overlooked.
+        play(&mut world, step);
+    }
+}
+
+/// Found by a schedule of the test below.
+#[test]
 fn a_move_that_is_late_while_a_process_returns_is_tried_again_afterwards() {
     let config = Config {
         stuck_policy: StuckPolicy::RunOthers,
