@@ -64,7 +64,7 @@ impl Search {
             let word = self.world.gate(client);
             match word.state() {
                 GateState::Closed if self.world.has_work_in_flight(client) => {
-                    moves.push(Move::LetsGo(client))
+                    moves.push(Move::LetsGo(client));
                 }
                 GateState::Closed if !self.asked.contains(&(client, word)) => moves.push(Move::Asks(client)),
                 GateState::Open => moves.push(Move::GoesIdle(client)),
