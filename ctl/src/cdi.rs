@@ -69,16 +69,15 @@ fn generate(args: &GenerateArgs, places: &Places) -> Result<(), CtlError> {
         preload: Written::in_folder(&folder).preload,
         tenant,
     };
-    let nvml = gpushare_nvml::load().map_err(CardsError::Nvml).map_err(CdiError::Cards)?;
-    let cards = gpushare_inject::cards(&nvml).map_err(CdiError::Cards)?;
+    let (_, cards) = gpushare_inject::load().map_err(CdiError::Cards)?;
     let edits = CardEdits::for_spec(&Machine::at(&args.place.root), &cards).map_err(CdiError::Access)?;
     let injection = Injection::new(&share, edits);
     let spec = injection.spec();
     let written = gpushare_inject::write(&folder, &spec).map_err(CdiError::Files)?;
     let devices: Vec<String> = spec.devices.iter().map(|device| spec.full_name(device)).collect();
-    let (source, cards) = match injection.source() {
-        Source::Spec => ("nvidia_spec", "as in NVIDIA's spec"),
-        Source::Nodes | Source::Runtime => ("device_nodes", "by device nodes and the driver's libraries"),
+    let source = match injection.source() {
+        Source::Spec => "nvidia_spec",
+        Source::Nodes | Source::Runtime => "device_nodes",
     };
     let model = json!({
         "spec": written.spec,
@@ -89,9 +88,10 @@ fn generate(args: &GenerateArgs, places: &Places) -> Result<(), CtlError> {
     });
     Ok(output::show(args.json, &model, || {
         format!(
-            "wrote {}: {}\nthe cards come {cards}, and the daemon is the one in {}\n",
+            "wrote {}: {}\nthe cards come by {}, and the daemon is the one in {}\n",
             written.spec.display(),
             list(&devices),
+            injection.source(),
             share.tenant.display(),
         )
     })?)

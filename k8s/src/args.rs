@@ -18,12 +18,15 @@ pub(crate) enum Command {
     DevicePlugin(PluginArgs),
 }
 
-/// Offer shares of this node's cards to the kubelet, as the resource gpushare.dev/gpu
+/// Offer shares of this node's cards to pods, as the resource gpushare.dev/gpu or to claims of DRA
 #[derive(Clone, Debug, Args)]
 #[command(
     after_help = "Environment: GPUSHARE_LOG (a filter like `debug`), NODE_NAME, KUBECONFIG. Ends by SIGTERM."
 )]
 pub(crate) struct PluginArgs {
+    /// Interface by which pods get shares; one of them for all cards of the node
+    #[arg(long, value_name = "INTERFACE", default_value = "device-plugin")]
+    pub(crate) offer: Interface,
     /// Number of shares of each card; so many containers can have the card at the same time
     #[arg(long, value_name = "N", default_value = "10", value_parser = clap::value_parser!(u16).range(1..=1000))]
     pub(crate) shares: u16,
@@ -37,7 +40,7 @@ pub(crate) struct PluginArgs {
     #[arg(long, value_name = "DIR", default_value = "/var/lib/kubelet/device-plugins")]
     pub(crate) plugins_dir: PathBuf,
     /// Folder in which the container runtime looks for CDI specs
-    #[arg(long, value_name = "DIR", default_value = "/var/run/cdi")]
+    #[arg(long, value_name = "DIR", default_value = "/run/cdi")]
     pub(crate) cdi_dir: PathBuf,
     /// Folder for the files that containers mount; the same path on the host and here
     #[arg(long, value_name = "DIR", default_value = "/var/lib/gpushare/share")]
@@ -57,6 +60,15 @@ pub(crate) struct PluginArgs {
     /// File with the most that pods of each namespace may ask for; none is needed
     #[arg(long, value_name = "FILE", default_value = "/etc/gpushare/pods.toml")]
     pub(crate) maxima: PathBuf,
+    /// With DRA: memory of each card that all claims may ask for together, in percent of the card
+    #[arg(long, value_name = "PERCENT", default_value = "100", value_parser = clap::value_parser!(u16).range(1..=1000))]
+    pub(crate) claim_memory: u16,
+    /// With DRA: kubelet's folder for registrations of drivers
+    #[arg(long, value_name = "DIR", default_value = "/var/lib/kubelet/plugins_registry")]
+    pub(crate) registry_dir: PathBuf,
+    /// With DRA: folder of the driver's socket and of its prepared claims; the same path on the host and here
+    #[arg(long, value_name = "DIR", default_value = "/var/lib/kubelet/plugins/gpushare.dev")]
+    pub(crate) driver_dir: PathBuf,
     /// Library to copy to the host [default: the one that is installed with this program]
     #[arg(long, value_name = "FILE")]
     pub(crate) library: Option<PathBuf>,
@@ -74,4 +86,13 @@ pub(crate) enum Way {
     Mounts,
     /// By mounts, and the card by NVIDIA's runtime (a runtime class of the pod)
     NvidiaRuntime,
+}
+
+/// Interface by which pods get shares of this node's cards.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Interface {
+    /// The resource gpushare.dev/gpu
+    DevicePlugin,
+    /// Claims of the driver gpushare.dev (dynamic resource allocation); Kubernetes 1.32 or newer, and --inject cdi
+    Dra,
 }

@@ -1,4 +1,5 @@
-//! Shares of a node's cards for Kubernetes: the device plugin, and limits of pods by their annotations.
+//! Shares of a node's cards for Kubernetes: the device plugin or the driver of DRA, and limits of pods by their
+//! annotations and claims.
 //!
 //! ```text
 //!   kubelet.sock ◀── Register ── registration ◀── kubelet.sock is new, or our socket is gone
@@ -14,8 +15,10 @@
 //! (what a container gets) and `registration::next` (serve, register, or wait). Answers leave on the left, to the
 //! kubelet, and the runtime reads the CDI spec that `supply` wrote.
 //!
-//! `pods` stands beside the plugin: it gives each pod a session of the daemon, with the limits that the pod's
-//! annotations ask for.
+//! `dra` offers the same cards to claims instead; `offer` is the switch between both.
+//!
+//! `pods` stands beside them: it gives each pod a session of the daemon, with the limits that the pod's annotations
+//! and claims ask for.
 //!
 //! A share is the right to use one card beside others, under the node's daemon. All shares of a card are alike;
 //! the daemon divides the card's time and memory.
@@ -24,6 +27,10 @@
 // Program: arguments, life.
 mod args;
 mod program;
+
+// Words: terms of pods, quantities of Kubernetes.
+mod terms;
+mod quantity;
 
 // Decisions.
 mod share;
@@ -36,14 +43,25 @@ mod notes;
 mod watch;
 mod load;
 mod supply;
+mod upkeep;
 
-// Limits of pods, by their annotations.
-mod pods;
-
-// Towards the kubelet.
+// The cluster and the kubelet.
+mod apiserver;
 pub mod api;
+mod socket;
+mod pod_resources;
+
+// The device plugin.
 mod service;
 mod registration;
 
+// Claims of dynamic resource allocation, in place of the device plugin.
+mod dra;
+mod offer;
+
+// Limits of pods, by their annotations and claims.
+mod pods;
+
+pub use dra::DRIVER;
 pub use program::{command, main};
 pub use share::RESOURCE;

@@ -9,15 +9,10 @@
 //! The two files are looked at four times a second. That finds every change, whatever the order of the
 //! kubelet's steps; an event of the file system would have to be confirmed in the same way.
 
-use std::fs;
-use std::io::{self, ErrorKind};
-use std::os::unix::fs::MetadataExt as _;
+use std::io;
 use std::path::{Path, PathBuf};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use tokio::net::UnixListener;
-use tokio::task::JoinHandle;
-use tokio_stream::wrappers::UnixListenerStream;
 use tonic::transport::{Endpoint, Server};
 use tracing::{info, warn};
 
@@ -27,6 +22,7 @@ use crate::api::v1beta1::registration_client::RegistrationClient;
 use crate::api::{KUBELET_SOCKET, VERSION};
 use crate::service::{OPTIONS, Plugin};
 use crate::share::RESOURCE;
+use crate::socket::{File, Socket};
 
 /// File name of the plugin's socket.
 const SOCKET: &str = "gpushare.sock";
@@ -34,8 +30,6 @@ const SOCKET: &str = "gpushare.sock";
 const EVERY: Duration = Duration::from_millis(250);
 /// Longest wait for the kubelet's answer to a registration.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// Interval between two looks at the driver and NVIDIA's spec.
-const RENEWAL: Duration = Duration::from_secs(30);
 
 /// Reason why the plugin cannot be offered to the kubelet.
 #[derive(Debug, thiserror::Error)]
@@ -49,25 +43,6 @@ pub(crate) enum RegistrationError {
     Unserved { path: PathBuf, cause: io::Error },
     #[error("the kubelet at {path} did not register {RESOURCE}: {cause}. Trying again")]
     Unregistered { path: PathBuf, cause: String },
-}
-
-/// Identity of a socket's file. A number of a file may be used again, so the time counts too.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct File {
-    device: u64,
-    inode: u64,
-    changed: (i64, i64),
-}
-
-impl File {
-    fn at(path: &Path) -> Option<Self> {
-        let found = path.symlink_metadata().ok()?;
-        Some(Self {
-            device: found.dev(),
-            inode: found.ino(),
-            changed: (found.ctime(), found.ctime_nsec()),
-        })
-    }
 }
 
 /// Files as they are, and as they were when the plugin last acted on them.
@@ -111,13 +86,10 @@ fn next(sockets: &Sockets) -> Next {
 pub(crate) struct Registration {
     plugin: Plugin,
     kubelet: PathBuf,
-    socket: PathBuf,
+    socket: Socket,
     registered: Option<File>,
-    served: Option<File>,
-    server: Option<JoinHandle<()>>,
     /// Last problem that was logged.
     said: Option<String>,
-    next_renewal: Instant,
 }
 
 impl Registration {
@@ -125,12 +97,9 @@ impl Registration {
         Self {
             plugin,
             kubelet: folder.join(KUBELET_SOCKET),
-            socket: folder.join(SOCKET),
+            socket: Socket::new(folder.join(SOCKET)),
             registered: None,
-            served: None,
-            server: None,
             said: None,
-            next_renewal: Instant::now() + RENEWAL,
         }
     }
 
@@ -142,8 +111,6 @@ impl Registration {
                 Ok(_) => {}
                 Err(problem) => self.say(&problem.to_string()),
             }
-            self.plugin.watch.check(Instant::now());
-            self.renew().await;
             tokio::time::sleep(EVERY).await;
         }
     }
@@ -152,8 +119,8 @@ impl Registration {
         let next = next(&Sockets {
             kubelet: File::at(&self.kubelet),
             registered: self.registered,
-            own: File::at(&self.socket),
-            served: self.served,
+            own: File::at(self.socket.path()),
+            served: self.socket.served(),
         });
         match next {
             Next::Rest => {}
@@ -169,25 +136,11 @@ impl Registration {
 
     /// Makes the socket and listens at it. The kubelet that knew another file must be told again.
     fn serve(&mut self) -> Result<(), RegistrationError> {
-        let unserved = |cause| RegistrationError::Unserved { path: self.socket.clone(), cause };
-        match fs::remove_file(&self.socket) {
-            Err(cause) if cause.kind() != ErrorKind::NotFound => return Err(unserved(cause)),
-            _ => {}
-        }
-        let listener = UnixListener::bind(&self.socket).map_err(unserved)?;
-        (self.served, self.registered) = (File::at(&self.socket), None);
-        let serving = Server::builder()
-            .add_service(DevicePluginServer::new(self.plugin.clone()))
-            .serve_with_incoming(UnixListenerStream::new(listener));
-        let server = tokio::spawn(async {
-            if let Err(cause) = serving.await {
-                warn!("the plugin's socket fails: {cause}");
-            }
-        });
-        if let Some(old) = self.server.replace(server) {
-            old.abort();
-        }
-        Ok(())
+        let services = Server::builder().add_service(DevicePluginServer::new(self.plugin.clone()));
+        let path = self.socket.path().to_owned();
+        let served = self.socket.serve(services);
+        self.registered = None;
+        served.map_err(|cause| RegistrationError::Unserved { path, cause })
     }
 
     async fn register(&mut self) -> Result<(), RegistrationError> {
@@ -221,21 +174,6 @@ impl Registration {
         Ok(())
     }
 
-    /// Follows changes of the driver and of NVIDIA's spec.
-    async fn renew(&mut self) {
-        if Instant::now() < self.next_renewal {
-            return;
-        }
-        self.next_renewal = Instant::now() + RENEWAL;
-        let supply = std::sync::Arc::clone(&self.plugin.supply);
-        // It runs `ldconfig` and reads files of the host.
-        if let Ok(Err(problem)) = tokio::task::spawn_blocking(move || supply.renew()).await {
-            self.plugin
-                .notes
-                .warn(&format!("new pods get what was known before: {problem}"));
-        }
-    }
-
     /// Logs a problem, unless it was the last one as well.
     fn say(&mut self, problem: &str) {
         if self.said.as_deref() != Some(problem) {
@@ -245,21 +183,12 @@ impl Registration {
     }
 }
 
-impl Drop for Registration {
-    fn drop(&mut self) {
-        // A file of another process stays.
-        if self.served.is_some() && File::at(&self.socket) == self.served {
-            let _ = fs::remove_file(&self.socket);
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     fn file(inode: u64) -> Option<File> {
-        Some(File { device: 1, inode, changed: (0, 0) })
+        Some(File::numbered(inode))
     }
 
     #[test]

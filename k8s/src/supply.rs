@@ -13,9 +13,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::{fs, io};
 
-use gpushare_inject::{
-    AccessError, Card, CardEdits, FilesError, Injection, Machine, Share, Source, write_file,
-};
+use gpushare_inject::{AccessError, Card, CardEdits, FilesError, Injection, Machine, Share, write_file};
 use gpushare_proto::GpuUuid;
 use gpushare_proto::names::RuntimeDir;
 use object::{Architecture, Object as _};
@@ -99,11 +97,7 @@ impl Supply {
         let path = gpushare_inject::Written::in_folder(&self.args.cdi_dir).spec;
         if *written != json || !path.exists() {
             gpushare_inject::write(&self.args.cdi_dir, &spec)?;
-            let source = match injection.source() {
-                Source::Spec => "NVIDIA's CDI spec",
-                Source::Nodes | Source::Runtime => "device nodes and the driver's libraries",
-            };
-            info!("wrote {}, with the cards by {source}", path.display());
+            info!("wrote {}, with the cards by {}", path.display(), injection.source());
             *written = json;
         }
         Ok(())

@@ -65,7 +65,9 @@ impl<U: Clone + Eq + Hash, C: Copy + Ord, T> FairQueue<U, C, T> {
     pub(crate) fn push(&mut self, name: &U, connection: C, item: T) {
         let number = self.ticket(name, connection).user;
         let Some(user) = self.users.get_mut(&number) else { return };
-        user.items.entry(connection).or_default().push_back(item);
+        // Most connections have one item at a time.
+        let items = user.items.entry(connection).or_insert_with(|| VecDeque::with_capacity(1));
+        items.push_back(item);
         user.line.enter(connection);
         self.line.enter(number);
     }

@@ -209,6 +209,11 @@ impl<'a> Operation<'a> {
     }
 }
 
+/// Returns whether records of the level "debug" are written anywhere.
+pub(crate) fn are_debug_records_written() -> bool {
+    tracing::enabled!(target: "gpushare_scheduler::operation", Level::DEBUG)
+}
+
 pub(crate) const fn code_name(code: FailureCode) -> &'static str {
     match code {
         FailureCode::Protocol => "protocol",

@@ -1,6 +1,7 @@
 //! Table of open connections: the process, the purpose and the outbox of each.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use gpushare_proto::ClientId;
 use gpushare_proto::codec::{self, Message};
@@ -18,7 +19,8 @@ pub(crate) struct Peers {
 
 #[derive(Debug)]
 struct Peer {
-    process: PeerProcess,
+    /// Shared, so that a request can change the engine while it looks at the process.
+    process: Arc<PeerProcess>,
     role: PeerRole,
     outbox: Outbox,
 }
@@ -35,14 +37,15 @@ pub(crate) enum PeerRole {
 impl Peers {
     /// Adds a connection, which is treated as a tool's at first.
     pub(crate) fn admit(&mut self, connection: ConnectionId, process: PeerProcess, outbox: Outbox) {
-        self.open.insert(connection, Peer { process, role: PeerRole::Tool, outbox });
+        self.open
+            .insert(connection, Peer { process: Arc::new(process), role: PeerRole::Tool, outbox });
     }
 
     pub(crate) fn is_empty(&self) -> bool {
         self.open.is_empty()
     }
 
-    pub(crate) fn get(&self, connection: ConnectionId) -> Option<(PeerRole, &PeerProcess)> {
+    pub(crate) fn get(&self, connection: ConnectionId) -> Option<(PeerRole, &Arc<PeerProcess>)> {
         self.open.get(&connection).map(|peer| (peer.role, &peer.process))
     }
 

@@ -6,7 +6,7 @@
 //!   answer, event: {"id":7,…}\0    ◀─ descriptor 4 ┘
 //! ```
 
-use std::io::{BufRead as _, BufReader, Write as _};
+use std::io::{self, BufRead as _, BufReader, Write as _};
 use std::os::unix::process::CommandExt as _;
 use std::path::Path;
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
@@ -167,13 +167,7 @@ impl Chromium {
     }
 
     fn ask(&mut self, session: Option<&str>, method: &str, params: &Value) -> anyhow::Result<Value> {
-        self.last += 1;
-        let mut command = json!({"id": self.last, "method": method, "params": params});
-        if let Some(session) = session {
-            command["sessionId"] = json!(session);
-        }
-        self.commands.write_all(format!("{command}\0").as_bytes())?;
-        self.commands.flush()?;
+        self.send(session, method, params)?;
         loop {
             let mut text = Vec::new();
             self.answers.read_until(0, &mut text)?;
@@ -185,6 +179,17 @@ impl Chromium {
             }
             self.hear(&message);
         }
+    }
+
+    /// Sends a command with the next number, and does not wait for its answer.
+    fn send(&mut self, session: Option<&str>, method: &str, params: &Value) -> io::Result<()> {
+        self.last += 1;
+        let mut command = json!({"id": self.last, "method": method, "params": params});
+        if let Some(session) = session {
+            command["sessionId"] = json!(session);
+        }
+        self.commands.write_all(format!("{command}\0").as_bytes())?;
+        self.commands.flush()
     }
 
     /// Kills the browser and the processes that it started.
@@ -210,7 +215,7 @@ impl Chromium {
 impl Drop for Chromium {
     fn drop(&mut self) {
         // A browser that closes waits for its own processes, which would write into the profile while it is removed.
-        let _ = self.ask(None, "Browser.close", &json!({}));
+        let _ = self.send(None, "Browser.close", &json!({}));
         let begun = Instant::now();
         while matches!(self.child.try_wait(), Ok(None)) {
             if begun.elapsed() > CLOSING {

@@ -9,7 +9,7 @@ use anyhow::ensure;
 use clap::Args;
 use serde::Serialize;
 
-use crate::cluster;
+use crate::k8s::chart;
 use crate::output::{progress, result};
 
 mod clients;
@@ -50,7 +50,7 @@ const CHECKS: [Check; 17] = [
     ("grafana: Prometheus reads the queries, and the alerts fire in their tests", grafana::check),
     (
         "chart: Kubernetes' schemas accept what it makes, wrong values are refused, and the image is built",
-        cluster::check,
+        chart::check,
     ),
     ("book: mdbook, as it was looked at, builds the documentation without a warning", crate::book::check),
     ("symbols: every function of CUDA's headers has a row, and every row a header", crate::symbols::check),

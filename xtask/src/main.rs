@@ -25,13 +25,12 @@ mod sim;
 
 mod extra;
 mod imports;
-mod kubernetes;
 mod promises;
 mod symbols;
 
 mod book;
-mod cluster;
 mod dist;
+mod k8s;
 mod manual;
 mod replay;
 mod stage;
@@ -119,8 +118,8 @@ fn main() -> ExitCode {
         Command::Sim(options) => sim::run(&options, json),
         Command::Dist(options) => dist::run(&options, json),
         Command::Book(book) => book::run(book, json),
-        Command::Manifests => cluster::run(),
-        Command::Kubernetes => kubernetes::run(),
+        Command::Manifests => k8s::chart::run(),
+        Command::Kubernetes => k8s::node::run(),
         Command::Manual(options) => manual::run(&options, json),
         Command::Symbols => symbols::run(json),
         Command::Imports(options) => imports::run(&options, json),

@@ -131,10 +131,19 @@ pub(crate) fn build_one(architecture: &str, package: &str, progress: Progress) -
         return Ok(file);
     }
     let stripped = file.with_extension("stripped");
-    let mut strip = Command::new("strip");
-    strip.arg("-o").arg(&stripped).arg(&file);
-    output_of(strip).context("cannot strip; is binutils installed?")?;
+    strip(&file, &stripped)?;
     Ok(stripped)
+}
+
+/// Copies a program or library without its debug information.
+///
+/// # Errors
+/// `strip` is missing or fails.
+pub(crate) fn strip(file: &Path, stripped: &Path) -> anyhow::Result<()> {
+    let mut strip = Command::new("strip");
+    strip.arg("-o").arg(stripped).arg(file);
+    output_of(strip).context("cannot strip; is binutils installed?")?;
+    Ok(())
 }
 
 /// A C compiler for that architecture and [`FLOOR`].

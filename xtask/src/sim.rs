@@ -27,8 +27,8 @@ mod trace;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use anyhow::{Context, ensure};
-use clap::Args;
+use anyhow::Context;
+use clap::{Args, Subcommand};
 use gpushare_proto::Nanos;
 
 use crate::output::{progress, result};
@@ -42,26 +42,44 @@ use trace::Trace;
 
 /// Options of `cargo xtask sim`.
 #[derive(Args)]
+#[command(args_conflicts_with_subcommands = true, subcommand_negates_reqs = true)]
 pub(crate) struct Options {
-    /// A file, a recording, or one that is built in: hogs, notebooks, mixed, gangs, crowd; for many nodes
-    /// `cluster`, or a file of pods that ends in .csv
+    #[command(subcommand)]
+    nodes: Option<Nodes>,
+    #[command(flatten)]
+    node: Option<Node>,
+}
+
+/// Simulations of many nodes.
+#[derive(Subcommand)]
+enum Nodes {
+    /// Simulate pods on the nodes of a cluster
+    Cluster(cluster::Options),
+}
+
+/// Simulation of one node.
+#[derive(Args)]
+struct Node {
+    /// A file, a recording, or a built-in trace: hogs, notebooks, mixed, gangs, crowd
     trace: String,
     /// Draw figures into this folder
     #[arg(long, value_name = "DIR")]
     out: Option<PathBuf>,
-    #[command(flatten)]
-    cluster: cluster::Cluster,
 }
 
 pub(crate) fn run(options: &Options, json: bool) -> anyhow::Result<ExitCode> {
-    if cluster::knows(&options.trace) {
-        ensure!(options.out.is_none(), "a trace of pods has no figures: leave out --out");
-        result(&cluster::simulate(&options.trace, &options.cluster)?, json)?;
+    if let Some(Nodes::Cluster(options)) = &options.nodes {
+        let report = cluster::simulate(options)?;
+        match options.markdown {
+            true => print!("{}", report.markdown()),
+            false => result(&report, json)?,
+        }
         return Ok(ExitCode::SUCCESS);
     }
-    let trace = Trace::load(&options.trace)?;
+    let node = options.node.as_ref().context("name a trace")?;
+    let trace = Trace::load(&node.trace)?;
     let (report, curves) = simulate(&trace);
-    if let Some(folder) = &options.out {
+    if let Some(folder) = &node.out {
         for file in draw::figures(&report, &curves, folder)? {
             progress(format_args!("drew {}", file.display()));
         }

@@ -7,13 +7,12 @@
 use std::fmt;
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::{Command, ExitCode};
+use std::process::ExitCode;
 
-use anyhow::{Context, ensure};
+use anyhow::ensure;
 use gpushare_proto::Bytes;
 use gpushare_tests::artifacts::{Artifacts, Part};
 use gpushare_tests::cargo::{self, Progress};
-use gpushare_tests::process::output_of;
 use gpushare_workload::kernels::PTX;
 use serde::Serialize;
 
@@ -80,9 +79,7 @@ pub(crate) fn build() -> anyhow::Result<Stage> {
 /// Copies a file without its debug information.
 fn stage(file: &Path, folder: &Path, name: &str) -> anyhow::Result<StagedFile> {
     let staged = folder.join(name);
-    let mut strip = Command::new("strip");
-    strip.arg("-o").arg(&staged).arg(file);
-    output_of(strip).context("cannot strip; is binutils installed?")?;
+    shipped::strip(file, &staged)?;
     let bytes = Bytes(fs::metadata(&staged)?.len());
     Ok(StagedFile { name: name.to_owned(), bytes, glibc: Some(floor_of(&staged)?) })
 }

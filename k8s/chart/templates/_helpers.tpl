@@ -96,6 +96,14 @@ metrics_names = {{ .Values.metrics.names }}
 {{- end }}
 {{- end }}
 
+{{/* Newest version of the API for claims that the cluster has; the stable one where none is asked. */}}
+{{- define "gpushare.resource.api" -}}
+{{- if .Capabilities.APIVersions.Has "resource.k8s.io/v1" }}resource.k8s.io/v1
+{{- else if .Capabilities.APIVersions.Has "resource.k8s.io/v1beta2" }}resource.k8s.io/v1beta2
+{{- else if .Capabilities.APIVersions.Has "resource.k8s.io/v1beta1" }}resource.k8s.io/v1beta1
+{{- else }}resource.k8s.io/v1{{ end }}
+{{- end }}
+
 {{/* Rules that hold between values, which the schema cannot say. */}}
 {{- define "gpushare.check" -}}
 {{- include "gpushare.ranges" . }}
@@ -104,6 +112,12 @@ metrics_names = {{ .Values.metrics.names }}
 {{- end }}
 {{- if and (eq .Values.plugin.inject "nvidia-runtime") (ne .Values.cards.access "runtime") }}
 {{- fail "plugin.inject is `nvidia-runtime`, which needs NVIDIA's runtime on the nodes, but cards.access is not `runtime`; set it, or set plugin.inject to `mounts`" }}
+{{- end }}
+{{- if and (eq .Values.plugin.offer "dra") (ne .Values.plugin.inject "cdi") }}
+{{- fail "plugin.offer is `dra`, which gives cards by CDI only, but plugin.inject is not `cdi`; set it, or set plugin.offer to `device-plugin`" }}
+{{- end }}
+{{- if and (eq .Values.plugin.offer "dra") (semverCompare "<1.32.0-0" .Capabilities.KubeVersion.Version) }}
+{{- fail "plugin.offer is `dra`, which needs Kubernetes 1.32 or newer; set it to `device-plugin`" }}
 {{- end }}
 {{- if and .Values.serviceAccount.name (eq .Values.serviceAccount.name "default") .Values.rbac.create }}
 {{- fail "serviceAccount.name is `default`, whose rights every pod of the namespace has; choose another name" }}

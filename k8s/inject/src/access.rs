@@ -1,5 +1,7 @@
 //! Edits that give a container its cards: NVIDIA's own, or device nodes and libraries.
 
+use std::fmt;
+
 use gpushare_proto::GpuUuid;
 
 use crate::card::Card;
@@ -45,6 +47,16 @@ pub enum Source {
     Nodes,
     /// NVIDIA's container runtime, which adds a card by itself.
     Runtime,
+}
+
+impl fmt::Display for Source {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Spec => "NVIDIA's CDI spec",
+            Self::Nodes => "device nodes and the driver's libraries",
+            Self::Runtime => "NVIDIA's container runtime",
+        })
+    }
 }
 
 /// Edits that give a container one or more cards.

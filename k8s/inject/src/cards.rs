@@ -20,14 +20,15 @@ pub enum CardsError {
     None,
 }
 
-/// Returns the cards that NVML lists, in its order. A card without an identity is left out.
-pub fn cards(nvml: &Nvml) -> Result<Vec<Card>, CardsError> {
-    let cards: Vec<Card> = gpushare_nvml::devices(nvml)
+/// Loads NVML, and returns it with the cards that it lists, in its order. A card without an identity is left out.
+pub fn load() -> Result<(Nvml, Vec<Card>), CardsError> {
+    let nvml = gpushare_nvml::load()?;
+    let cards: Vec<Card> = gpushare_nvml::devices(&nvml)
         .filter_map(|device| {
             let uuid: GpuUuid = device.uuid().ok()?.parse().ok()?;
             let minor = if uuid.is_instance() { None } else { device.minor_number().ok() };
             Some(Card { uuid, minor })
         })
         .collect();
-    if cards.is_empty() { Err(CardsError::None) } else { Ok(cards) }
+    if cards.is_empty() { Err(CardsError::None) } else { Ok((nvml, cards)) }
 }

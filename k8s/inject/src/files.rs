@@ -94,7 +94,7 @@ pub fn write(folder: &Path, spec: &Spec) -> Result<Written, FilesError> {
     Ok(files)
 }
 
-/// Writes a file under another name and renames it.
+/// Writes a file under another name and renames it. After a power cut the path has the old file or the new one.
 pub fn write_file(path: &Path, content: &[u8], mode: u32) -> Result<(), FilesError> {
     let mut name = path.file_name().unwrap_or_default().to_owned();
     name.push(format!(".{}.new", std::process::id()));
@@ -103,6 +103,7 @@ pub fn write_file(path: &Path, content: &[u8], mode: u32) -> Result<(), FilesErr
         let mut file = fs::File::create(&new)?;
         file.set_permissions(Permissions::from_mode(mode))?;
         file.write_all(content)?;
+        file.sync_all()?;
         fs::rename(&new, path)
     };
     written().map_err(|cause| {

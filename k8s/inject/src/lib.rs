@@ -32,7 +32,7 @@ mod injection;
 
 pub use access::{AccessError, CardEdits, Source};
 pub use card::Card;
-pub use cards::{CardsError, cards};
+pub use cards::{CardsError, load};
 pub use edits::{Edits, Mount, Node};
 pub use files::{FilesError, Found, Written, find, remove, write, write_file};
 pub use injection::Injection;

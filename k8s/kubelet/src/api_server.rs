@@ -4,10 +4,15 @@
 //!   GET  /api/v1/pods?fieldSelector=spec.nodeName=…              list, as whole pods or as metadata only
 //!   GET  /api/v1/pods?…&watch=true&resourceVersion=V             changes after V, one JSON line each
 //!   POST /api/v1/namespaces/NS/events                            event, which is checked and kept
+//!   …    /apis/resource.k8s.io/VERSION/…                         slices and claims (`resources`)
 //! ```
 //!
 //! As by a real server, these are refused with a `Status` object: other calls, other selectors, an event of
 //! another namespace than its pod, and a version that is no longer kept.
+
+mod answers;
+mod resources;
+mod slice_rules;
 
 use std::collections::BTreeMap;
 use std::convert::Infallible;
@@ -17,9 +22,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use anyhow::Context;
-use http_body_util::combinators::BoxBody;
-use http_body_util::{BodyExt as _, Full, StreamBody};
-use hyper::body::{Bytes, Frame, Incoming};
+use http_body_util::{BodyExt as _, StreamBody};
+use hyper::body::{Frame, Incoming};
 use hyper::header::{ACCEPT, CONTENT_TYPE};
 use hyper::service::service_fn;
 use hyper::{Method, Request, Response, StatusCode};
@@ -31,10 +35,12 @@ use tokio::task::JoinHandle;
 use tokio_stream::StreamExt as _;
 use tokio_stream::wrappers::UnboundedReceiverStream;
 
+use answers::{Answer, as_json, failure, line, query, status};
+pub use resources::Release;
+use resources::{Claims, Slices};
+
 /// Longest wait for an event on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(60);
-
-type Answer = Response<BoxBody<Bytes, Infallible>>;
 
 /// An API server that runs in this process. Dropping it ends it.
 #[derive(Debug)]
@@ -58,7 +64,10 @@ struct State {
     /// Oldest version from which can be watched.
     oldest: u64,
     pods: BTreeMap<(String, String), Value>,
-    /// Changes of pods: version, type and pod.
+    slices: Slices,
+    claims: Claims,
+    release: Release,
+    /// Changes of pods and slices: version, type and object.
     log: Vec<(u64, &'static str, Value)>,
     events: Vec<Value>,
     /// Whether every request is refused.
@@ -236,14 +245,21 @@ async fn answer(shared: &Arc<Shared>, request: Request<Incoming>) -> Answer {
             let Some(node) = selector.strip_prefix("spec.nodeName=") else {
                 return failure(StatusCode::BAD_REQUEST, "field label not supported");
             };
-            let of = Selection { node: node.to_owned(), metadata_only };
+            let of = Selection { kind: "Pod", node: node.to_owned(), driver: None, metadata_only };
             match query.get("watch").map(String::as_str) {
-                Some("true" | "1") => {
-                    let version = query.get("resourceVersion").and_then(|version| version.parse().ok());
-                    watch_pods(shared, of, version.unwrap_or(0))
-                }
+                Some("true" | "1") => watch(shared, of, &query),
                 _ => list_pods(shared, &of),
             }
+        }
+        (&Method::GET, ["api", "v1", "nodes", name]) if metadata_only => {
+            let uid = format!("uid-of-{name}");
+            as_json(StatusCode::OK, &metadata_of(&json!({"metadata": {"name": name, "uid": uid}})))
+        }
+        (method, ["apis", below @ ..]) => {
+            let Ok(body) = body.collect().await else {
+                return failure(StatusCode::BAD_REQUEST, "the body has no end");
+            };
+            resources::answer(shared, method, below, &query, &body.to_bytes())
         }
         (&Method::POST, ["api", "v1", "namespaces", namespace, "events"]) => {
             let Ok(body) = body.collect().await else {
@@ -258,28 +274,38 @@ async fn answer(shared: &Arc<Shared>, request: Request<Incoming>) -> Answer {
     }
 }
 
-/// Which pods a client asks for, and in which form.
+/// Which objects of a node a client asks for, and in which form.
 #[derive(Clone, Debug)]
 struct Selection {
+    kind: &'static str,
     node: String,
+    /// Driver of slices; none for pods.
+    driver: Option<String>,
     metadata_only: bool,
 }
 
 impl Selection {
-    fn has(&self, pod: &Value) -> bool {
-        pod["spec"]["nodeName"] == *self.node
+    fn has(&self, object: &Value) -> bool {
+        let driver = self.driver.as_ref();
+        object["kind"] == self.kind
+            && object["spec"]["nodeName"] == *self.node
+            && driver.is_none_or(|driver| object["spec"]["driver"] == **driver)
     }
 
-    fn form(&self, pod: &Value) -> Value {
+    fn form(&self, object: &Value) -> Value {
         match self.metadata_only {
-            true => json!({
-                "apiVersion": "meta.k8s.io/v1",
-                "kind": "PartialObjectMetadata",
-                "metadata": pod["metadata"],
-            }),
-            false => pod.clone(),
+            true => metadata_of(object),
+            false => object.clone(),
         }
     }
+}
+
+fn metadata_of(object: &Value) -> Value {
+    json!({
+        "apiVersion": "meta.k8s.io/v1",
+        "kind": "PartialObjectMetadata",
+        "metadata": object["metadata"],
+    })
 }
 
 fn list_pods(shared: &Shared, of: &Selection) -> Answer {
@@ -300,7 +326,12 @@ fn list_pods(shared: &Shared, of: &Selection) -> Answer {
     )
 }
 
-fn watch_pods(shared: &Arc<Shared>, of: Selection, mut version: u64) -> Answer {
+/// Sends the changes of selected objects after a version.
+fn watch(shared: &Arc<Shared>, of: Selection, query: &BTreeMap<String, String>) -> Answer {
+    let mut version = query
+        .get("resourceVersion")
+        .and_then(|version| version.parse().ok())
+        .unwrap_or(0);
     let (sender, lines) = mpsc::unbounded_channel();
     let shared = Arc::clone(shared);
     let watches = shared.state().watches;
@@ -320,8 +351,8 @@ fn watch_pods(shared: &Arc<Shared>, of: Selection, mut version: u64) -> Answer {
                     return;
                 }
                 let sent = version;
-                for (at, kind, pod) in state.log.iter().filter(|(at, ..)| *at > sent) {
-                    if of.has(pod) && sender.send(line(kind, &of.form(pod))).is_err() {
+                for (at, kind, object) in state.log.iter().filter(|(at, ..)| *at > sent) {
+                    if of.has(object) && sender.send(line(kind, &of.form(object))).is_err() {
                         return;
                     }
                     version = *at;
@@ -338,10 +369,6 @@ fn watch_pods(shared: &Arc<Shared>, of: Selection, mut version: u64) -> Answer {
         .header(CONTENT_TYPE, "application/json")
         .body(StreamBody::new(frames).boxed())
         .unwrap_or_default()
-}
-
-fn line(kind: &str, object: &Value) -> Bytes {
-    Bytes::from(json!({"type": kind, "object": object}).to_string() + "\n")
 }
 
 /// Waits while requests to create events get no answer.
@@ -375,36 +402,4 @@ fn create_event(shared: &Shared, namespace: &str, body: &[u8]) -> Answer {
         state.events.push(event.clone());
     });
     as_json(StatusCode::CREATED, &event)
-}
-
-/// Returns the parameters of a query. Only the escapes of selectors are known.
-fn query(text: &str) -> BTreeMap<String, String> {
-    let pairs = text.split('&').filter_map(|pair| pair.split_once('='));
-    pairs
-        .map(|(key, value)| (key.to_owned(), value.replace("%3D", "=").replace("%2C", ",")))
-        .collect()
-}
-
-fn status(code: StatusCode, message: &str) -> Value {
-    json!({
-        "apiVersion": "v1",
-        "kind": "Status",
-        "metadata": {},
-        "status": "Failure",
-        "message": message,
-        "reason": code.canonical_reason().unwrap_or_default().replace(' ', ""),
-        "code": code.as_u16(),
-    })
-}
-
-fn failure(code: StatusCode, message: &str) -> Answer {
-    as_json(code, &status(code, message))
-}
-
-fn as_json(code: StatusCode, value: &Value) -> Answer {
-    Response::builder()
-        .status(code)
-        .header(CONTENT_TYPE, "application/json")
-        .body(Full::new(Bytes::from(value.to_string())).boxed())
-        .unwrap_or_default()
 }

@@ -11,10 +11,12 @@
 //! # }
 //! ```
 //!
-//! Beside it, [`PodResourcesService`] lists the devices of pods, and [`ApiServer`] plays the cluster.
+//! [`register_driver`] plays its side of dynamic resource allocation, [`PodResourcesService`] lists the devices of
+//! pods, and [`ApiServer`] plays the cluster.
 #![forbid(unsafe_code)]
 
 mod api_server;
+mod dra;
 mod pod_resources;
 
 use std::fs;
@@ -36,7 +38,8 @@ use tokio_stream::wrappers::UnixListenerStream;
 use tonic::transport::{Channel, Endpoint, Server};
 use tonic::{Request, Response, Status};
 
-pub use api_server::ApiServer;
+pub use api_server::{ApiServer, Release};
+pub use dra::{DraDriver, DraVersion, refuse_driver, register_driver};
 pub use pod_resources::PodResourcesService;
 
 /// Longest wait for a plugin on a busy machine.

@@ -10,12 +10,12 @@ use gpushare_proto::names::RuntimeDir;
 use tokio::sync::watch;
 use tracing::{debug, info};
 
-use super::annotations::Problem;
 use super::cluster::{Cluster, Pods};
 use super::daemon::{self, State};
-use super::given::{self, PodResourcesList};
+use super::given::{Given, Source};
 use super::maxima::MaximaFile;
-use super::plan::{Act, Facts, Given, Plan, Pod, plan};
+use super::plan::{Act, Facts, Plan, Pod, plan};
+use super::problem::Problem;
 use super::reports::{self, Budgets, Key, Report, Reporter, Reports};
 use crate::notes::Notes;
 
@@ -25,12 +25,12 @@ const EVERY: Duration = Duration::from_millis(500);
 const RETRY: Duration = Duration::from_secs(3);
 
 /// Places of the facts.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub(crate) struct Sources {
     /// Name of this node in the cluster.
     pub(crate) node: String,
-    /// Socket at which the kubelet lists the devices of pods.
-    pub(crate) pod_resources: PathBuf,
+    /// Place that knows which cards pods have.
+    pub(crate) cards: Source,
     /// File of the maxima.
     pub(crate) maxima: PathBuf,
     /// Runtime folder of the daemon.
@@ -43,10 +43,10 @@ pub(crate) struct Agent {
     cluster: Cluster,
     reports: Reports,
     reporter: Option<Reporter>,
-    kubelet: PodResourcesList,
+    cards: Source,
     maxima: MaximaFile,
     daemon: RuntimeDir,
-    /// Cards of the pods, as the kubelet last listed them.
+    /// Cards of the pods, as they were last known.
     given: Given,
     said: Said,
     /// Acts that were refused, with the time of the next try.
@@ -69,16 +69,16 @@ struct Said {
 }
 
 impl Agent {
-    pub(crate) fn new(sources: &Sources) -> Self {
+    pub(crate) fn new(sources: Sources) -> Self {
         let (reports, reporter) = reports::queue();
         Self {
             cluster: Cluster::of_node(&sources.node),
             reports,
             reporter: Some(reporter),
-            kubelet: PodResourcesList::new(&sources.pod_resources),
+            cards: sources.cards,
             maxima: MaximaFile::new(&sources.maxima),
-            daemon: sources.daemon.clone(),
-            given: Given::new(),
+            daemon: sources.daemon,
+            given: Given::default(),
             said: Said::default(),
             refused: BTreeMap::new(),
             reported: BTreeSet::new(),
@@ -117,9 +117,9 @@ impl Agent {
     }
 
     async fn step(&mut self, pods: &[Pod]) {
-        match self.kubelet.listed().await {
-            Ok(listed) => {
-                given::note(&mut self.given, pods, &listed);
+        match self.cards.given(pods).await {
+            Ok(given) => {
+                self.given = given;
                 self.said.kubelet.clear();
             }
             Err(problem) => self.said.kubelet.warn(&format!("new pods get no session: {problem}")),

@@ -9,7 +9,6 @@
 //! Only the metadata of the pods is asked for: UID, namespace, name and annotations.
 
 use std::collections::BTreeMap;
-use std::error::Error;
 use std::fmt;
 use std::pin::pin;
 use std::sync::Arc;
@@ -18,15 +17,16 @@ use std::time::Duration;
 use k8s_openapi::api::core::v1::{Event, EventSource, ObjectReference, Pod as ApiPod};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time};
 use k8s_openapi::jiff::Timestamp;
+use kube::Client;
 use kube::api::{Api, ListParams, PostParams, WatchEvent, WatchParams};
 use kube::core::PartialObjectMeta;
-use kube::{Client, Config};
 use tokio::sync::{Mutex, watch};
 use tokio_stream::StreamExt as _;
 use tracing::info;
 
 use super::plan::Pod;
 use super::reading;
+use crate::apiserver::{self, NoServer, words};
 use crate::notes::Notes;
 
 /// First pause after an error. Each further error doubles it.
@@ -41,10 +41,8 @@ const GONE: u16 = 410;
 /// Reason why the API server cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum ClusterError {
-    #[error(
-        "no API server is known ({0}); run this as a pod with a service account, or name a file in KUBECONFIG"
-    )]
-    Unknown(String),
+    #[error(transparent)]
+    Unknown(#[from] NoServer),
     #[error(
         "the API server does not list the pods of node {node}: {cause}; it needs the right to list and watch pods"
     )]
@@ -80,11 +78,7 @@ impl Cluster {
         if let Some(client) = &*client {
             return Ok(client.clone());
         }
-        let config = Config::infer().await;
-        let mut config = config.map_err(|cause| ClusterError::Unknown(words(&cause)))?;
-        // Errors are logged and tried again here. The crate would try for minutes without a word.
-        config.default_retry = false;
-        let new = Client::try_from(config).map_err(|cause| ClusterError::Unknown(words(&cause)))?;
+        let new = apiserver::client().await?;
         Ok(client.insert(new).clone())
     }
 
@@ -227,15 +221,6 @@ impl Cluster {
             Ok(Err(error)) => Err(unreported(self.failed(&error).await)),
             Err(_) => Err(unreported(format!("no answer within {PATIENCE:?}"))),
         }
-    }
-}
-
-/// Returns an error with its first cause, which the crates of HTTP keep to themselves.
-fn words(error: &dyn Error) -> String {
-    let first = std::iter::successors(error.source(), |&cause| cause.source()).last();
-    match first.map(ToString::to_string) {
-        Some(first) if !error.to_string().contains(&first) => format!("{error}: {first}"),
-        _ => error.to_string(),
     }
 }
 

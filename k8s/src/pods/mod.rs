@@ -2,7 +2,8 @@
 //!
 //! ```text
 //!   API server ── pods of this node: UID, annotations ──▶ cluster ─┐
-//!   kubelet    ── cards of each pod (PodResources) ─────▶ given ───┤
+//!   kubelet    ── cards of each pod (PodResources), ────▶ given ───┤
+//!   or DRA        or claims that are prepared                      │
 //!   file       ── most for each namespace ──────────────▶ maxima ──┼─▶ plan ─▶ acts ─▶ daemon
 //!   daemon     ── sessions of pods, with their limits ──▶ daemon ──┘     │
 //!   API server ◀── events on pods whose annotations do not count ◀───────┘
@@ -13,6 +14,7 @@
 //! changes nothing: its last answer counts, and the sessions keep the limits that they have.
 
 // Decisions.
+mod problem;
 mod reading;
 mod annotations;
 mod maxima;
@@ -28,3 +30,4 @@ mod reports;
 mod agent;
 
 pub(crate) use agent::{Agent, Sources};
+pub(crate) use given::Source;

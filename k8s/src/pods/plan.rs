@@ -13,12 +13,15 @@ use std::collections::BTreeMap;
 
 use gpushare_proto::admin::{Change, SessionView};
 use gpushare_proto::lookup::MAX_SESSION_NAME;
-use gpushare_proto::session::{Binding, NewSession, Terms};
+use gpushare_proto::session::{Amount, Binding, CardQuota, NewSession, Terms};
 use gpushare_proto::tenant::GpuChoice;
 use gpushare_proto::{Bytes, GpuUuid};
 
-use super::annotations::{Limits, Problem, judge};
+use super::annotations::{Limits, judge};
+use super::given::Given;
 use super::maxima::Maxima;
+use super::problem::Problem;
+use crate::dra::PodClaims;
 
 /// Pod of this node, as the cluster has it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -28,9 +31,6 @@ pub(crate) struct Pod {
     pub(crate) name: String,
     pub(crate) annotations: BTreeMap<String, String>,
 }
-
-/// Cards of which the kubelet has given shares to a pod, by the pod's UID.
-pub(crate) type Given = BTreeMap<String, Vec<GpuUuid>>;
 
 /// Session of a pod, as the daemon has it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -104,24 +104,27 @@ pub(crate) fn plan(facts: &Facts<'_>) -> Plan {
     let mut names: Vec<String> = facts.held.iter().map(|held| held.name.clone()).collect();
     names.extend_from_slice(facts.names);
     for (place, pod) in facts.pods.iter().enumerate() {
-        let cards = facts.given.get(&pod.uid);
+        let cards = facts.given.cards(pod);
         let held = facts.held.iter().find(|held| held.pod == pod.uid);
-        // The kubelet may forget the shares of a pod that has ended.
-        if held.is_none() && cards.is_none() {
+        if cards.is_none() && (held.is_none() || !facts.given.follows_without_cards()) {
             continue;
         }
         let total = |card: &GpuUuid| facts.cards.get(card).copied();
-        let totals: Option<Vec<Bytes>> = cards.and_then(|cards| cards.iter().map(total).collect());
+        let totals: Option<Vec<Bytes>> = cards.as_ref().and_then(|cards| cards.iter().map(total).collect());
+        let claims = facts.given.claims(pod);
+        let asked = claims.map(|claims| claims.asked).unwrap_or_default();
         let had = held.map(|held| Limits::of(&held.terms));
         let most = facts.maxima.of(&pod.namespace);
-        let (limits, problems) = judge(&pod.annotations, &most, had.as_ref(), &totals.unwrap_or_default());
+        let totals = totals.unwrap_or_default();
+        let (limits, problems) = judge(&pod.annotations, &asked, &most, had.as_ref(), &totals);
+        let limits = Limits { cards: by_card(facts, claims, &limits), ..limits };
         plan.problems.extend(problems.into_iter().map(|problem| (place, problem)));
         match (held, had) {
             (Some(held), Some(had)) => plan.acts.extend(changes(&held.session, &had, &limits)),
             _ => {
                 let name = name(pod, &names);
                 names.push(name.clone());
-                let new = new_session(pod, name, &limits, cards.map_or(&[][..], Vec::as_slice));
+                let new = new_session(pod, name, &limits, cards.as_deref().unwrap_or_default());
                 plan.acts.push(Act::Create { new: Box::new(new), pod: pod.uid.clone() });
             }
         }
@@ -132,10 +135,27 @@ pub(crate) fn plan(facts: &Facts<'_>) -> Plan {
     plan
 }
 
+/// Returns the memory on those cards of which a pod's claims ask for less than its limit on every card.
+fn by_card(facts: &Facts<'_>, claims: Option<&PodClaims>, limits: &Limits) -> Vec<CardQuota> {
+    let quota = |(card, memory): (&GpuUuid, &Option<Bytes>)| {
+        let asked = (*memory)?;
+        let is_less = match limits.memory {
+            None => true,
+            Some(Amount::Bytes(limit)) => asked < limit,
+            // Until the card is known, it has the limit of every card.
+            Some(limit) => asked < limit.of(*facts.cards.get(card)?),
+        };
+        is_less.then_some(CardQuota { card: GpuChoice::Uuid(*card), amount: Amount::Bytes(asked) })
+    };
+    claims
+        .map(|claims| claims.memory.iter().filter_map(quota).collect())
+        .unwrap_or_default()
+}
+
 /// Returns the changes from old to new limits.
 fn changes(session: &str, old: &Limits, new: &Limits) -> Vec<Act> {
     let mut changes = Vec::new();
-    if old.memory != new.memory {
+    if old.memory() != new.memory() {
         changes.push(Change::Memory(new.memory()));
     }
     if old.compute != new.compute {
@@ -183,9 +203,10 @@ fn name(pod: &Pod, taken: &[String]) -> String {
 
 #[cfg(test)]
 mod tests {
-    use gpushare_proto::session::{Amount, Quota};
+    use gpushare_proto::session::Quota;
 
     use super::*;
+    use crate::terms::Asked;
 
     const CARD: GpuUuid = GpuUuid::gpu([7; 16]);
 
@@ -202,7 +223,7 @@ mod tests {
     }
 
     fn given(uids: &[&str]) -> Given {
-        uids.iter().map(|&uid| (uid.to_owned(), vec![CARD])).collect()
+        Given::Shares(uids.iter().map(|&uid| (uid.to_owned(), vec![CARD])).collect())
     }
 
     fn decided(pods: &[Pod], given: &Given, held: &[Held], names: &[&str]) -> Plan {
@@ -263,8 +284,9 @@ mod tests {
         };
         let held = after(&with(&given(&["u1"]), &[]));
         assert_eq!(held[0].terms.memory.to_string(), "5%");
-        assert_eq!(with(&Given::new(), &held), Plan::default());
-        let unknown = Given::from([("u1".to_owned(), vec![CARD, GpuUuid::gpu([8; 16])])]);
+        assert_eq!(with(&given(&[]), &held), Plan::default());
+        let two = ("u1".to_owned(), vec![CARD, GpuUuid::gpu([8; 16])]);
+        let unknown = Given::Shares([two].into());
         assert_eq!(with(&unknown, &held), Plan::default(), "the size of one card is not known");
     }
 
@@ -272,10 +294,10 @@ mod tests {
     fn a_pod_that_ended_keeps_its_session_until_the_cluster_forgets_it() {
         let pods = [pod("train", "u1", &[])];
         let held = after(&decided(&pods, &given(&["u1"]), &[], &[]));
-        assert_eq!(decided(&pods, &Given::new(), &held, &[]), Plan::default());
+        assert_eq!(decided(&pods, &given(&[]), &held, &[]), Plan::default());
         let busy = Held { is_busy: true, ..held[0].clone() };
-        assert_eq!(decided(&[], &Given::new(), &[busy], &[]), Plan::default());
-        let gone = decided(&[], &Given::new(), &held, &[]);
+        assert_eq!(decided(&[], &given(&[]), &[busy], &[]), Plan::default());
+        let gone = decided(&[], &given(&[]), &held, &[]);
         assert_eq!(gone.acts, [Act::Delete { session: "s-u1".to_owned() }]);
     }
 
@@ -291,5 +313,47 @@ mod tests {
         let long = [pod(&"x".repeat(99), "cccccccc-3", &[])];
         let name = &after(&decided(&long, &given(&["cccccccc-3"]), &[], &[]))[0].name;
         assert!(name.len() == MAX_SESSION_NAME && name.ends_with("x-cccccccc"), "{name}");
+    }
+
+    fn claims(memory: &[(GpuUuid, Option<Bytes>)]) -> Given {
+        let memory: BTreeMap<_, _> = memory.iter().copied().collect();
+        Given::Claims([("u1".to_owned(), PodClaims::new(memory, Asked::default()))].into())
+    }
+
+    #[test]
+    fn the_memory_of_claims_is_the_limit_of_their_pod() {
+        let pods = [pod("train", "u1", &[])];
+        let plan = decided(&pods, &claims(&[(CARD, Some(Bytes::gib(8)))]), &[], &[]);
+        assert_eq!(after(&plan)[0].terms.memory, Quota::every(Amount::Bytes(Bytes::gib(8))));
+        let other = GpuUuid::gpu([8; 16]);
+        let two = claims(&[(CARD, Some(Bytes::gib(8))), (other, Some(Bytes::gib(4)))]);
+        let plan = decided(&pods, &two, &[], &[]);
+        assert_eq!(after(&plan)[0].terms.memory.to_string(), format!("8GiB,{other}=4GiB"));
+        assert_eq!(decided(&pods, &two, &after(&plan), &[]), Plan::default());
+    }
+
+    #[test]
+    fn a_limit_that_is_a_share_leaves_no_card_with_more_than_its_claim() {
+        let (pods, other) = ([pod("train", "u1", &[])], GpuUuid::gpu([8; 16]));
+        let given = claims(&[(CARD, Some(Bytes::gib(8))), (other, Some(Bytes::gib(8)))]);
+        let maxima = Maxima::parse("[default]\nmemory = '50%'").unwrap();
+        let cards = BTreeMap::from([(CARD, Bytes::gib(80)), (other, Bytes::gib(8))]);
+        let facts = Facts {
+            pods: &pods,
+            given: &given,
+            held: &[],
+            names: &[],
+            cards: &cards,
+            maxima: &maxima,
+        };
+        let memory = after(&plan(&facts))[0].terms.memory.to_string();
+        assert_eq!(memory, format!("50%,{CARD}=8GiB"));
+    }
+
+    #[test]
+    fn a_pod_whose_claims_are_gone_keeps_the_session_that_it_has() {
+        let pods = [pod("train", "u1", &[])];
+        let held = after(&decided(&pods, &claims(&[(CARD, Some(Bytes::gib(8)))]), &[], &[]));
+        assert_eq!(decided(&pods, &Given::Claims(BTreeMap::new()), &held, &[]), Plan::default());
     }
 }

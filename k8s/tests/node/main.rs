@@ -11,3 +11,7 @@ mod limits;
 mod processes;
 mod containers;
 mod whole;
+mod claims;
+mod dra;
+mod offers;
+mod slices;

@@ -3,6 +3,7 @@
 use std::fs;
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 
 use gpushare_k8s::api::v1beta1::{Device, Empty, ListAndWatchResponse};
 use gpushare_kubelet::{Kubelet, Plugin};
@@ -40,7 +41,7 @@ impl Node {
         let world = World::with_card_flags(Artifacts::of_tests()?, card_flags)?;
         let library = world.path(Part::Library).to_owned();
         let node = Self { world, library };
-        for folder in ["plugins", "cdi"] {
+        for folder in ["plugins", "registry", "cdi"] {
             fs::create_dir(node.path(folder))?;
         }
         for file in ["nvidiactl", "nvidia-uvm", "nvidia0", "nvidia1"] {
@@ -68,9 +69,16 @@ impl Node {
 
     /// Starts the plugin with these flags besides those for the node's folders.
     pub(crate) fn plugin(&self, flags: &[&str]) -> anyhow::Result<Process> {
+        Process::start(self.command(flags), self.world.folder(), "plugin")
+    }
+
+    /// Command that starts the plugin with these flags.
+    pub(crate) fn command(&self, flags: &[&str]) -> Command {
         let mut command = self.world.program(Path::new(env!("CARGO_BIN_EXE_gpushare-k8s")));
         command.arg("device-plugin").args(flags);
         command.arg("--plugins-dir").arg(self.path("plugins"));
+        command.arg("--registry-dir").arg(self.path("registry"));
+        command.arg("--driver-dir").arg(self.path("driver"));
         command.arg("--cdi-dir").arg(self.path("cdi"));
         command.arg("--files").arg(self.path("files"));
         command.arg("--host-root").arg(self.path("root"));
@@ -80,7 +88,7 @@ impl Node {
         command.arg("--pod-resources").arg(self.path("pod-resources.sock"));
         command.arg("--maxima").arg(self.path("pods.toml"));
         command.env_remove("NODE_NAME").env("KUBECONFIG", self.path("kubeconfig"));
-        Process::start(command, self.world.folder(), "plugin")
+        command
     }
 
     pub(crate) fn kubelet(&self) -> anyhow::Result<Kubelet> {

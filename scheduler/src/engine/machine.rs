@@ -30,9 +30,9 @@ impl Machine {
         let now = clock::monotonic();
         self.recorder.begin(now, event);
         self.core.handle(now, event);
-        let wanted: Vec<Effect> = std::iter::from_fn(|| self.core.poll_effect()).collect();
-        self.recorder.finish(&wanted);
-        self.effects.extend(wanted);
+        let before = self.effects.len();
+        self.effects.extend(std::iter::from_fn(|| self.core.poll_effect()));
+        self.recorder.finish(self.effects.range(before..));
     }
 
     pub(crate) fn next_effect(&mut self) -> Option<Effect> {

@@ -181,9 +181,9 @@ impl Recorder {
         }
     }
 
-    pub(crate) fn finish(&mut self, effects: &[Effect]) {
+    pub(crate) fn finish<'a>(&mut self, effects: impl Iterator<Item = &'a Effect>) {
         if let Some((now, event)) = self.open.take() {
-            self.note(Note { now, event, effects: Some(effects.to_vec()) });
+            self.note(Note { now, event, effects: Some(effects.cloned().collect()) });
         }
     }
 

@@ -102,7 +102,7 @@ fn tell(recorder: &mut Recorder, core: &mut Core, n: u64) {
     recorder.begin(Nanos(n), event);
     core.handle(Nanos(n), event);
     let effects: Vec<Effect> = std::iter::from_fn(|| core.poll_effect()).collect();
-    recorder.finish(&effects);
+    recorder.finish(effects.iter());
 }
 
 /// Returns the times of a recording's events, and checks its header and the reason of its end.

@@ -10,7 +10,7 @@ use gpushare_sys::process;
 
 use crate::clients::awaited::stopped;
 use crate::clients::table::Clients;
-use crate::operation::Operation;
+use crate::operation::{self, Operation};
 use crate::registry::ClientEntry;
 use crate::sessions::{Session, Sessions};
 
@@ -37,6 +37,11 @@ pub(crate) fn notice(notice: &Notice, sessions: &Sessions, clients: &Clients, co
         | Notice::Stuck { session, .. }
         | Notice::Refused { session, .. } => *session,
     };
+    let is_of_every_turn =
+        matches!(notice, Notice::Granted { .. } | Notice::Entered { .. } | Notice::Dropped { .. });
+    if is_of_every_turn && !operation::are_debug_records_written() {
+        return;
+    }
     let name = sessions.name(session);
     let uid = sessions.get(session).map(Session::uid);
     let record = |operation| {

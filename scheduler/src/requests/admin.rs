@@ -12,7 +12,7 @@ use super::sessions::{named, session_request};
 use crate::clients::leave::refuse;
 use crate::connections::ConnectionId;
 use crate::engine::Engine;
-use crate::identity::User;
+use crate::identity::{PeerProcess, User};
 use crate::knob;
 use crate::operation::{bad_request, failure, plain};
 use crate::peers::PeerRole;
@@ -58,7 +58,7 @@ pub(crate) fn handle(engine: &mut Engine, connection: ConnectionId, request: &Ad
             engine.audit.linked(&peer, read_only, &answer);
             answer
         }
-        AdminRequest::Reload => return engine.read_settings(Some((connection, peer))),
+        AdminRequest::Reload => return engine.read_settings(Some((connection, PeerProcess::clone(&peer)))),
         AdminRequest::Watch => {
             // The daemon's own page shows no reasons.
             let is_own_page = peer.pid == std::process::id();

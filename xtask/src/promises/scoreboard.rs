@@ -21,7 +21,8 @@ const HEAD: &str = "\
 
 Every promise of gpushare, with its bound and the latest measurement. `cargo xtask promises` measures all of
 them and writes this page; `--only NAME` does so for one check, `--quick` for those that need no idle machine.
-A bound is a ratio within one run or a counted quantity. Unless a row says otherwise, measurements are of the
+A bound is a ratio within one run or a counted quantity. A map lookup is a lookup in a hash map of a thousand
+numbers behind a mutex, timed in the same run. Unless a row says otherwise, measurements are of the
 [simulated card](../simulated-card.md), and no result of a GPU.
 
 | promise | bound | measured | holds | machine | date | commit |

@@ -18,7 +18,7 @@ mod run;
 #[cfg(test)]
 mod tests;
 
-use std::path::Path;
+use std::path::PathBuf;
 
 use clap::Args;
 use gpushare_proto::Bytes;
@@ -28,9 +28,20 @@ use self::pods::Pods;
 use self::report::{Report, Row};
 use crate::promise::{Bound, Check, Effort};
 
-/// Cluster of `sim cluster` and of traces in CSV.
+/// Options of `cargo xtask sim cluster`.
+#[derive(Args)]
+pub(super) struct Options {
+    /// Pods to simulate, in CSV (docs/results/cluster.md); without it they are generated
+    file: Option<PathBuf>,
+    /// Print the report as a table of Markdown
+    #[arg(long)]
+    pub(super) markdown: bool,
+    #[command(flatten)]
+    cluster: Cluster,
+}
+
+/// Nodes of a cluster, and the pods that are generated for it.
 #[derive(Args, Clone, Copy, Debug)]
-#[command(next_help_heading = "Cluster")]
 pub(super) struct Cluster {
     /// Nodes of the cluster, all alike
     #[arg(long, default_value_t = 200, value_parser = clap::value_parser!(u16).range(1..=10_000))]
@@ -56,27 +67,27 @@ pub(super) struct Cluster {
 const USUAL: Cluster =
     Cluster { nodes: 200, cards: 2, memory: Bytes::gib(80), shares: 4, pods: 5000, seed: 1 };
 
-/// Returns whether a trace of this name is one of pods.
-pub(super) fn knows(trace: &str) -> bool {
-    trace == "cluster" || Path::new(trace).extension().is_some_and(|extension| extension == "csv")
+/// Runs pods of a file, or generated ones, under each placement.
+pub(super) fn simulate(options: &Options) -> anyhow::Result<Report> {
+    let pods = match &options.file {
+        Some(file) => Pods::load(file, options.cluster.memory)?,
+        None => generator::pods(&options.cluster),
+    };
+    Ok(compare(&options.cluster, &pods))
 }
 
-/// Runs a trace of pods under each placement.
-pub(super) fn simulate(trace: &str, cluster: &Cluster) -> anyhow::Result<Report> {
-    let pods = match trace {
-        "cluster" => generator::pods(cluster),
-        file => Pods::load(Path::new(file), cluster.memory)?,
-    };
+/// Runs pods under each placement.
+fn compare(cluster: &Cluster, pods: &Pods) -> Report {
     let rows = Placement::ALL
-        .map(|placement| Row::of(placement, cluster, &pods, &run::run(cluster, placement, &pods)));
-    Ok(Report {
-        trace: pods.name,
+        .map(|placement| Row::of(placement, cluster, pods, &run::run(cluster, placement, pods)));
+    Report {
+        trace: pods.name.clone(),
         nodes: cluster.nodes,
         cards: u32::from(cluster.nodes) * u32::from(cluster.cards),
         pods: pods.pods.len(),
         shares: cluster.shares,
         rows: rows.to_vec(),
-    })
+    }
 }
 
 pub(super) const CHECK: Check = Check {
@@ -103,7 +114,7 @@ pub(super) const CHECK: Check = Check {
         ),
     ],
     measure: || {
-        let report = simulate("cluster", &USUAL)?;
+        let report = compare(&USUAL, &generator::pods(&USUAL));
         let row = |placement| report.row(placement);
         let (whole, sliced) = (row(Placement::Whole)?, row(Placement::Sliced)?);
         let shared = row(Placement::SharesSpread)?;

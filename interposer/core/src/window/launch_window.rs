@@ -1,10 +1,11 @@
 //! Launch window: delays a launch for a limited time while too many launches are in flight.
 //!
 //! ```text
-//!   time in flight + its own ≤ target        go on     (up to 2 × W in flight; a kernel of unknown cost: up to W)
+//!   time in flight + its own ≤ target        go on     (up to 2 × W in flight, at least 16; a kernel of unknown
+//!                                                       cost: up to W)
 //!   nothing in flight on its stream          go on     (also a launch that another stream waits for)
 //!   all work in flight ends in 0.1 ms        go on     (by the measured cost; if it is in one stream, and up to
-//!                                                       W + 2 in flight)
+//!                                                       W + 2 in flight, or as above if its cost is known)
 //!   else wait for the oldest marker of its own stream, then look again
 //!     after 4 × target, at least 40 ms       go on     (work in flight may wait for this launch)
 //! ```
@@ -26,7 +27,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering}
 use gpushare_proto::Nanos;
 
 use super::Card;
-use super::aimd::{Aimd, Completion, DRAIN_TARGET, START};
+use super::aimd::{Aimd, Completion, DRAIN_TARGET, MARKERS, START};
 use super::costs::{Costs, Kernel, Known};
 use super::markers::Markers;
 use super::slot::{Reaped, Slot};
@@ -46,8 +47,8 @@ const OTHERS: Nanos = Nanos::from_secs(1);
 /// Largest number of launches in flight beyond the window for which another one goes on early. It is not 0 since a
 /// library may launch a very short kernel before each long one.
 const AHEAD: u64 = 1;
-/// Largest number of launches in flight of known cost, as a multiple of the window. It bounds what a kernel does
-/// that becomes longer from one launch to the next.
+/// Largest number of launches in flight of known cost, as a multiple of the window and at least [`MARKERS`]. It
+/// bounds what a kernel does that becomes longer from one launch to the next.
 const KNOWN: u64 = 2;
 /// Time limit of a wait, as a multiple of the drain target or of the expected time of the awaited work.
 const LIMIT: u64 = 4;
@@ -229,7 +230,7 @@ impl Window {
         let window = u64::from(self.controller.window.load(Ordering::Relaxed));
         let in_flight = self.in_flight().saturating_add(launch.size);
         let fits = if launch.learned {
-            self.time_in_flight() + launch.time <= target && in_flight <= window.saturating_mul(KNOWN)
+            self.time_in_flight() + launch.time <= target && in_flight <= known(window)
         } else {
             in_flight <= window
         };
@@ -250,7 +251,7 @@ impl Window {
             card.undisturbed(|| self.mark(slot, launch, card));
             // A launch with programmatic dependence places no marker. Without a marker there is nothing to
             // wait for.
-            let dry = self.until_dry(slot, card);
+            let dry = self.until_dry(slot, counted, card);
             if !slot.is_marked() || dry == Nanos::ZERO || !card.pause(pause.min(dry.max(PAUSE_MIN))) {
                 return;
             }
@@ -277,11 +278,13 @@ impl Window {
 
     /// Returns the time until the next launch on a stream should go on, since the card runs dry soon after.
     /// [`Nanos::MAX`] if that is not known.
-    fn until_dry(&self, slot: &Slot, card: &impl Card) -> Nanos {
+    fn until_dry(&self, slot: &Slot, launch: Counted, card: &impl Card) -> Nanos {
         let aimd = self.aimd();
         let in_flight = self.in_flight();
+        let window = u64::from(aimd.window());
+        let most = if launch.learned { known(window) } else { window + AHEAD };
         // All of it may be one graph that is larger than the window.
-        let few = in_flight <= u64::from(aimd.window()) + AHEAD || in_flight == slot.oldest();
+        let few = in_flight <= most || in_flight == slot.oldest();
         let began = slot.began_oldest().filter(|_| few && aimd.cost() > Nanos::ZERO);
         let now = card.now();
         // The end of a stream's work is not known while other streams take turns with it on the card.
@@ -442,6 +445,12 @@ impl Controller {
         self.launches.store(launches, Ordering::Relaxed);
         self.held.store(false, Ordering::Release);
     }
+}
+
+/// Returns the largest number of launches in flight for one of known cost. A window of a few long kernels does not
+/// bound short ones beside them: their time does.
+fn known(window: u64) -> u64 {
+    window.saturating_mul(KNOWN).max(u64::from(MARKERS))
 }
 
 /// Drain target of a page; a page that was never written has none.

@@ -98,6 +98,12 @@ impl Group {
         self.queues.iter().flatten().copied()
     }
 
+    /// First member in the order of turns.
+    pub(super) fn first_queued(&self) -> Option<(Turn, Member)> {
+        let [early, regular] = &self.queues;
+        early.first().or_else(|| regular.first()).copied()
+    }
+
     /// Members with an early turn, or those with a regular one, in the order of their turns.
     pub(super) fn queue_of(&self, regular: bool) -> btree_set::Iter<'_, (Turn, Member)> {
         self.queues[usize::from(regular)].iter()

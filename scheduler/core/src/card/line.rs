@@ -32,11 +32,8 @@ impl Groups {
         &self,
         keeps: impl Fn(SessionId) -> bool + Copy,
     ) -> impl Iterator<Item = SessionId> {
-        let lines = self.waiting_classes().map(|class| {
-            let distance = self.of_class(class).account.standing().lag(Virtual::default());
-            Line::new(self, class, keeps, Origin::First { distance, had: [None; 2] }).peekable()
-        });
-        let mut lines: SmallVec<[_; 1]> = lines.collect();
+        let line = |class| Line::new(self, class, keeps, self.before_first(class)).peekable();
+        let mut lines: SmallVec<[_; 1]> = self.waiting_classes().map(line).collect();
         std::iter::from_fn(move || {
             let line = match lines.as_mut_slice() {
                 [line] => line,
@@ -47,6 +44,36 @@ impl Groups {
             };
             line.next().map(|(_, id)| id)
         })
+    }
+
+    /// Returns the first of the sessions that [`Self::in_order`] returns.
+    pub(crate) fn first(&self, keeps: impl Fn(SessionId) -> bool + Copy) -> Option<SessionId> {
+        let firsts = Class::ALL.into_iter().filter_map(|class| self.first_of(class, keeps));
+        firsts.min().map(|(_, id)| id)
+    }
+
+    /// Place of the first waiting session of a class that `keeps`. Only where the first one of all is left out, the
+    /// queues of users are merged.
+    fn first_of(&self, class: Class, keeps: impl Fn(SessionId) -> bool + Copy) -> Option<Place> {
+        let (turn, member) = self.of_class(class).first_queued()?;
+        let origin = self.before_first(class);
+        let first = match member {
+            Member::Session(id) => Some((turn, id)),
+            Member::User(user) => {
+                let group = self.get(Branch { class, user: Some(user) })?;
+                find(&mut group.queue_of(turn.regular), |_| true)
+            }
+        };
+        match first.filter(|&(_, id)| keeps(id)) {
+            Some((turn, id)) => Some((origin.key(turn), id)),
+            None => Line::new(self, class, keeps, origin).next(),
+        }
+    }
+
+    /// Start of the distances in the line of a class of which no session was found yet.
+    fn before_first(&self, class: Class) -> Origin {
+        let distance = self.of_class(class).account.standing().lag(Virtual::default());
+        Origin::First { distance, had: [None; 2] }
     }
 
     /// Waiting sessions of each class that may be granted a turn and that `keeps`, by their distances from the

@@ -169,10 +169,25 @@ pub(crate) fn admit(
         if behind > DEPTH {
             closed.set(reserved.keys().collect());
         }
-        // A waiter for one card leaves no time for others.
-        if taken.keys().nth(1).is_none() {
+    }
+    admission
+}
+
+/// Decides which of the sessions that wait for one card are admitted: those before the first one that does not fit,
+/// which leaves no time for others. `waiters` come in the order of turns, each with what it needs there.
+pub(crate) fn admit_to_one(
+    gpu: GpuId,
+    waiters: impl IntoIterator<Item = (SessionId, Need)>,
+    occupancy: &mut Occupancy,
+) -> Admission {
+    let mut admission = Admission::default();
+    for (session, need) in waiters {
+        if !occupancy.fits(need) {
+            admission.wanted = gpu.into();
             break;
         }
+        occupancy.enter(need.bytes);
+        admission.admitted.push((session, None));
     }
     admission
 }
@@ -261,6 +276,12 @@ mod tests {
         )
     }
 
+    /// Admits sessions 1 and 2 with these needs to card A, which no gang ties to others.
+    fn admit_to_one(bytes: [u64; 2], mut occupancy: Occupancy) -> Admission {
+        let needs = bytes.map(|bytes| Need { bytes: Bytes(bytes), early: false });
+        super::admit_to_one(A, (1..).map(SessionId).zip(needs), &mut occupancy)
+    }
+
     fn ids(admission: &Admission) -> Vec<SessionId> {
         admission.admitted.iter().map(|&(id, _)| id).collect()
     }
@@ -290,8 +311,7 @@ mod tests {
 
     #[test]
     fn where_one_goes_at_a_time_nobody_enters_beside_another_however_small() {
-        let mut taken = [(A, Occupancy::empty(1, Bytes(10)))].into_iter().collect();
-        let admission = admit(&[needs(1, &[(A, 1)]), needs(2, &[(A, 0)])], &mut taken);
+        let admission = admit_to_one([1, 0], Occupancy::empty(1, Bytes(10)));
         assert_eq!(ids(&admission), [SessionId(1)]);
         assert_eq!(admission.wanted, A.into());
     }
@@ -349,8 +369,7 @@ mod tests {
     #[test]
     fn where_one_goes_beside_another_that_does_not_let_go_a_second_one_does_not() {
         let absent = Absent { holders: 1, held: Bytes(4), bytes: Bytes(4) };
-        let mut taken = [(A, Occupancy::empty(1, Bytes(10)).beside(absent))].into_iter().collect();
-        let admission = admit(&[needs(1, &[(A, 4)]), needs(2, &[(A, 1)])], &mut taken);
+        let admission = admit_to_one([4, 1], Occupancy::empty(1, Bytes(10)).beside(absent));
         assert_eq!(ids(&admission), [SessionId(1)]);
         assert_eq!(admission.wanted, A.into());
     }

@@ -10,7 +10,7 @@ use crate::card::Card;
 use crate::machine::Core;
 use crate::memory::book::Book;
 use crate::memory::sums::Sums;
-use crate::session::on_card::{OnCard, Presence};
+use crate::session::on_card::{OnCard, Presence, Stance};
 use crate::session::share::{Account, Branch};
 use crate::values::gpu_set::GpuSet;
 use crate::values::small_map::ByGpu;
@@ -119,7 +119,7 @@ impl Core {
             let keeps = !stance.is_gang() && !self.view.is_rested(id);
             begins.into_iter().for_each(|gpu| self.lift(id, gpu, keeps));
         }
-        for gpu in self.list(id) {
+        for gpu in self.list(id, &stance, turns) {
             self.raise_floors(gpu, stance.branch);
         }
         self.touch(id);
@@ -140,15 +140,14 @@ impl Core {
         }
     }
 
-    /// Lists a session in the indexes of its cards, and returns the cards where it begins or ends to share
-    /// the time.
-    fn list(&mut self, id: SessionId) -> GpuSet {
+    /// Lists a session in the indexes of its cards, on which it takes `turns` or does not, and returns the cards
+    /// where it begins or ends to share the time.
+    fn list(&mut self, id: SessionId, stance: &Stance, turns: GpuSet) -> GpuSet {
         let (mut moved, mut changed) = (GpuSet::default(), GpuSet::default());
         let Some(session) = self.view.sessions.get_mut(id) else {
             return moved;
         };
         let asked = session.usage.waits_since().unwrap_or(self.view.now);
-        let (stance, turns) = (session.stance(), session.turn_cards(self.view.in_turns));
         for (gpu, on) in session.cards.iter_mut() {
             let Some(card) = self.view.cards.get_mut(gpu) else {
                 continue;
@@ -156,7 +155,7 @@ impl Core {
             let pays = on.is_attached() && stance.pays(turns.contains(gpu));
             let (old, was_stuck) = (on.listed.branch, on.listed.presence == Presence::Stuck);
             let stuck = stance.presence == Presence::Stuck;
-            card.groups.read(old, was_stuck, on.entered, false);
+            let before = (old, was_stuck, on.entered);
             let charged = match on.entered {
                 None if pays => {
                     let (entered, pause) = card.charge.enter(self.view.now, asked, stance.moves);
@@ -200,11 +199,18 @@ impl Core {
             if let Some(share) = listing.user_share {
                 card.groups.get_or_insert(listing.branch, share).share = share;
             }
-            card.groups.read(listing.branch, stuck, on.entered, true);
-            card.groups.list(id, &on.listed, &listing);
+            let after = (listing.branch, stuck, on.entered);
+            if after != before {
+                let [(old, was_stuck, paid), (new, stuck, pays)] = [before, after];
+                card.groups.read(old, was_stuck, paid, false);
+                card.groups.read(new, stuck, pays, true);
+            }
             if listing == on.listed {
+                // Time that was charged may change the places of its user and class.
+                card.groups.refresh(listing.branch);
                 continue;
             }
+            card.groups.list(id, &on.listed, &listing);
             if listing.shares() != on.listed.shares() || listing.pays.is_some() != on.listed.pays.is_some() {
                 moved.insert(gpu);
             }

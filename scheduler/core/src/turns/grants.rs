@@ -6,7 +6,7 @@ use std::cell::Cell;
 use gpushare_proto::{ClientId, GpuId, Nanos, SessionId};
 
 use crate::card::Card;
-use crate::card::queue::{self, Occupancies, Occupancy};
+use crate::card::queue::{self, Admission, Occupancies, Occupancy};
 use crate::config::StuckPolicy;
 use crate::events::Notice;
 use crate::machine::Core;
@@ -105,6 +105,22 @@ impl View {
     pub(crate) fn occupancies(&self, cards: GpuSet) -> Occupancies {
         let cards = self.cards.among(cards);
         cards.map(|(gpu, card)| (gpu, card.occupancy(self.absent(gpu)))).collect()
+    }
+
+    /// Admission of the waiting sessions of a card that no gang ties to others.
+    fn admission_on(&self, gpu: GpuId) -> Admission {
+        let first = self.first_on(gpu).zip(self.cards.get(gpu));
+        let Some((first, card)) = first else {
+            return Admission::default();
+        };
+        let mut occupancy = card.occupancy(self.absent(gpu));
+        // Mostly there is no room for the first one, so that the line behind it does not matter.
+        if !occupancy.fits(self.claim(first, gpu)) {
+            return Admission { wanted: gpu.into(), ..Admission::default() };
+        }
+        let waiters = card.groups.in_order(|id| self.is_admissible(id));
+        let waiters = waiters.map(|id| (id, self.claim(id, gpu)));
+        queue::admit_to_one(gpu, waiters, &mut occupancy)
     }
 
     fn entry(&self, id: SessionId) -> Entry {
@@ -209,7 +225,7 @@ impl View {
     /// Length of the next turn on a card: of the first session in its queue, else of one that moves no
     /// memory.
     pub(crate) fn next_quantum(&self, card: &Card) -> Nanos {
-        match card.groups.in_order(|_| true).next() {
+        match card.groups.first(|_| true) {
             Some(id) => self.turn_length(id, self.expected_move(id)),
             None => card.quantum(Nanos::ZERO, &self.config),
         }
@@ -336,6 +352,9 @@ impl Core {
     }
 
     fn grant_turns_on(&mut self, tied: GpuSet) {
+        if let Some(gpu) = tied.only() {
+            return self.grant_turns_on_one(gpu);
+        }
         loop {
             let closed = Cell::default();
             let waiters = self.view.in_line(tied, Some(&closed), |id| self.view.is_admissible(id));
@@ -348,7 +367,7 @@ impl Core {
             let admission = queue::admit(waiters, need, start, ends_before, &mut taken, &closed);
             self.set_wanted(tied, admission.wanted);
             // Floors rise by grants, and the order of gangs with them.
-            let again = tied.len() > 1 && !admission.admitted.is_empty();
+            let again = !admission.admitted.is_empty();
             // Cards that no waiting gang ties any more have a line of their own.
             self.reordered |= again;
             for (id, limit) in admission.admitted {
@@ -357,6 +376,15 @@ impl Core {
             if !again {
                 break;
             }
+        }
+    }
+
+    /// Admits waiters on a card that no gang ties to others.
+    fn grant_turns_on_one(&mut self, gpu: GpuId) {
+        let admission = self.view.admission_on(gpu);
+        self.set_wanted(gpu.into(), admission.wanted);
+        for (id, limit) in admission.admitted {
+            self.grant(id, Occasion::Turn(limit));
         }
     }
 

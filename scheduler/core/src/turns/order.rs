@@ -38,6 +38,7 @@
 //! or absent processes (turns/grants.rs) has no bound.
 
 use gpushare_proto::{GpuId, Nanos, SessionId};
+use smallvec::SmallVec;
 
 use crate::card::Card;
 use crate::machine::Core;
@@ -227,7 +228,10 @@ impl View {
 
     /// Returns the first session in the order of turns that waits for a turn on a card.
     pub(crate) fn first_on(&self, gpu: GpuId) -> Option<SessionId> {
-        self.admissible(gpu.into()).next()
+        match self.tied(gpu.into()).len() {
+            1 => self.cards.get(gpu)?.groups.first(|id| self.is_admissible(id)),
+            _ => self.admissible(gpu.into()).next(),
+        }
     }
 
     /// Class of a session and its distances from the floors in virtual time: the sort key of early switches.
@@ -244,18 +248,21 @@ impl Core {
         let Some(card) = self.view.cards.get(gpu).filter(|_| !self.returning.contains(gpu)) else {
             return false;
         };
+        let user = Some(branch).filter(|branch| branch.user.is_some());
+        let groups = Class::ALL.map(Branch::of_class).into_iter().chain(user);
+        // Where nobody waits or pays, nobody raises the floor.
+        let busy = groups.filter(|&group| card.groups.get(group).is_some_and(|group| !group.is_idle()));
+        let floors = busy.filter_map(|group| Some((group, self.view.floor(self.view.now, gpu, group)?)));
+        let floors: SmallVec<[(Branch, Virtual); 4]> = floors.collect();
+        let level = self.view.class_floor(self.view.now, card);
         let mut rose = false;
         let mut raise = |floor: &mut Virtual, to: Virtual| rose |= std::mem::replace(floor, to) != to;
-        let level = self.view.class_floor(self.view.now, card);
-        let user = Some(branch).filter(|branch| branch.user.is_some());
-        for branch in Class::ALL.map(Branch::of_class).into_iter().chain(user) {
-            let floor = self.view.floor(self.view.now, gpu, branch);
-            let groups = self.view.cards.get_mut(gpu).map(|card| &mut card.groups);
-            if let Some((group, floor)) = groups.and_then(|groups| groups.get_mut(branch)).zip(floor) {
-                raise(&mut group.floor, floor);
-            }
-        }
         if let Some(card) = self.view.cards.get_mut(gpu) {
+            for (group, floor) in floors {
+                if let Some(group) = card.groups.get_mut(group) {
+                    raise(&mut group.floor, floor);
+                }
+            }
             raise(&mut card.groups.floor, level);
         }
         rose
@@ -264,7 +271,12 @@ impl Core {
     /// Virtual time at which a session begins in its group on a card: the least of the others there. The
     /// floor would be too low where a gang, or a waiter for memory that does not come back, keeps it down.
     fn level(&self, id: SessionId, gpu: GpuId, branch: Branch) -> Virtual {
-        let floor = self.view.floor(self.view.now, gpu, branch).unwrap_or_default();
+        let floor = match self.returning.contains(gpu) {
+            true => self.view.floor(self.view.now, gpu, branch),
+            // It was just raised.
+            false => self.view.cards.get(gpu).and_then(|card| Some(card.groups.get(branch)?.floor)),
+        };
+        let floor = floor.unwrap_or_default();
         let held_down = |card: &&Card| card.index.has_gangs() || self.view.absent(gpu) != Absent::NONE;
         let card = self.view.cards.get(gpu).filter(held_down);
         let beside = card.and_then(|card| self.view.least_beside(id, gpu, card));
@@ -301,7 +313,10 @@ impl Core {
         };
         let (branch, share, user) = (session.branch(), session.share, session.user);
         let had = session.cards.get(gpu).map(|on| on.account.had);
-        if self.raise_floor(gpu, branch) {
+        // Sessions of one card are ordered by their virtual times alone.
+        let is_gang = session.uses.len() > 1;
+        let has_gangs = is_gang || self.view.cards.get(gpu).is_some_and(|card| card.index.has_gangs());
+        if self.raise_floor(gpu, branch) && has_gangs {
             self.agenda.look_at(gpu);
             self.reordered = true;
         }
@@ -314,7 +329,9 @@ impl Core {
             Some(floor) => floor,
             None => self.level(id, gpu, branch),
         };
-        let credit = if keeps { Virtual::MAX } else { self.view.credit(id, share) };
+        // Only one that is behind needs its credit.
+        let is_behind = had.flatten().is_some_and(|had| had < level);
+        let credit = if keeps || !is_behind { Virtual::MAX } else { self.view.credit(id, share) };
         if let Some(on) = self.view.sessions.get_mut(id).and_then(|session| session.cards.get_mut(gpu)) {
             on.account.lift(level, credit);
         }

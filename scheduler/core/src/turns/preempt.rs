@@ -16,6 +16,7 @@
 use std::cmp::Reverse;
 
 use gpushare_proto::{GpuId, Nanos, SessionId};
+use smallvec::SmallVec;
 
 use crate::card::Card;
 use crate::card::queue::Need;
@@ -31,19 +32,21 @@ impl View {
     /// Holders on a card that must release the lock for a waiter, starting with the one that has had the most
     /// time. `None` if that would not help, or if another waiter of its class or a higher one goes first.
     fn in_the_way(&self, id: SessionId, gpu: GpuId) -> Option<Vec<SessionId>> {
-        let first = self.admissible(gpu.into()).next()?;
+        let first = self.first_on(gpu)?;
         let class = |id| self.sessions.get(id).map(|session| session.share.class);
         let card = self.cards.get(gpu).filter(|_| first == id || class(id) < class(first))?;
         let need = self.claim(id, gpu);
         let mut occupancy = self.occupancy_on(gpu)?;
-        let (leaving, staying): (Vec<SessionId>, Vec<SessionId>) = card
-            .index
-            .holders
-            .iter()
-            .filter(|holder| self.turn_cards(**holder).contains(gpu) && !self.is_stuck(**holder))
-            .partition(|holder| self.is_dropping(**holder));
-        for holder in leaving {
-            occupancy.end_drain(self.need(holder, gpu));
+        let mut staying: SmallVec<[SessionId; 16]> = SmallVec::new();
+        let here = |holder| self.turn_cards(holder).contains(gpu) && !self.is_stuck(holder);
+        for holder in card.index.holders.iter().copied().filter(|&holder| here(holder)) {
+            match self.is_dropping(holder) {
+                true => occupancy.end_drain(self.need(holder, gpu)),
+                false => staying.push(holder),
+            }
+        }
+        if occupancy.fits(need) {
+            return Some(Vec::new());
         }
         let own = self.standing_in_line(id);
         let staying = staying.into_iter().map(|holder| (self.standing_in_line(holder), holder));

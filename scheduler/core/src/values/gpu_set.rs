@@ -67,6 +67,11 @@ impl GpuSet {
         self.0.count_ones()
     }
 
+    /// Returns the card of a set of one card.
+    pub(crate) fn only(self) -> Option<GpuId> {
+        self.into_iter().next().filter(|_| self.len() == 1)
+    }
+
     /// Removes and returns the card with the lowest number.
     pub(crate) fn pop_first(&mut self) -> Option<GpuId> {
         let first = self.into_iter().next()?;

@@ -51,6 +51,7 @@ pub fn check(core: &Core) -> Result<(), Broken> {
         return Ok(());
     }
     counts_agree(core)?;
+    first_waiters_are_found(core)?;
     holders_fit(core)?;
     fixed_memory_takes_room(core)?;
     waits_are_bounded(core)?;
@@ -201,6 +202,20 @@ fn counts_agree(core: &Core) -> Result<(), Broken> {
         hold(rule, card.groups == groups, || {
             format!("on {gpu} are {groups:?}, counted are {:?}", card.groups)
         })?;
+    }
+    Ok(())
+}
+
+/// Checks the way to the first waiter that merges no line, whichever waiters are left out.
+fn first_waiters_are_found(core: &Core) -> Result<(), Broken> {
+    for (gpu, card) in core.view.cards.iter() {
+        for left_out in 0..=3 {
+            let keeps = |id: SessionId| id.0 % 3 != left_out;
+            let (found, first) = (card.groups.first(keeps), card.groups.in_order(keeps).next());
+            hold("the first waiter of a card is the first one in its line", found == first, || {
+                format!("{found:?} was found on {gpu} in place of {first:?}")
+            })?;
+        }
     }
     Ok(())
 }

@@ -8,8 +8,8 @@
 //! Inside a lane, kernels that move memory run one after the other in the order in which they became ready
 //! (one of them fills the card); spin kernels run beside them. When the slice ends and somebody else has
 //! work, the lane is stopped in the middle of a piece and keeps what is left of it. Faults spend the slice
-//! of the process that faults. Alone, a process is never interrupted. When a lane is stopped, nobody computes
-//! for a moment.
+//! of the process that faults. Alone, a process is never interrupted, but its slices follow each other. So one
+//! that comes later waits for the rest of a slice. When a lane is stopped, nobody computes for a moment.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
@@ -75,6 +75,19 @@ impl Compute {
         let client = spinner.key.client;
         self.lanes.entry(client).or_default().spinners.push(spinner);
         self.queue_up(client);
+    }
+
+    /// Begins the next slice of a process that computes alone, if its last one is over. It is due before work of
+    /// another process is pushed, which waits for the end of that slice.
+    pub(crate) fn renew_slice(&mut self, now: Time, slice: Duration) {
+        if let Some(turn) = self
+            .turn
+            .as_mut()
+            .filter(|turn| self.waiting.is_empty() && now >= turn.slice_end)
+        {
+            let over = (now - turn.slice_end).as_nanos() / slice.as_nanos().max(1);
+            turn.slice_end += slice * u32::try_from(over + 1).unwrap_or(u32::MAX);
+        }
     }
 
     /// Forgets a client's work; its turn is over.
@@ -171,17 +184,14 @@ impl Compute {
         let (mut taken, mut ready) = (None, now);
         if let Some(turn) = &mut self.turn {
             let lane = self.lanes.entry(turn.client).or_default();
-            let expired = now >= turn.slice_end;
-            if !lane.has_work() || (expired && !self.waiting.is_empty()) {
+            let expired = now >= turn.slice_end && !self.waiting.is_empty();
+            if !lane.has_work() || expired {
                 lane.left = turn.piece_end.map(|end| end.saturating_sub(now));
                 if lane.has_work() {
                     self.waiting.push_back(turn.client);
                     ready += constants.slice_change;
                 }
                 taken = self.turn.take().map(|turn| turn.taken(now));
-            } else if expired {
-                let late = (now - turn.slice_end).as_nanos() / slice.as_nanos().max(1);
-                turn.slice_end += slice * u32::try_from(late + 1).unwrap_or(u32::MAX);
             }
         }
         if self.turn.is_none()

@@ -44,7 +44,7 @@ pub struct Reply {
 pub struct Connection {
     socket: UnixStream,
     id: ClientId,
-    health: Option<OwnedFd>,
+    board: Option<OwnedFd>,
     sending: Mutex<()>,
     inbox: Mutex<Inbox>,
     arrived: Mutex<Arrived>,
@@ -62,7 +62,7 @@ impl Connection {
         let mut connection = Self {
             socket: UnixStream::connect(path)?,
             id: ClientId(0),
-            health: None,
+            board: None,
             sending: Mutex::default(),
             inbox: Mutex::default(),
             arrived: Mutex::default(),
@@ -71,7 +71,7 @@ impl Connection {
         };
         let reply = connection.call(Request::Hello(role), &[])?;
         if let Answer::Welcome(id) = reply.answer {
-            (connection.id, connection.health) = (id, reply.fd);
+            (connection.id, connection.board) = (id, reply.fd);
         }
         Ok(connection)
     }
@@ -81,9 +81,9 @@ impl Connection {
         self.id
     }
 
-    /// The memfd of a driver's health word: 0, or a [`crate::wire::Sticky`].
-    pub fn health(&self) -> Option<&OwnedFd> {
-        self.health.as_ref()
+    /// The memfd of a driver's [board](crate::board).
+    pub fn board(&self) -> Option<&OwnedFd> {
+        self.board.as_ref()
     }
 
     /// Says something that needs no answer.

@@ -10,6 +10,7 @@ pub mod wire;
 // What lies on the card.
 #[allow(unsafe_code, reason = "maps memory that other processes share")]
 pub mod bytes;
+pub mod board;
 mod memory;
 mod pool;
 mod residency;

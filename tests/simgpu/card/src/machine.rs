@@ -262,7 +262,7 @@ impl Card {
     fn complete(&mut self, key: StreamKey) {
         self.races.end(key);
         if let Some(client) = self.clients.get_mut(&key.client) {
-            client.queues.complete(key.stream, self.now);
+            client.complete(key.stream, self.now);
         }
         self.pump(key.client);
     }

@@ -7,6 +7,7 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
+use crate::board::Reached;
 use crate::ids::{ContextId, EventId, StreamId, Time};
 use crate::wire::{Failure, Op, StreamKind, Work};
 
@@ -54,6 +55,8 @@ impl Task {
 struct Event {
     fence: Option<Fence>,
     at: Option<Time>,
+    /// Number of times that it was recorded.
+    records: u64,
 }
 
 #[derive(Debug, Default)]
@@ -110,8 +113,9 @@ impl Queues {
                 if matches!(task.op, Op::RecordContext(_)) {
                     after = self.tails(context, |_| true);
                 }
-                let fence = Some(Fence { stream, position });
-                self.events.insert(event, Event { fence, at: None });
+                let event = self.events.entry(event).or_default();
+                (event.fence, event.at) = (Some(Fence { stream, position }), None);
+                event.records += 1;
             }
             _ => {}
         }
@@ -140,20 +144,21 @@ impl Queues {
         Some((id, task))
     }
 
-    /// The head of a stream is done.
-    pub(crate) fn complete(&mut self, id: StreamId, now: Time) {
-        let Some(stream) = self.streams.get_mut(&id) else {
-            return;
-        };
-        let Some(head) = stream.head.take() else { return };
+    /// The head of a stream is done. Answers the event that was reached, if that was its last record.
+    pub(crate) fn complete(&mut self, id: StreamId, now: Time) -> Option<Reached> {
+        let stream = self.streams.get_mut(&id)?;
+        let head = stream.head.take()?;
         stream.completed += 1;
         let here = Fence { stream: id, position: stream.completed };
-        if let Some(event) = head.records.and_then(|event| self.events.get_mut(&event))
-            && event.fence == Some(here)
+        let mut reached = None;
+        if let Some(id) = head.records
+            && let Some(event) = self.events.get_mut(&id).filter(|event| event.fence == Some(here))
         {
             event.at = Some(now);
+            reached = Some(Reached { event: id, record: event.records, at: now });
         }
         self.sweep(id);
+        reached
     }
 
     /// Positions of streams that must be reached for this work to be done.

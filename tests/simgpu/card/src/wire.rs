@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! client                                  card
-//!   Hello(role)             ->  Welcome      with the memfd of a driver's health word
+//!   Hello(role)             ->  Welcome      with the memfd of a driver's board
 //!   Submit, Record ...      ->            no answer: the socket keeps the order
 //!   Allocate, Synchronize   ->  Answer    the answer carries the token of the question
 //!                           <-  Call      a host function of a stream is due (to the callback connection)
@@ -342,7 +342,7 @@ pub enum Failure {
     Host,
 }
 
-/// Errors from which a process does not recover. The number is what its health word holds (0 for none).
+/// Errors from which a process does not recover. The number is what its board says (0 for none).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[repr(u32)]
 pub enum Sticky {
@@ -355,7 +355,7 @@ pub enum Sticky {
 }
 
 impl Sticky {
-    /// The error that a health word tells.
+    /// The error that the first word of a board tells.
     pub fn from_word(word: u32) -> Option<Self> {
         [Self::IllegalAddress, Self::Assert, Self::Lost]
             .into_iter()

@@ -16,7 +16,7 @@ use simgpu_card::wire::{Description, GpuDescription, Request, Role, Sticky};
 
 use crate::codes::{Answer, Code};
 use crate::faults;
-use crate::mapping::Health;
+use crate::mapping::Board;
 use crate::state::State;
 
 /// The version this driver says it is.
@@ -33,7 +33,7 @@ pub(crate) struct Driver {
     path: PathBuf,
     /// The GPUs this process may see, in its order.
     pub(crate) gpus: Vec<Visible>,
-    health: Health,
+    pub(crate) board: Board,
     state: Mutex<State>,
 }
 
@@ -77,8 +77,8 @@ pub(crate) fn init() -> Answer {
         return Err(Code::NO_DEVICE);
     }
     let state = Mutex::new(State::new(gpus.len()));
-    let health = Health::map(link.health().ok_or(Code::NO_DEVICE)?)?;
-    let _ = DRIVER.set(Driver { health, link, path, gpus, state });
+    let board = Board::map(link.board().ok_or(Code::NO_DEVICE)?)?;
+    let _ = DRIVER.set(Driver { board, link, path, gpus, state });
     // SAFETY: both functions are ours, take nothing, and only touch an atomic and the socket.
     unsafe {
         libc::pthread_atfork(None, None, Some(forked));
@@ -111,7 +111,7 @@ impl Driver {
     /// The error of earlier work from which this process does not recover: every call that needs the card
     /// answers it.
     pub(crate) fn healthy(&self) -> Answer {
-        Sticky::from_word(self.health.word()).map_or(Ok(()), |error| Err(error.into()))
+        Sticky::from_word(self.board.error()).map_or(Ok(()), |error| Err(error.into()))
     }
 
     pub(crate) fn tell(&self, request: Request) -> Answer {

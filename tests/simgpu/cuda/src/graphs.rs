@@ -201,6 +201,13 @@ impl State {
             allocates: work.iter().any(|op| matches!(op, Op::Allocate { .. })),
         };
         self.graph_execs.insert(id, exec);
+        for op in &work {
+            if let Op::Record(event) = op
+                && let Some(event) = self.events.get_mut(event)
+            {
+                event.in_graphs = true;
+            }
+        }
         driver()?.tell(Request::DefineGraph(GraphId(id), work))
     }
 }

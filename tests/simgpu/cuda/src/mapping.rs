@@ -1,7 +1,11 @@
 //! Address space: where an allocation's addresses come from, and the card's memory at them.
 
 use std::os::fd::{AsRawFd, OwnedFd};
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::time::Duration;
+
+use simgpu_card::board;
+use simgpu_card::ids::EventId;
 
 use crate::codes::{Answer, Code};
 
@@ -101,21 +105,32 @@ impl Drop for Reservation {
     }
 }
 
-/// The card's word about this process: 0, or the error from which it does not recover.
+/// The card's [board](board) about this process.
 #[derive(Debug)]
-pub(crate) struct Health(Reservation);
+pub(crate) struct Board(Reservation);
 
-impl Health {
+impl Board {
     pub(crate) fn map(memory: &OwnedFd) -> Answer<Self> {
-        let page = Reservation::new(PAGE)?;
-        page.fill(memory)?;
-        Ok(Self(page))
+        let length = usize::try_from(board::LENGTH).map_err(|_| Code::OUT_OF_MEMORY)?;
+        let pages = Reservation::new(length)?;
+        pages.fill(memory)?;
+        Ok(Self(pages))
     }
 
-    pub(crate) fn word(&self) -> u32 {
-        // SAFETY: the page is mapped as long as this lives, and its first word is within the memfd; the card only
+    /// The error from which this process does not recover, or 0.
+    pub(crate) fn error(&self) -> u32 {
+        // SAFETY: the pages are mapped as long as this lives, and the first word is within the memfd; the card only
         // ever stores to it, as an atomic.
         unsafe { &*(self.0.address as *const AtomicU32) }.load(Ordering::Acquire)
+    }
+
+    /// Number of an event's last record that was reached, and when; `None` if the event has no place.
+    pub(crate) fn event(&self, event: EventId) -> Option<(u64, Duration)> {
+        let place = self.0.address + board::place(event)?;
+        // SAFETY: as in `error`; both words lie within the board's length and are aligned.
+        let [record, at] = [place, place + 8].map(|word| unsafe { &*(word as *const AtomicU64) });
+        let record = record.load(Ordering::Acquire);
+        Some((record, Duration::from_nanos(at.load(Ordering::Relaxed))))
     }
 }
 

@@ -82,6 +82,12 @@ pub(crate) struct Event {
     pub(crate) context: ContextId,
     pub(crate) timing: bool,
     pub(crate) recorded: Recorded,
+    /// Number of records that were sent to the card.
+    pub(crate) records: u64,
+    /// Whether the card was asked for it since the last record.
+    pub(crate) asked: bool,
+    /// Whether graphs record it too, so that only the card knows the number.
+    pub(crate) in_graphs: bool,
 }
 
 #[derive(Debug, Clone)]

@@ -14,13 +14,14 @@ use crate::sim::engine;
 use crate::sim::policy::gpushare::Gpushare;
 use crate::sim::trace::Trace;
 
-/// Largest errors of the model, in percent of the time at which a pod ends: where memory fits, and with turns
-/// too early and too late.
+/// Greatest error of a pod's end where memory fits, in percent of its time by the core.
 pub(super) const FITTING_ERROR: f64 = 2.0;
+/// Greatest time by which a pod ends too early where pods take turns, in percent.
 pub(super) const EARLY_ERROR: f64 = 10.0;
+/// Greatest time by which a pod ends too late where pods take turns, in percent.
 pub(super) const LATE_ERROR: f64 = 60.0;
 
-/// Pods on one card: memory in GiB, thousandths of the card, seconds of a burst, seconds alone.
+/// Pods on one card: memory in GiB, needed thousandths of the card, seconds of a burst, seconds alone on a card.
 type Mix = &'static [(u64, u32, u64, u64)];
 
 /// Mixes on a card of 80 GiB: with memory that fits, and with turns.
@@ -42,11 +43,11 @@ const MIXES: [Mix; 12] = [
 /// Greatest differences between the times at which a pod ends, in percent of the core's.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Errors {
-    /// Where the memory of the pods fits: either way.
+    /// Error in either direction where the memory of the pods fits.
     pub(super) fitting: f64,
-    /// With turns: by how much the model is too early.
+    /// Time by which the model is too early where pods take turns.
     pub(super) early: f64,
-    /// With turns: by how much the model is too late.
+    /// Time by which the model is too late where pods take turns.
     pub(super) late: f64,
 }
 
@@ -67,7 +68,7 @@ pub(super) fn greatest_errors() -> anyhow::Result<Errors> {
     Ok(greatest)
 }
 
-/// By how many percent the model lets each pod end later than the core does.
+/// Returns by how many percent each pod ends later by the model than by the core.
 fn errors(mix: Mix) -> anyhow::Result<Vec<f64>> {
     let (core, model) = (by_core(mix)?, by_model(mix));
     let error = |(core, model): (Nanos, Nanos)| (model.0 as f64 / core.0 as f64 - 1.0) * 100.0;

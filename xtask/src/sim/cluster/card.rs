@@ -16,16 +16,17 @@ use gpushare_proto::{Bytes, Nanos};
 use super::pods::Pod;
 use crate::sim::trace::Machine;
 
-/// Work of a pod that is left, as less than which none counts: times are whole nanoseconds.
+/// Remaining work below which a pod is done. Times are whole nanoseconds, so a rest is left by rounding.
 const NOTHING: f64 = 1.0;
 
 /// A pod on a card.
 #[derive(Clone, Debug)]
-struct Guest {
+struct Resident {
     number: usize,
     pod: Pod,
+    /// Remaining work, in nanoseconds of a whole card.
     left: f64,
-    /// Work a nanosecond.
+    /// Work per nanosecond.
     rate: f64,
 }
 
@@ -34,25 +35,28 @@ struct Guest {
 pub(super) struct Card {
     capacity: Bytes,
     bandwidth: Bytes,
-    guests: Vec<Guest>,
+    residents: Vec<Resident>,
+    /// Time until which the work is counted.
     since: Nanos,
-    /// Number of the present plan; those of older ones are void.
+    /// Number of the planned completion; those with older numbers are void.
     pub(super) plan: u64,
-    /// Work that the card did until `window`, and in all.
+    /// Work of the card until `window`.
     pub(super) done_in_window: f64,
+    /// Work of the card, in nanoseconds of a whole card.
     pub(super) done: f64,
-    /// Time with a pod until `window`.
+    /// Time with at least one pod until `window`.
     pub(super) occupied: Nanos,
+    /// Last arrival of the trace.
     window: Nanos,
 }
 
 impl Card {
-    /// Creates an empty card. Its work is counted in all, and until `window`.
+    /// Creates an empty card. Its work is counted as a whole, and until `window`.
     pub(super) fn new(capacity: Bytes, window: Nanos) -> Self {
         Self {
             capacity,
             bandwidth: Machine::of(capacity).bandwidth,
-            guests: Vec::new(),
+            residents: Vec::new(),
             since: Nanos::ZERO,
             plan: 0,
             done_in_window: 0.0,
@@ -62,62 +66,71 @@ impl Card {
         }
     }
 
+    /// Returns the number of pods on the card.
     pub(super) fn pods(&self) -> usize {
-        self.guests.len()
+        self.residents.len()
     }
 
-    /// Memory of all pods.
+    /// Returns the memory of all pods on the card.
     pub(super) fn used(&self) -> Bytes {
-        self.guests.iter().map(|guest| guest.pod.memory).sum()
+        self.residents.iter().map(|resident| resident.pod.memory).sum()
     }
 
     pub(super) fn has_room_for(&self, memory: Bytes) -> bool {
         self.used() + memory <= self.capacity
     }
 
-    /// A pod starts.
+    /// Starts a pod on the card.
     pub(super) fn start(&mut self, now: Nanos, number: usize, pod: &Pod) {
         self.advance(now);
-        self.guests
-            .push(Guest { number, pod: pod.clone(), left: pod.work(), rate: 0.0 });
+        self.residents
+            .push(Resident { number, pod: pod.clone(), left: pod.work(), rate: 0.0 });
         self.divide();
     }
 
-    /// Ends the pods whose work is done.
+    /// Removes the pods whose work is done, and returns their numbers.
     pub(super) fn end(&mut self, now: Nanos) -> Vec<usize> {
         self.advance(now);
-        let (done, rest) = self.guests.drain(..).partition(|guest: &Guest| guest.left < NOTHING);
-        self.guests = rest;
+        let (done, rest) = self
+            .residents
+            .drain(..)
+            .partition(|resident: &Resident| resident.left < NOTHING);
+        self.residents = rest;
         self.divide();
-        done.iter().map(|guest| guest.number).collect()
+        done.iter().map(|resident| resident.number).collect()
     }
 
-    /// When the next pod is done.
+    /// Returns the time at which the next pod is done.
     pub(super) fn next_end(&self) -> Option<Nanos> {
-        let ends = self.guests.iter().map(|guest| Nanos((guest.left / guest.rate).ceil() as u64));
+        let ends = self
+            .residents
+            .iter()
+            .map(|resident| Nanos((resident.left / resident.rate).ceil() as u64));
         ends.min().map(|span| self.since + span)
     }
 
+    /// Counts the work until now.
     fn advance(&mut self, now: Nanos) {
         let span = (now - self.since).0 as f64;
         let inside = now.min(self.window) - self.since;
         self.since = now;
-        if !self.guests.is_empty() {
+        if !self.residents.is_empty() {
             self.occupied += inside;
         }
-        for guest in &mut self.guests {
-            let work = (guest.rate * span).min(guest.left);
-            guest.left -= work;
+        for resident in &mut self.residents {
+            let work = (resident.rate * span).min(resident.left);
+            resident.left -= work;
             self.done += work;
-            self.done_in_window += (guest.rate * inside.0 as f64).min(work);
+            self.done_in_window += (resident.rate * inside.0 as f64).min(work);
         }
     }
 
+    /// Gives each pod its rate.
     fn divide(&mut self) {
         let turns = self.used() > self.capacity;
-        let mut behind = vec![false; self.guests.len()];
+        let mut behind = vec![false; self.residents.len()];
         loop {
-            let pods = self.guests.iter().map(|guest| &guest.pod);
+            let pods = self.residents.iter().map(|resident| &resident.pod);
             let costs: Vec<f64> = pods
                 .clone()
                 .zip(&behind)
@@ -131,8 +144,8 @@ impl Card {
                 .map(|(need, behind)| *behind || *need > level)
                 .collect();
             if !turns || late == behind {
-                for ((guest, need), cost) in self.guests.iter_mut().zip(&needs).zip(&costs) {
-                    guest.rate = need.min(level) / cost;
+                for ((resident, need), cost) in self.residents.iter_mut().zip(&needs).zip(&costs) {
+                    resident.rate = need.min(level) / cost;
                 }
                 return;
             }
@@ -140,7 +153,7 @@ impl Card {
         }
     }
 
-    /// Time of the card for a unit of the pod's work. A pod that is `behind` has its next burst to do
+    /// Returns the card's time for a unit of the pod's work. The next burst of a pod that is `behind` is due
     /// at once.
     fn cost(&self, pod: &Pod, turns: bool, behind: bool) -> f64 {
         if !turns {
@@ -161,7 +174,7 @@ impl Card {
     }
 }
 
-/// Largest part of the card that each may get, so that all together get no more than the card.
+/// Returns the largest part of the card that each pod may get, so that together they get at most the card.
 fn level(needs: &[f64]) -> f64 {
     let mut sorted = needs.to_vec();
     sorted.sort_by(f64::total_cmp);

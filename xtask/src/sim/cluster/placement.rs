@@ -17,7 +17,7 @@ use serde::Serialize;
 
 use super::card::Card;
 
-/// A way to place pods.
+/// Rule that chooses a card for a pod.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub(super) enum Placement {
@@ -39,7 +39,7 @@ impl Placement {
         Self::SharesPacked,
     ];
 
-    /// Two lines of a table's head.
+    /// Returns the two lines above the placement's column of a table.
     pub(super) fn head(self) -> [&'static str; 2] {
         match self {
             Self::Whole => ["whole", "cards"],
@@ -51,12 +51,12 @@ impl Placement {
         }
     }
 
-    /// Whether the memory of pods on a card always fits.
-    pub(super) fn fits(self) -> bool {
+    /// Returns whether a pod fails where its memory does not fit beside that of the others.
+    pub(super) fn requires_fit(self) -> bool {
         !matches!(self, Self::SharesSpread | Self::SharesPacked)
     }
 
-    /// Chooses a node and a card for a pod that needs so much memory.
+    /// Returns the numbers of a node and of its card for a pod with this memory, or none if all are full.
     pub(super) fn choose(self, nodes: &[Vec<Card>], shares: usize, memory: Bytes) -> Option<(usize, usize)> {
         let free = nodes.iter().enumerate().filter_map(|(node, cards)| {
             let card = self.card(cards, shares, memory)?;
@@ -69,7 +69,7 @@ impl Placement {
         best.map(|(node, card, _)| (node, card))
     }
 
-    /// Chooses a card of a node.
+    /// Returns the number of the node's card for a pod with this memory, or none if all are full.
     pub(super) fn card(self, cards: &[Card], shares: usize, memory: Bytes) -> Option<usize> {
         let most = if self == Self::Whole { 1 } else { shares };
         let knows_memory = matches!(self, Self::FittingSpread | Self::FittingPacked);

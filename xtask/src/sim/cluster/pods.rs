@@ -11,7 +11,7 @@ use serde::Deserialize;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Pod {
     pub(super) arrives: Nanos,
-    /// How long it runs alone on a card.
+    /// Time that it runs alone on a card.
     pub(super) runs: Nanos,
     /// Memory that it allocates at its start.
     pub(super) memory: Bytes,
@@ -22,12 +22,12 @@ pub(super) struct Pod {
 }
 
 impl Pod {
-    /// Work of the pod, in nanoseconds of a whole card.
+    /// Returns the pod's work, in nanoseconds of a whole card.
     pub(super) fn work(&self) -> f64 {
         self.runs.0 as f64 * self.demand()
     }
 
-    /// Part of a card that it needs.
+    /// Returns the part of a card that it needs to run as fast as alone.
     pub(super) fn demand(&self) -> f64 {
         f64::from(self.compute) / 1000.0
     }
@@ -54,9 +54,9 @@ struct Line {
     burst_s: Option<u64>,
 }
 
-/// Work of a burst where the file says nothing.
+/// Default work of a burst, in seconds.
 const BURST_S: u64 = 5;
-/// Largest time of a file, a hundred years, so that sums do not overflow.
+/// Greatest time in a file, in seconds: a hundred years, so that sums do not overflow.
 const LONGEST_S: u64 = 100 * 365 * 86_400;
 
 impl Pods {

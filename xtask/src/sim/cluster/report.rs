@@ -90,25 +90,44 @@ impl Report {
         let row = self.rows.iter().find(|row| row.placement == placement);
         row.with_context(|| format!("no row of {placement:?}"))
     }
+
+    /// Returns the table as Markdown, as docs/results/cluster.md has it.
+    pub(crate) fn markdown(&self) -> String {
+        let line = |first: &str, cells: Vec<String>| format!("| {first} | {} |\n", cells.join(" | "));
+        let heads = self.rows.iter().map(|row| row.placement.head().join(" ")).collect();
+        let mut text = line(&format!("{} nodes, {} cards", self.nodes, self.cards), heads);
+        text += &format!("|{}\n", "---|".repeat(self.rows.len() + 1));
+        for (what, figure) in LINES {
+            text += &line(what, self.rows.iter().map(figure).collect());
+        }
+        text
+    }
+}
+
+/// Returns a number without a fraction, with a comma before each three digits.
+pub(super) fn whole(number: f64) -> String {
+    let digits = format!("{number:.0}");
+    let groups: Vec<&[u8]> = digits.as_bytes().rchunks(3).rev().collect();
+    String::from_utf8_lossy(&groups.join(&b',')).into_owned()
 }
 
 /// Line of the table: its label, and the text for one placement.
 type Line = (&'static str, fn(&Row) -> String);
 
 const LINES: [Line; 13] = [
-    ("pods that were done", |row| row.done.to_string()),
-    ("failed pods", |row| row.failed.to_string()),
-    ("starts out of memory", |row| row.out_of_memory.to_string()),
-    ("time in the queue, p50, s", |row| format!("{:.0}", row.queue_p50_s)),
-    ("    p95", |row| format!("{:.0}", row.queue_p95_s)),
-    ("    p99", |row| format!("{:.0}", row.queue_p99_s)),
+    ("pods that were done", |row| whole(row.done as f64)),
+    ("failed pods", |row| whole(row.failed as f64)),
+    ("starts out of memory", |row| whole(row.out_of_memory as f64)),
+    ("time in the queue, p50, s", |row| whole(row.queue_p50_s)),
+    ("time in the queue, p95, s", |row| whole(row.queue_p95_s)),
+    ("time in the queue, p99, s", |row| whole(row.queue_p99_s)),
     ("slowdown, p50", |row| format!("{:.2}", row.slowdown_p50)),
-    ("    p95", |row| format!("{:.2}", row.slowdown_p95)),
-    ("    p99", |row| format!("{:.2}", row.slowdown_p99)),
-    ("turnaround, mean, s", |row| format!("{:.0}", row.turnaround_mean_s)),
+    ("slowdown, p95", |row| format!("{:.2}", row.slowdown_p95)),
+    ("slowdown, p99", |row| format!("{:.2}", row.slowdown_p99)),
+    ("turnaround, mean, s", |row| whole(row.turnaround_mean_s)),
     ("utilisation, %", |row| format!("{:.1}", row.utilisation_percent)),
     ("cards with a pod, %", |row| format!("{:.1}", row.occupied_percent)),
-    ("makespan, s", |row| format!("{:.0}", row.makespan_s)),
+    ("makespan, s", |row| whole(row.makespan_s)),
 ];
 
 impl fmt::Display for Report {

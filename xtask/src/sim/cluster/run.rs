@@ -28,7 +28,7 @@ const BACK_OFF: [Nanos; 6] = [
 /// End of a pod.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct End {
-    /// When it started the last time, if that succeeded; none of a pod that failed.
+    /// Time of the start that succeeded; none for a pod that failed.
     pub(super) started: Option<Nanos>,
     pub(super) ended: Nanos,
 }
@@ -36,12 +36,13 @@ pub(super) struct End {
 /// Result of a run.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Outcome {
-    /// Of each pod, in order.
+    /// End of each pod, in the order of the trace.
     pub(super) ends: Vec<End>,
     /// Starts that were out of memory.
     pub(super) out_of_memory: usize,
-    /// Work that all cards did, and until the last arrival.
+    /// Work of all cards, in nanoseconds of a whole card.
     pub(super) done: f64,
+    /// Work of all cards until the last arrival.
     pub(super) done_in_window: f64,
     /// Time of all cards with a pod, until the last arrival.
     pub(super) occupied: Nanos,
@@ -49,23 +50,25 @@ pub(super) struct Outcome {
     pub(super) most_memory: Bytes,
 }
 
+/// What happens at a planned time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum What {
-    /// The pod arrives, or is started again.
-    Comes(usize),
-    /// A pod on this card of this node is done, if the plan is still this one.
-    Done(usize, usize, u64),
+enum Event {
+    /// The pod of this number arrives, or is started again.
+    Arrival(usize),
+    /// A pod on this card is done. Void if the card has a newer plan.
+    Completion { node: usize, card: usize, plan: u64 },
 }
 
+/// State of a run.
 struct Run<'a> {
     placement: Placement,
     shares: usize,
     pods: &'a Pods,
     now: Nanos,
-    agenda: BinaryHeap<Reverse<(Nanos, u64, What)>>,
+    agenda: BinaryHeap<Reverse<(Nanos, u64, Event)>>,
     planned: u64,
     nodes: Vec<Vec<Card>>,
-    /// In the order of arrival at the queue.
+    /// Numbers of the waiting pods, in the order in which they joined the queue.
     waiting: Vec<usize>,
     started: Vec<Option<Nanos>>,
     tries: Vec<usize>,
@@ -94,38 +97,38 @@ pub(super) fn run(cluster: &Cluster, placement: Placement, pods: &Pods) -> Outco
         most_memory: Bytes::ZERO,
     };
     for (number, pod) in pods.pods.iter().enumerate() {
-        run.plan(pod.arrives, What::Comes(number));
+        run.plan(pod.arrives, Event::Arrival(number));
     }
-    while let Some(Reverse((now, _, what))) = run.agenda.pop() {
+    while let Some(Reverse((now, _, event))) = run.agenda.pop() {
         run.now = now;
-        run.happens(what);
+        run.handle(event);
     }
     run.finish()
 }
 
 impl Run<'_> {
-    fn plan(&mut self, at: Nanos, what: What) {
+    fn plan(&mut self, at: Nanos, event: Event) {
         self.planned += 1;
-        self.agenda.push(Reverse((at, self.planned, what)));
+        self.agenda.push(Reverse((at, self.planned, event)));
     }
 
-    fn happens(&mut self, what: What) {
-        match what {
-            What::Comes(number) => {
+    fn handle(&mut self, event: Event) {
+        match event {
+            Event::Arrival(number) => {
                 let memory = self.pods.pods[number].memory;
                 match self.placement.choose(&self.nodes, self.shares, memory) {
                     Some((node, card)) => self.start(number, node, card),
                     None => self.waiting.push(number),
                 }
             }
-            What::Done(node, card, plan) if self.nodes[node][card].plan == plan => {
+            Event::Completion { node, card, plan } if self.nodes[node][card].plan == plan => {
                 for number in self.nodes[node][card].end(self.now) {
                     self.finish_pod(number, self.started[number]);
                 }
-                self.plan_card(node, card);
+                self.plan_completion(node, card);
                 self.place_waiting(node);
             }
-            What::Done(..) => {}
+            Event::Completion { .. } => {}
         }
     }
 
@@ -147,14 +150,14 @@ impl Run<'_> {
 
     fn start(&mut self, number: usize, node: usize, card: usize) {
         let pod = &self.pods.pods[number];
-        let place = &mut self.nodes[node][card];
-        if self.placement.fits() && !place.has_room_for(pod.memory) {
+        let on = &mut self.nodes[node][card];
+        if self.placement.requires_fit() && !on.has_room_for(pod.memory) {
             return self.fail(number);
         }
-        place.start(self.now, number, pod);
-        self.most_memory = self.most_memory.max(place.used());
+        on.start(self.now, number, pod);
+        self.most_memory = self.most_memory.max(on.used());
         self.started[number] = Some(self.now);
-        self.plan_card(node, card);
+        self.plan_completion(node, card);
     }
 
     fn fail(&mut self, number: usize) {
@@ -162,7 +165,7 @@ impl Run<'_> {
         match BACK_OFF.get(self.tries[number]) {
             Some(pause) => {
                 self.tries[number] += 1;
-                self.plan(self.now + *pause, What::Comes(number));
+                self.plan(self.now + *pause, Event::Arrival(number));
             }
             None => self.finish_pod(number, None),
         }
@@ -173,12 +176,13 @@ impl Run<'_> {
         self.ends[number] = Some(End { started, ended: self.now });
     }
 
-    fn plan_card(&mut self, node: usize, card: usize) {
-        let place = &mut self.nodes[node][card];
-        place.plan += 1;
-        let plan = place.plan;
-        if let Some(at) = place.next_end() {
-            self.plan(at, What::Done(node, card, plan));
+    /// Plans the next completion on a card, in place of the one that was planned before.
+    fn plan_completion(&mut self, node: usize, card: usize) {
+        let on = &mut self.nodes[node][card];
+        on.plan += 1;
+        let plan = on.plan;
+        if let Some(at) = on.next_end() {
+            self.plan(at, Event::Completion { node, card, plan });
         }
     }
 

@@ -1,8 +1,9 @@
 use gpushare_proto::{Bytes, Nanos};
+use gpushare_tests::cargo;
 
 use super::placement::Placement;
 use super::pods::Pods;
-use super::report::Row;
+use super::report::{Row, whole};
 use super::run::{End, Outcome, run};
 use super::*;
 
@@ -130,7 +131,7 @@ fn every_pod_ends_once_no_card_is_too_full_and_all_work_is_done() {
         }
         assert!((outcome.done / asked - 1.0).abs() < 1e-6, "{placement:?}: {} of {asked}", outcome.done);
         assert!(failed == 0 || placement == Placement::Sliced, "{placement:?}: {failed}");
-        if placement.fits() {
+        if placement.requires_fit() {
             assert!(outcome.most_memory <= cluster.memory, "{placement:?}");
         } else {
             assert!(outcome.most_memory > cluster.memory, "no turns: the test shows nothing");
@@ -158,4 +159,50 @@ fn a_line_that_cannot_be_is_refused_with_its_number() {
             .to_string()
             .contains("no pods")
     );
+}
+
+/// Row of one placement in the generated trace.
+fn of_trace(nodes: u16, shares: u16, placement: Placement) -> Row {
+    let cluster = Cluster { nodes, shares, ..USUAL };
+    let pods = generator::pods(&cluster);
+    Row::of(placement, &cluster, &pods, &run(&cluster, placement, &pods))
+}
+
+#[test]
+fn the_page_has_the_figures_of_the_simulator() {
+    let page = std::fs::read_to_string(cargo::workspace().join("docs/results/cluster.md")).unwrap();
+    let report = |nodes| {
+        let cluster = Cluster { nodes, ..USUAL };
+        compare(&cluster, &generator::pods(&cluster))
+    };
+    let scarce = report(100);
+    for table in [report(200).markdown(), scarce.markdown()] {
+        assert!(page.contains(&table), "the page lacks the table\n\n{table}");
+    }
+    let turnaround = |placement| whole(scarce.row(placement).unwrap().turnaround_mean_s);
+    let (ten, two) = (of_trace(100, 10, Placement::SharesPacked), of_trace(200, 2, Placement::SharesPacked));
+    let errors = agreement::greatest_errors().unwrap();
+    let prose = page.split_whitespace().collect::<Vec<_>>().join(" ");
+    for words in [
+        format!(
+            "shares end pods after {} s on average instead of {} s",
+            turnaround(Placement::SharesSpread),
+            turnaround(Placement::Whole)
+        ),
+        format!(
+            "on 100 nodes a mean turnaround of {} s, and a median slowdown of {:.2}",
+            whole(ten.turnaround_mean_s),
+            ten.slowdown_p50
+        ),
+        format!(
+            "With two shares on 200 nodes it is {} s, with a pod on {:.0}% of the cards",
+            whole(two.turnaround_mean_s),
+            two.occupied_percent
+        ),
+        format!("| memory fits (3) | off by at most {:.1}% |", errors.fitting),
+        format!("| turns (9) | at most {:.1}% too early |", errors.early),
+        format!("| turns (9) | at most {:.1}% too late |", errors.late),
+    ] {
+        assert!(prose.contains(&words), "the page does not say: {words}");
+    }
 }

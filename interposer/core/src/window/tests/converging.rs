@@ -75,6 +75,15 @@ fn the_card_is_not_idle_between_long_kernels_with_a_short_one_before_each() {
     assert_never_dry(&seen);
 }
 
+#[test]
+fn the_card_is_hardly_idle_between_long_kernels_with_eight_short_ones_before_each() {
+    let step = |number: usize| Step::new(if number % 9 < 8 { 5 * MICRO } else { 2_100 * MICRO });
+    let (window, seen) = run(&Model::with_target(Nanos(200 * MICRO), 80 * MICRO), 18_000, step);
+    assert_eq!(window.aimd().window(), 1);
+    assert!(seen.drain <= Nanos(4_400 * MICRO), "two of the long ones: {seen:?}");
+    assert_never_dry(&seen);
+}
+
 /// The cost of most launches is a fiftieth of what some take.
 #[test]
 fn a_kernel_that_takes_far_longer_than_others_has_few_launches_behind_it() {

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use crate::bytes::SharedBytes;
+use crate::board::Board;
 use crate::ids::{ClientId, ContextId, GpuIndex, GraphId, StreamId, Time};
 use crate::queue::{Fence, Queues};
 use crate::wire::{Op, Refusable, Role, Sticky, Test};
@@ -24,8 +24,8 @@ pub(super) struct Client {
     pub(super) refusals: BTreeMap<Refusable, u32>,
     /// The error from which it does not recover.
     pub(super) poisoned: Option<Sticky>,
-    /// One word that the client sees: `poisoned` as a number.
-    pub(super) health: Option<SharedBytes>,
+    /// Memory that a driver sees without asking.
+    pub(super) board: Option<Board>,
     /// The client hung up, and its memory is on the way back.
     pub(super) dead: bool,
 }
@@ -69,8 +69,16 @@ impl Client {
             calls_end: Time::ZERO,
             refusals: BTreeMap::new(),
             poisoned: None,
-            health: None,
+            board: None,
             dead: false,
+        }
+    }
+
+    /// Completes the head of a stream, and notes the event that it records.
+    pub(super) fn complete(&mut self, stream: StreamId, now: Time) {
+        let reached = self.queues.complete(stream, now);
+        if let (Some(board), Some(reached)) = (&self.board, reached) {
+            board.note(reached);
         }
     }
 }

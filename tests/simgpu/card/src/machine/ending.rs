@@ -1,7 +1,5 @@
 //! How things end: contexts, processes, and what follows an error from which nothing recovers.
 
-use std::sync::atomic::Ordering::Release;
-
 use crate::ids::{ClientId, ContextId, GpuIndex};
 use crate::machine::{Card, Timer};
 use crate::queue::Queues;
@@ -16,9 +14,8 @@ impl Card {
             return;
         };
         let first = *client.poisoned.get_or_insert(error);
-        let word = client.health.as_ref().and_then(|health| health.words(0, 1));
-        if let Some([word]) = word {
-            word.store(first as u32, Release);
+        if let Some(board) = &client.board {
+            board.note_error(first);
         }
         let questions = client.queues.abandon();
         let waiters = std::mem::take(&mut client.waiters);

@@ -3,7 +3,7 @@
 use std::os::fd::OwnedFd;
 use std::rc::Rc;
 
-use crate::bytes::SharedBytes;
+use crate::board::Board;
 use crate::ids::{ClientId, StreamKey, Time};
 use crate::machine::client::{Then, Waiter};
 use crate::machine::{Card, Effect, Timer};
@@ -215,14 +215,13 @@ impl Card {
 }
 
 impl Card {
-    /// A driver's health is a word that it can see without asking.
+    /// A driver gets a board, which it can see without asking.
     fn welcome(&mut self, id: ClientId, token: Option<u64>) -> Result<Option<Answer>, Failure> {
         let client = self.clients.get_mut(&id).ok_or(Failure::Unknown)?;
         let mut fd = None;
         if client.role == Role::Driver {
-            let mut health = SharedBytes::allocate(4).map_err(|_| Failure::Host)?;
-            fd = health.take_fd();
-            client.health = Some(health);
+            let (board, shared) = Board::new().map_err(|_| Failure::Host)?;
+            (client.board, fd) = (Some(board), shared);
         }
         if let Some(token) = token {
             let message = Message::Answer(token, Ok(Answer::Welcome(id)));

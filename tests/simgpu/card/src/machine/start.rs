@@ -16,6 +16,7 @@ impl Card {
         self.memory.counters.entry(key.client).or_default().raced_copies += raced;
         let gpu = self.gpu_of(key);
         let engines = &mut self.gpus[gpu.0 as usize];
+        engines.compute.renew_slice(self.now, self.memory.constants.slice);
         let walk = |job| Walk::new(key, gpu, job);
         match task.op {
             Op::Kernel(Kernel::Spin { flag, nanoseconds }) => {
@@ -85,7 +86,7 @@ impl Card {
     pub(super) fn complete_quietly(&mut self, key: StreamKey) {
         self.races.end(key);
         if let Some(client) = self.clients.get_mut(&key.client) {
-            client.queues.complete(key.stream, self.now);
+            client.complete(key.stream, self.now);
         }
     }
 

@@ -6,8 +6,9 @@ use std::os::fd::OwnedFd;
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::time::Duration;
 
+use simgpu_card::board;
 use simgpu_card::constants::Constants;
-use simgpu_card::ids::{ClientId, ContextId, GpuIndex, GraphId, HandleId, StreamId, Time};
+use simgpu_card::ids::{ClientId, ContextId, EventId, GpuIndex, GraphId, HandleId, StreamId, Time};
 use simgpu_card::machine::{Card, Effect, Input};
 use simgpu_card::stats::{Counters, ProcessStats};
 use simgpu_card::wire::{
@@ -31,8 +32,8 @@ pub(crate) struct Bench {
     clients: u32,
     tokens: u64,
     replies: BTreeMap<u64, Reply>,
-    /// Memfd of the health word of each process.
-    health: BTreeMap<ClientId, File>,
+    /// Memfd of the board of each process.
+    boards: BTreeMap<ClientId, File>,
 }
 
 impl Bench {
@@ -56,7 +57,7 @@ impl Bench {
             clients: 0,
             tokens: 0,
             replies: BTreeMap::new(),
-            health: BTreeMap::new(),
+            boards: BTreeMap::new(),
         }
     }
 
@@ -72,8 +73,8 @@ impl Bench {
         self.clients += 1;
         let client = ClientId(self.clients);
         self.handle(Input::Connected { client, pid: self.clients });
-        let (_, _, health) = self.ask(client, Request::Hello(Role::Driver)).unwrap();
-        self.health.insert(client, File::from(health.unwrap()));
+        let (_, _, board) = self.ask(client, Request::Hello(Role::Driver)).unwrap();
+        self.boards.insert(client, File::from(board.unwrap()));
         self.ask(client, Request::CreateContext(CONTEXT, GpuIndex(0))).unwrap();
         self.stream(client, LEGACY, StreamKind::Legacy);
         client
@@ -194,10 +195,21 @@ impl Bench {
         (gpu.degrees, gpu.milliwatts)
     }
 
-    /// The health word that a process sees.
+    /// The number of an event's last record that was reached and the time of it, as the board of a process tells.
+    pub(crate) fn reached(&self, client: ClientId, event: EventId) -> (u64, Time) {
+        let place = board::place(event).unwrap();
+        let [record, at] = [place, place + 8].map(|offset| {
+            let mut word = [0; 8];
+            self.boards[&client].read_exact_at(&mut word, offset).unwrap();
+            u64::from_le_bytes(word)
+        });
+        (record, Time::from_nanos(at))
+    }
+
+    /// The error that the board of a process tells, as a number.
     pub(crate) fn health(&self, client: ClientId) -> u32 {
         let mut word = [0; 4];
-        self.health[&client].read_exact_at(&mut word, 0).unwrap();
+        self.boards[&client].read_exact_at(&mut word, 0).unwrap();
         u32::from_le_bytes(word)
     }
 

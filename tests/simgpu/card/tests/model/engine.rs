@@ -124,6 +124,22 @@ fn each_change_between_two_processes_costs_a_moment() {
 }
 
 #[test]
+fn a_process_that_comes_later_waits_for_the_rest_of_a_slice() {
+    let constants = Constants { kernel: Rate(1_000_000_000), ..Constants::default() };
+    let Constants { slice, slice_change, launch, .. } = constants.clone();
+    for phase in (1..20).map(|part| slice * part / 20) {
+        let mut bench = Bench::new(constants.clone());
+        let (busy, late) = (bench.process(), bench.process());
+        bench.allocate(busy, BASE, 64 * MIB, Kind::Device).unwrap();
+        // Pieces of 2.1 ms, so that their ends are not those of the slices.
+        bench.submit(busy, Op::Kernel(Kernel::Fill { p: BASE, n: 64 * MIB / 4, value: 1 }));
+        bench.advance(7 * slice + phase);
+        let waited = bench.time_beside_others(late, Op::Kernel(Kernel::Empty)) - launch;
+        assert_eq!(waited, slice - phase + slice_change, "{phase:?} after the begin of a slice");
+    }
+}
+
+#[test]
 fn alone_a_process_is_never_interrupted() {
     let (mut bench, process) = Bench::with_process();
     bench.submit(process, spin(50 * MILLISECOND));
@@ -171,6 +187,22 @@ fn a_stream_waits_for_a_value_that_another_one_writes() {
     bench.submit_to(process, writing, Op::WriteValue { address: BASE, value: 1, wide: false });
     bench.advance(MILLISECOND);
     assert!(bench.done(process, Work::Event(EventId(1))));
+}
+
+#[test]
+fn the_board_tells_which_record_of_an_event_was_reached_and_when() {
+    let (mut bench, process) = Bench::with_process();
+    let event = EventId(7);
+    let mut last = (0, Duration::ZERO);
+    for record in 1..=3 {
+        bench.submit(process, spin(5 * MILLISECOND));
+        bench.submit(process, Op::Record(event));
+        bench.advance(4 * MILLISECOND);
+        assert_eq!(bench.reached(process, event), last, "the next record is not reached yet");
+        bench.finish();
+        last = (record, bench.now());
+        assert_eq!(bench.reached(process, event), last);
+    }
 }
 
 #[test]

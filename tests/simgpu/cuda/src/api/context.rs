@@ -172,6 +172,8 @@ api! {
             state.refuse_capturing_in(context)?;
             if let Some(event) = state.events.get_mut(&event) {
                 event.recorded = Recorded::InStream;
+                event.records += 1;
+                event.asked = false;
             }
             (event, state.contexts.get(&context).ok_or(Code::INVALID_CONTEXT)?.markers)
         };

@@ -1,5 +1,7 @@
 //! Events: marks in streams.
 
+use std::time::Duration;
+
 use simgpu_card::ids::EventId;
 use simgpu_card::wire::{Answer as CardAnswer, Op, Request, Work};
 
@@ -23,7 +25,14 @@ api! {
         let mut state = driver()?.state();
         let id = EventId(state.fresh());
         let timing = flags & DISABLE_TIMING == 0;
-        state.events.insert(id, Event { context, timing, recorded: Recorded::Never });
+        state.events.insert(id, Event {
+            context,
+            timing,
+            recorded: Recorded::Never,
+            records: 0,
+            asked: false,
+            in_graphs: false,
+        });
         event.set(Tag::Event.handle(id.0))
     }
 
@@ -43,8 +52,7 @@ api! {
     }
 
     fn cuEventQuery("cuEventQuery", 2000)(event: Handle) {
-        let event = outside_captures(event)?;
-        work::query(Work::Event(event))
+        query(outside_captures(event)?)
     }
 
     fn cuEventSynchronize("cuEventSynchronize", 2000)(event: Handle) {
@@ -77,9 +85,17 @@ fn record(event: Handle, stream: Handle, default: Default, external: bool) -> An
         if of_event != Some(of_stream) {
             return Err(Code::INVALID_HANDLE);
         }
-        if let (Status::Active(capture), false) = (state.capture_status(stream), external) {
-            state.record_in_capture(capture, stream, event);
-            return Ok(());
+        let captured = match state.capture_status(stream) {
+            Status::Active(capture) if !external => {
+                state.record_in_capture(capture, stream, event);
+                return Ok(());
+            }
+            status => matches!(status, Status::Active(_)),
+        };
+        if let Some(event) = state.events.get_mut(&event) {
+            event.records += 1;
+            event.asked = false;
+            event.in_graphs |= captured;
         }
         event
     };
@@ -88,6 +104,32 @@ fn record(event: Handle, stream: Handle, default: Default, external: bool) -> An
         event.recorded = Recorded::InStream;
     }
     Ok(())
+}
+
+/// When an event was reached, or NOT_READY, as the board tells it. `None` if only the card knows.
+fn reached(event: EventId) -> Answer<Option<Answer<Duration>>> {
+    let driver = driver()?;
+    driver.healthy()?;
+    let state = driver.state();
+    let found = state.events.get(&event).filter(|event| event.records > 0 && !event.in_graphs);
+    let Some((records, (record, at))) = found.map(|found| found.records).zip(driver.board.event(event))
+    else {
+        return Ok(None);
+    };
+    Ok(Some(if record < records { Err(Code::NOT_READY) } else { Ok(at) }))
+}
+
+/// Asks the card once after each record, so that it has heard of that, and then looks at the board.
+fn query(event: EventId) -> Answer {
+    let seen = reached(event)?;
+    let mut state = driver()?.state();
+    let found = state.events.get_mut(&event);
+    let asked = found.is_some_and(|event| std::mem::replace(&mut event.asked, true));
+    drop(state);
+    match seen {
+        Some(answer) if asked || answer.is_ok() => answer.map(|_| ()),
+        _ => work::query(Work::Event(event)),
+    }
 }
 
 fn outside_captures(event: Handle) -> Answer<EventId> {
@@ -110,8 +152,13 @@ fn elapsed(milliseconds: Out<f32>, from: Handle, to: Handle) -> Answer {
         }
         ids
     };
-    let CardAnswer::Elapsed(time) = driver()?.call(Request::Elapsed(from, to))?.answer else {
-        return Err(Code::UNKNOWN);
+    let time = if let (Some(from), Some(to)) = (reached(from)?, reached(to)?) {
+        to?.saturating_sub(from?)
+    } else {
+        let CardAnswer::Elapsed(time) = driver()?.call(Request::Elapsed(from, to))?.answer else {
+            return Err(Code::UNKNOWN);
+        };
+        time
     };
     milliseconds.set(time.as_secs_f32() * 1000.0)
 }

@@ -6,8 +6,9 @@
 //!   gpushare, simulated card ──────────────────────────────────────▶
 //! ```
 //!
-//! No registry that the project uses has newer programs of Kubernetes than Debian 12. The first run compiles them
-//! for about ten minutes. It needs root, and the network of Debian only.
+//! No registry that the project uses has newer programs of Kubernetes than Debian 12. Release 1.20.2 has no claims
+//! (DRA), so the tests of the driver play the kubelet and the API server (`k8s/tests/node`). The first run compiles
+//! Kubernetes for about ten minutes. It needs root, and the network of Debian only.
 
 use std::ffi::OsString;
 use std::fs;
@@ -26,10 +27,10 @@ const RELEASE: &str = "bookworm";
 const PACKAGES: [&str; 6] =
     ["golang-1.19-go", "golang-1.19-src", "etcd-server", "containerd", "runc", "kubernetes-client"];
 const SCRIPTS: [(&str, &str); 4] = [
-    ("build.sh", include_str!("kubernetes/build.sh")),
-    ("enter.sh", include_str!("kubernetes/enter.sh")),
-    ("node.sh", include_str!("kubernetes/node.sh")),
-    ("pause.c", include_str!("kubernetes/pause.c")),
+    ("build.sh", include_str!("node/build.sh")),
+    ("enter.sh", include_str!("node/enter.sh")),
+    ("node.sh", include_str!("node/node.sh")),
+    ("pause.c", include_str!("node/pause.c")),
 ];
 /// Longest time, in seconds, for everything that happens on the node.
 const PATIENCE: &str = "300";

@@ -19,7 +19,16 @@ FOREIGN = {"ServiceMonitor", "PrometheusRule"}
 
 HEADER = "# Made by `cargo xtask manifests` from k8s/chart, and compared with it by `cargo xtask ci-extra chart`.\n"
 # Templates in the order in which their objects are made.
-TEMPLATES = ["namespace", "rbac", "config", "daemonset", "monitoring"]
+TEMPLATES = ["namespace", "rbac", "config", "claims", "daemonset", "monitoring"]
+# First version that has an object which older ones lack.
+SINCE = {"DeviceClass": "1.34"}
+# Slices that the driver publishes (k8s/tests/node/golden), with the versions whose schemas have their API.
+SLICES = {
+    "slice-1.32.json": ["1.32", "1.33"],
+    "slice-1.33.json": ["1.33", "1.34"],
+    "slice-1.34.json": ["1.34", "1.35", "1.36", "1.37"],
+    "slice-1.36.json": ["1.34", "1.35", "1.36", "1.37"],
+}
 
 EVERYTHING = {
     "image": {"repository": "registry.example/gpushare", "digest": "sha256:" + "0" * 64, "pullPolicy": "Always"},
@@ -62,6 +71,7 @@ RENDERED = {
     "defaults": {},
     "everything": EVERYTHING,
     "nvidia-runtime": {"plugin": {"inject": "nvidia-runtime"}},
+    "dra": {"plugin": {"offer": "dra", "claimMemory": 150}},
     "no account": {"serviceAccount": {"create": False, "name": "mine"}, "rbac": {"create": False}},
 }
 
@@ -71,6 +81,9 @@ REFUSED = [
     ({"plugin": {"shares": 1001}}, "plugin.shares is 1001; write a number from 1 to 1000"),
     ({"plugin": {"shares": "many"}}, "at '/plugin/shares': got string, want integer"),
     ({"plugin": {"inject": "magic"}}, "must be one of 'cdi', 'mounts', 'nvidia-runtime'"),
+    ({"plugin": {"offer": "both"}}, "must be one of 'device-plugin', 'dra'"),
+    ({"plugin": {"claimMemory": 0}}, "plugin.claimMemory is 0; write a number from 1 to 1000"),
+    ({"plugin": {"offer": "dra", "inject": "mounts"}}, "plugin.inject is not `cdi`; set it, or set plugin.offer"),
     ({"plugin": {"share": 3}}, "additional properties 'share' not allowed"),
     ({"plugin": {"kubeletDir": "var/lib/kubelet"}}, "at '/plugin/kubeletDir'"),
     ({"plugin": {"maxima": {"default": {"weight": 10001}}}}, "maxima.default.weight is 10001; write a number from 1 to 10000"),
@@ -130,10 +143,13 @@ def manifests(chart):
     """Returns the plain manifests by file name."""
     texts = render(chart, {"namespace": {"create": True}})
     parts = [texts[name].strip("\n") for name in TEMPLATES]
+    dra = render(chart, {"namespace": {"create": True}, "plugin": {"offer": "dra"}})
+    dra = [dra[name].strip("\n") for name in TEMPLATES]
     monitored = render(chart, {"metrics": {"serviceMonitor": {"enabled": True}}})["monitoring"]
     _, monitor = monitored.split("\n---\n")
     return {
         "gpushare.yaml": HEADER + "\n---\n".join(part for part in parts if part) + "\n",
+        "gpushare-dra.yaml": HEADER + "\n---\n".join(part for part in dra if part) + "\n",
         "service-monitor.yaml": HEADER + monitor.strip("\n") + "\n",
     }
 
@@ -147,15 +163,14 @@ def check(path, chart, folder):
         for thing in found:
             if thing["kind"] in FOREIGN:
                 continue
-            for version in VERSIONS:
-                used = validate(thing, version, strict=True)
-                assert used == version, f"no schemas of Kubernetes {version}, only of {used}"
+            first = SINCE.get(thing["kind"], VERSIONS[0])
+            for version in VERSIONS[VERSIONS.index(first) :]:
+                validated(thing, version)
         consistent(name, found)
         config = next(thing["data"]["config.toml"] for thing in found if "config.toml" in thing.get("data", {}))
         Path(folder, f"{name}.toml").write_text(config)
         if name == "everything":
-            copies(chart, found)
-            Path(folder, "foreign.json").write_text(json.dumps([it for it in found if it["kind"] in FOREIGN]))
+            copies(found)
 
     for values, says in REFUSED:
         try:
@@ -165,6 +180,30 @@ def check(path, chart, folder):
         else:
             raise AssertionError(f"{values} is not refused")
     return len(REFUSED)
+
+
+def validated(thing, version):
+    """The published schemas of a version accept an object, and know all its fields."""
+    used = validate(thing, version, strict=True)
+    assert used == version, f"no schemas of Kubernetes {version}, only of {used}"
+
+
+def slices(folder):
+    """The published schemas accept the slices of the driver."""
+    for name, versions in SLICES.items():
+        for version in versions:
+            validated(json.loads(Path(folder, name).read_text()), version)
+
+
+def examples():
+    """The published schemas accept the objects of the page about claims."""
+    page = (Path(__file__).parents[3] / "docs/dra.md").read_text()
+    blocks = [block.split("```")[0] for block in page.split("```yaml\n")[1:]]
+    found = [it for block in blocks for it in yaml.safe_load_all(block) if isinstance(it, dict) and "kind" in it]
+    assert [it["kind"] for it in found] == ["ResourceClaimTemplate", "Pod"], found
+    for thing in found:
+        for version in ["1.34", "1.35", "1.36", "1.37"]:
+            validated(thing, version)
 
 
 def consistent(name, found):
@@ -198,7 +237,7 @@ def consistent(name, found):
     assert mounted == set(volumes), f"{name}: {mounted ^ set(volumes)}"
 
 
-def copies(chart, found):
+def copies(found):
     """The dashboard and the alerts are those of docs/grafana."""
     sources = Path(__file__).parents[3] / "docs/grafana"
     (dashboard,) = [it["data"]["gpushare.json"] for it in found if "gpushare.json" in it.get("data", {})]
@@ -215,6 +254,8 @@ def main():
                 Path(folder, name).write_text(text)
             return
         refused = check(path, chart, folder)
+        slices(Path(path).parent / "tests/node/golden")
+        examples()
         for name, text in manifests(chart).items():
             there = Path(path).parent / "manifests" / name
             same = there.exists() and there.read_text() == text

@@ -7,7 +7,6 @@
 //!                                      └─▶ refusals of values out of range
 //! ```
 
-mod image;
 #[cfg(test)]
 mod tests;
 
@@ -23,6 +22,7 @@ use gpushare_tests::daemon::Daemon;
 use gpushare_tests::process::output_of;
 use gpushare_tests::world::World;
 
+use super::image;
 use crate::output::progress;
 use crate::venv::Venv;
 
@@ -91,7 +91,7 @@ fn venv() -> anyhow::Result<Venv> {
 fn chart(arguments: &[&Path]) -> anyhow::Result<String> {
     let mut script = Command::new(venv()?.program("python"));
     script
-        .arg(cargo::workspace().join("xtask/src/cluster/chart.py"))
+        .arg(cargo::workspace().join("xtask/src/k8s/chart.py"))
         .arg(cargo::workspace().join("k8s/chart"))
         .args(arguments)
         .env("PYTHONDONTWRITEBYTECODE", "1");

@@ -5,7 +5,7 @@ use std::fs;
 
 use gpushare_tests::cargo;
 use serde::Deserialize as _;
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use crate::dist::VERSION;
 
@@ -24,9 +24,9 @@ fn schema() -> Value {
     serde_json::from_str(&text("k8s/chart/values.schema.json")).unwrap()
 }
 
-/// Command line of a container of the manifests.
-fn command_of(container: &str) -> Vec<String> {
-    let objects = yaml("k8s/manifests/gpushare.yaml");
+/// Command line of a container of a file of manifests.
+fn command_of(file: &str, container: &str) -> Vec<String> {
+    let objects = yaml(&format!("k8s/manifests/{file}"));
     let pods = objects.iter().find(|object| object["kind"] == "DaemonSet").unwrap();
     let containers = pods["spec"]["template"]["spec"]["containers"].as_array().unwrap();
     let found = containers.iter().find(|found| found["name"] == container).unwrap();
@@ -42,12 +42,31 @@ fn the_chart_has_the_version_of_the_programs() {
 
 #[test]
 fn the_programs_know_every_flag_of_the_manifests() {
-    for (container, definition) in
-        [("scheduler", gpushare_scheduler::command()), ("plugin", gpushare_k8s::command())]
-    {
-        let command = command_of(container);
-        assert!(command[0].ends_with(definition.get_name()), "{command:?}");
-        definition.try_get_matches_from(&command).unwrap();
+    for file in ["gpushare.yaml", "gpushare-dra.yaml"] {
+        for (container, definition) in
+            [("scheduler", gpushare_scheduler::command()), ("plugin", gpushare_k8s::command())]
+        {
+            let command = command_of(file, container);
+            assert!(command[0].ends_with(definition.get_name()), "{command:?}");
+            definition.try_get_matches_from(&command).unwrap();
+        }
+    }
+}
+
+/// A card is offered by one interface, whose folders alone are mounted.
+#[test]
+fn each_file_of_manifests_has_one_interface() {
+    for (file, interface, own, other) in [
+        ("gpushare.yaml", "--offer=device-plugin", "device-plugins", "plugins_registry"),
+        ("gpushare-dra.yaml", "--offer=dra", "plugins_registry", "device-plugins"),
+    ] {
+        assert!(command_of(file, "plugin").contains(&interface.to_owned()), "{file}");
+        let text = text(&format!("k8s/manifests/{file}"));
+        assert!(text.contains(own) && !text.contains(other), "{file}");
+        let classes = yaml(&format!("k8s/manifests/{file}"));
+        let classes = classes.iter().filter(|object| object["kind"] == "DeviceClass");
+        let names: Vec<_> = classes.filter_map(|class| class["metadata"]["name"].as_str()).collect();
+        assert_eq!(names.contains(&gpushare_k8s::DRIVER), file == "gpushare-dra.yaml");
     }
 }
 
@@ -211,20 +230,22 @@ fn numbers_have_the_ranges_of_the_page() {
 
 #[test]
 fn the_account_may_do_what_the_plugin_does_and_nothing_else() {
-    let objects = yaml("k8s/manifests/gpushare.yaml");
-    let roles: Vec<_> = objects.iter().filter(|object| object["kind"] == "ClusterRole").collect();
-    let rules: Vec<Value> = roles
-        .iter()
-        .flat_map(|role| role["rules"].as_array().unwrap().clone())
-        .collect();
+    let rules = |file: &str| -> Vec<Value> {
+        let objects = yaml(&format!("k8s/manifests/{file}"));
+        let roles = objects.iter().filter(|object| object["kind"] == "ClusterRole");
+        roles.flat_map(|role| role["rules"].as_array().unwrap().clone()).collect()
+    };
+    let rule = |group: &str, of: &str, verbs: &[&str]| json!({"apiGroups": [group], "resources": [of], "verbs": verbs});
     // The calls of k8s/src/pods/cluster.rs; the API server of the tests (k8s/kubelet) knows no others.
-    assert_eq!(
-        rules,
-        [
-            serde_json::json!({"apiGroups": [""], "resources": ["pods"], "verbs": ["list", "watch"]}),
-            serde_json::json!({"apiGroups": [""], "resources": ["events"], "verbs": ["create"]}),
-        ]
-    );
+    let plugin = [rule("", "pods", &["list", "watch"]), rule("", "events", &["create"])];
+    assert_eq!(rules("gpushare.yaml"), plugin);
+    // The calls of k8s/src/dra/resources.rs.
+    let driver = [
+        rule("resource.k8s.io", "resourceslices", &["list", "watch", "create", "update", "delete"]),
+        rule("resource.k8s.io", "resourceclaims", &["get"]),
+        rule("", "nodes", &["get"]),
+    ];
+    assert_eq!(rules("gpushare-dra.yaml"), [&plugin[..], &driver].concat());
 }
 
 #[test]
@@ -265,7 +286,7 @@ fn each_profile_of_the_hub_asks_for_one_share_and_a_size_that_is_one() {
         for (key, value) in settings.as_object().unwrap() {
             match key.as_str() {
                 "extra_resource_limits" => {
-                    assert_eq!(*value, serde_json::json!({ gpushare_k8s::RESOURCE: "1" }));
+                    assert_eq!(*value, json!({ gpushare_k8s::RESOURCE: "1" }));
                     shares += 1;
                 }
                 "extra_annotations" => {
