@@ -166,36 +166,27 @@ fn beside_plugin(claim: &PreparedClaim, shares: &Shares) -> Result<(), PrepareEr
     Ok(())
 }
 
-#[tonic::async_trait]
-impl v1::dra_plugin_server::DraPlugin for Service {
-    async fn node_prepare_resources(
-        &self,
-        request: Request<NodePrepareResourcesRequest>,
-    ) -> Result<Response<NodePrepareResourcesResponse>, Status> {
-        Ok(Response::new(self.0.prepare_all(request.into_inner()).await))
-    }
+/// Implements a version of the kubelet's interface. All versions have the same messages.
+macro_rules! serve {
+    ($version:ident) => {
+        #[tonic::async_trait]
+        impl $version::dra_plugin_server::DraPlugin for Service {
+            async fn node_prepare_resources(
+                &self,
+                request: Request<NodePrepareResourcesRequest>,
+            ) -> Result<Response<NodePrepareResourcesResponse>, Status> {
+                Ok(Response::new(self.0.prepare_all(request.into_inner()).await))
+            }
 
-    async fn node_unprepare_resources(
-        &self,
-        request: Request<NodeUnprepareResourcesRequest>,
-    ) -> Result<Response<NodeUnprepareResourcesResponse>, Status> {
-        Ok(Response::new(self.0.unprepare_all(request.into_inner()).await))
-    }
+            async fn node_unprepare_resources(
+                &self,
+                request: Request<NodeUnprepareResourcesRequest>,
+            ) -> Result<Response<NodeUnprepareResourcesResponse>, Status> {
+                Ok(Response::new(self.0.unprepare_all(request.into_inner()).await))
+            }
+        }
+    };
 }
 
-#[tonic::async_trait]
-impl v1beta1::dra_plugin_server::DraPlugin for Service {
-    async fn node_prepare_resources(
-        &self,
-        request: Request<NodePrepareResourcesRequest>,
-    ) -> Result<Response<NodePrepareResourcesResponse>, Status> {
-        Ok(Response::new(self.0.prepare_all(request.into_inner()).await))
-    }
-
-    async fn node_unprepare_resources(
-        &self,
-        request: Request<NodeUnprepareResourcesRequest>,
-    ) -> Result<Response<NodeUnprepareResourcesResponse>, Status> {
-        Ok(Response::new(self.0.unprepare_all(request.into_inner()).await))
-    }
-}
+serve!(v1);
+serve!(v1beta1);
