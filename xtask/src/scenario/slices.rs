@@ -36,17 +36,8 @@ const ALONE: Duration = Duration::from_secs(3);
 
 /// Times as long as those of a real card.
 const SCALE: u32 = 5;
-/// The slow card with slices of 10 ms, of which each change takes 1 ms.
-const SCALED_CARD: [&str; 8] = [
-    SLOW_CARD[0],
-    SLOW_CARD[1],
-    SLOW_CARD[2],
-    SLOW_CARD[3],
-    "--slice-us",
-    "10000",
-    "--slice-change-us",
-    "1000",
-];
+/// Flags for slices of 10 ms, of which each change takes 1 ms.
+const SCALED_SLICES: [&str; 4] = ["--slice-us", "10000", "--slice-change-us", "1000"];
 /// Bursts of 5 ms.
 const BURST: Load<'static> = Load {
     name: "burst",
@@ -105,7 +96,7 @@ fn looping(time: Duration, scale: u32) -> Load<'static> {
 pub(super) fn urgent(artifacts: &Artifacts) -> anyhow::Result<[f64; 3]> {
     let (mut natively, mut urgently, mut kept) = (Vec::new(), Vec::new(), Vec::new());
     for _ in 0..ROUNDS {
-        let world = World::with_card_flags(artifacts, &SCALED_CARD)?;
+        let world = World::with_card_flags(artifacts, &[SLOW_CARD, SCALED_SLICES].concat())?;
         let both = [looping(EVERY * BURST.steps, SCALE), BURST];
         natively.extend(load::run_natively(&world, &both)?[1].latencies());
         let _daemon = Daemon::start(&world, &[])?;
