@@ -33,7 +33,7 @@ const PAUSE: Duration = Duration::from_millis(500);
 const LONGEST_PAUSE: Duration = Duration::from_secs(30);
 /// Interval between two looks at pods with shares of the device plugin, while there are some.
 const WITHHELD: Duration = Duration::from_secs(1);
-/// The same interval while there are none. A kubelet that has just started may list none of its pods.
+/// Interval between two such looks while there are none. A kubelet that has just started may list none of its pods.
 const ALL_OFFERED: Duration = Duration::from_secs(5);
 /// Number of attempts after which slices that are still not as they were written are an error.
 const ATTEMPTS: u32 = 5;

@@ -95,7 +95,7 @@ enum Mapping {
 /// Holder of the bytes of a chunk with a handle.
 #[derive(Debug)]
 enum Holder {
-    /// Nobody: nothing was ever written.
+    /// No holder, since nothing was ever written.
     Nobody,
     /// Only the slot.
     Slot(Slot),

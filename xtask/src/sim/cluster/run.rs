@@ -50,7 +50,7 @@ pub(super) struct Outcome {
     pub(super) most_memory: Bytes,
 }
 
-/// What happens at a planned time.
+/// Event at a planned time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Event {
     /// The pod of this number arrives, or is started again.

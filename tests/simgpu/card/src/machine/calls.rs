@@ -7,7 +7,7 @@
 //!
 //! The driver does them one after the other for each process: more threads made nothing faster on an H100
 //! (driver 580). They wait for no work. All of them returned there while the legacy stream was blocked.
-//! What a call changes is changed at its begin, but the room of memory that ends comes back at its end.
+//! Each call takes effect at its beginning. Only the room of memory that it frees comes back at its end.
 
 use std::os::fd::OwnedFd;
 use std::rc::Rc;

@@ -53,8 +53,8 @@ pub(crate) fn refuses_copies() {
 }
 
 /// After an illegal address every call answers it until the process ends, those about physical memory too.
-/// What driver 580 answers to `cuMemUnmap` and `cuMemRelease` then was not measured: a program must do with
-/// either answer.
+/// It was not measured what driver 580 then answers to `cuMemUnmap` and `cuMemRelease`, so programs must not rely
+/// on it.
 pub(crate) fn is_lost() {
     let program = Program::start();
     let kernels = program.kernels();
