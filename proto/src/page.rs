@@ -48,6 +48,9 @@ pub const FLAG_CAPTURING: u32 = 8;
 /// Flag in [`Page::flags`]: switches on the cards of this process overlap, so they cost little. A process gives
 /// the lock back after a shorter pause, and reports that its work in flight is about to end.
 pub const FLAG_OVERLAPPING: u32 = 16;
+/// Flag in [`Page::flags`]: the host memory is too full for what must leave the cards. A process whose memory is
+/// remapped gives back the slots that no chunk needs, and prepares none.
+pub const FLAG_HOST_FULL: u32 = 32;
 
 /// Feature in [`Page::features`]: the daemon takes the number of refusals from [`LeaseRow::refused`] when it
 /// handles a report, so a process reports only the first of them.
@@ -147,8 +150,8 @@ impl LeaseRow {
 pub struct Page {
     /// State of the process's gate, a [`GateWord`].
     pub gate: AtomicU32,
-    /// Bit set of [`FLAG_CONTENDED`], [`FLAG_WANTED`], [`FLAG_LIMITED`], [`FLAG_CAPTURING`] and
-    /// [`FLAG_OVERLAPPING`].
+    /// Bit set of [`FLAG_CONTENDED`], [`FLAG_WANTED`], [`FLAG_LIMITED`], [`FLAG_CAPTURING`],
+    /// [`FLAG_OVERLAPPING`] and [`FLAG_HOST_FULL`].
     pub flags: AtomicU32,
     /// Version of the shared page's layout, [`PAGE_LAYOUT`].
     pub layout: AtomicU32,
@@ -209,6 +212,8 @@ pub enum LimitKind {
     Capacity,
     /// Limit `managed_limit` of the card on the managed memory of all sessions together.
     ManagedLimit,
+    /// Host memory of the node, in which remapped memory of all sessions lives beside the card's capacity.
+    HostMemory,
 }
 
 #[cfg(test)]
