@@ -79,7 +79,7 @@ impl Process {
 
     /// Used bytes that can move, in whole chunks.
     pub(super) fn chunks(&self, gpu: GpuId) -> Bytes {
-        Bytes(self.movable(gpu).0.next_multiple_of(CHUNK))
+        Bytes(self.movable(gpu).0.checked_next_multiple_of(CHUNK).unwrap_or(u64::MAX))
     }
 
     /// Whether used bytes of a remapping process are not on its cards.
