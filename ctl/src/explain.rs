@@ -106,6 +106,7 @@ fn waits(name: &str, wait: &WaitView) -> Vec<String> {
         WaitReason::Limit { limit } => {
             format!("{name} has used up its compute limit of {limit} for now, and continues shortly")
         }
+        WaitReason::Memory { reason, .. } => format!("{name} waits for its memory: {reason}"),
         WaitReason::Standing => format!("{name} waits until it is resumed or renewed, see above"),
     }];
     let stands = matches!(wait.reason, WaitReason::Turn | WaitReason::Holders | WaitReason::Stuck { .. });
@@ -198,6 +199,7 @@ pub(crate) fn asked(refusal: &MemoryRefusal) -> String {
         LimitKind::Session => "its quota",
         LimitKind::Capacity => "the card's capacity",
         LimitKind::ManagedLimit => "the limit on managed memory",
+        LimitKind::HostMemory => "the card and the host memory together",
     };
     format!("asked for {requested}; {used} of {name} of {limit} are in use")
 }
@@ -213,6 +215,7 @@ fn remedy(by: LimitKind, name: &str) -> String {
         LimitKind::ManagedLimit => {
             "to get more: free memory in other sessions, or raise the limit with `gpushare-ctl set managed-limit`".to_owned()
         }
+        LimitKind::HostMemory => "to get more: free memory in other sessions on the card".to_owned(),
     }
 }
 

@@ -9,7 +9,7 @@ use std::collections::BTreeSet;
 
 use gpushare_core::config::{StuckPolicy, Tuning};
 use gpushare_core::harness::Harness;
-use gpushare_core::{Config, Core, Effect, Event, Standing, UserId};
+use gpushare_core::{Config, Core, Effect, Event, GoalNumber, Standing, UserId};
 use gpushare_proto::admin::{Knob, Mode, Setting};
 use gpushare_proto::session::Priority;
 use gpushare_proto::{
@@ -280,7 +280,10 @@ fn event(tape: &mut Tape<'_>, gates: &[GateWord]) -> Event {
         10 => Event::LeaseSeen { client, gpu, free: tape.bytes() },
         11..13 => Event::Reserve { client, gpu, request: tape.request(), bytes: tape.bytes() },
         13 => Event::Recalled { client, gpu, bytes: tape.bytes() },
-        14 => Event::Trim { client, gpu },
+        14 => match tape.below(4) {
+            0 => Event::Trim { client, gpu },
+            _ => remapped(tape, client, gpu),
+        },
         15..17 => Event::Wait { client, word: tape.word(gates) },
         17 => Event::Entered { client, word: tape.word(gates), moved: tape.bytes(), took: tape.time() },
         18 => match tape.below(3) {
@@ -338,6 +341,26 @@ fn event(tape: &mut Tape<'_>, gates: &[GateWord]) -> Event {
             limit: tape.flag().then(|| Percent(u32::from(tape.byte()) * 40)),
         },
         _ => Event::Tick,
+    }
+}
+
+/// Event about remapped memory.
+fn remapped(tape: &mut Tape<'_>, client: ClientId, gpu: GpuId) -> Event {
+    match tape.below(8) {
+        0..2 => Event::Remaps { client },
+        2 => Event::Measured { client, gpu, bytes: tape.bytes() },
+        3 => Event::MoveFailed { client, gpu, number: GoalNumber(u64::from(tape.below(9))) },
+        4 => Event::HostBudget { bytes: tape.bytes() },
+        5 => Event::CardFree { gpu, bytes: tape.bytes() },
+        _ => Event::Resides {
+            client,
+            gpu,
+            seen: GoalNumber(u64::from(tape.below(9))),
+            resident: tape.bytes(),
+            hosted: tape.bytes(),
+            pinned: tape.bytes(),
+            prepared: tape.bytes(),
+        },
     }
 }
 

@@ -11,12 +11,15 @@ pub enum Backend {
     Managed,
     /// Plain device memory, which stays on the card and can be shared with other processes and devices.
     Native,
+    /// Plain device memory at fixed addresses, which gpushare moves to host memory and back.
+    Remap,
 }
 
 /// Error for a text that names no memory backend.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "{0:?} is not a backend; write managed (memory can move out of the card) or native (memory stays on the card)"
+    "{0:?} is not a backend; write managed (memory can move out of the card), native (memory stays on the card) or remap \
+     (gpushare moves memory)"
 )]
 pub struct UnknownBackend(String);
 
@@ -27,6 +30,7 @@ impl FromStr for Backend {
         match word {
             "managed" => Ok(Self::Managed),
             "native" => Ok(Self::Native),
+            "remap" => Ok(Self::Remap),
             _ => Err(UnknownBackend(word.to_owned())),
         }
     }
@@ -37,6 +41,7 @@ impl fmt::Display for Backend {
         f.write_str(match self {
             Self::Managed => "managed",
             Self::Native => "native",
+            Self::Remap => "remap",
         })
     }
 }
@@ -47,10 +52,10 @@ mod tests {
 
     #[test]
     fn a_backend_is_read_as_it_is_written() {
-        for backend in [Backend::Managed, Backend::Native] {
+        for backend in [Backend::Managed, Backend::Native, Backend::Remap] {
             assert_eq!(backend.to_string().parse(), Ok(backend));
         }
-        let sentence = "remap".parse::<Backend>().unwrap_err().to_string();
-        assert!(sentence.starts_with("\"remap\" is not a backend; write managed"), "{sentence}");
+        let sentence = "fast".parse::<Backend>().unwrap_err().to_string();
+        assert!(sentence.starts_with("\"fast\" is not a backend; write managed"), "{sentence}");
     }
 }

@@ -115,6 +115,13 @@ pub enum WaitReason {
         /// Largest share of each card's time that the session may use.
         limit: Percent,
     },
+    /// The session has the lock, and a part of its memory is not on its cards.
+    Memory {
+        /// Bytes that are not on the cards.
+        missing_bytes: Bytes,
+        /// Reason why they are not there, in words.
+        reason: String,
+    },
 }
 
 /// A session that holds the lock.

@@ -11,12 +11,15 @@
 //!        20    features what the daemon does beyond this layout's version
 //!        64    gpus[0]  free lease, quota, bytes of sibling processes, ceiling, part in the utilization, refusals
 //!        128   gpus[1]  ...
+//!        1088  moves[0] goal, and where the process's memory of the backend `remap` is
+//!        1152  moves[1] ...
 //! ```
 //!
 //! The daemon writes every field. The process writes two by compare-and-swap: the *state* of the gate under
 //! an unchanged change number, and `free`, from which it takes and to which it returns bytes. It also rings
-//! the bell, counts its refusals, and owns the flag [`FLAG_CAPTURING`]. The daemon does not trust the page:
-//! other writes of a process affect only that process's own accounts.
+//! the bell, counts its refusals, and owns the flag [`FLAG_CAPTURING`], the bit [`GateWord::EVICTING`], and the
+//! figures in `moves`. The daemon does not trust the page: other writes of a process affect only that process's
+//! own accounts.
 //!
 //! A thread that is about to sleep reads the bell before it reads the gate and the flags, and then sleeps
 //! while the bell has that value. So no change between its look and its sleep is lost.
@@ -48,6 +51,9 @@ pub const FLAG_CAPTURING: u32 = 8;
 /// Flag in [`Page::flags`]: switches on the cards of this process overlap, so they cost little. A process gives
 /// the lock back after a shorter pause, and reports that its work in flight is about to end.
 pub const FLAG_OVERLAPPING: u32 = 16;
+/// Flag in [`Page::flags`]: the host memory is too full for what must leave the cards. A process whose memory is
+/// remapped gives back the slots that no chunk needs, and prepares none.
+pub const FLAG_HOST_FULL: u32 = 32;
 
 /// Feature in [`Page::features`]: the daemon takes the number of refusals from [`LeaseRow::refused`] when it
 /// handles a report, so a process reports only the first of them.
@@ -68,30 +74,47 @@ pub enum GateState {
     Idle = 3,
 }
 
-/// State of a process's gate in 32 bits: 30 bits count the daemon's changes, 2 bits are a [`GateState`].
+/// State of a process's gate in 32 bits: 29 bits count the daemon's changes, 2 bits are a [`GateState`], and the
+/// highest one is [`Self::EVICTING`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct GateWord(pub u32);
 
 impl GateWord {
-    /// Returns the gate word with the low 30 bits of `change` and with `state`.
+    /// Bit that the process sets while memory of it is away from a card, so that addresses are holes. Nobody but
+    /// the process clears it.
+    pub const EVICTING: u32 = 1 << 31;
+
+    /// Returns the gate word with the low 29 bits of `change` and with `state`.
     pub const fn new(change: u32, state: GateState) -> Self {
-        Self((change << 2) | state as u32)
+        Self(((change << 2) & !Self::EVICTING) | state as u32)
     }
 
-    /// Returns the state of the gate.
+    /// Returns the state of the gate. An open gate acts as *moving* while memory is away.
     pub const fn state(self) -> GateState {
         match self.0 & 3 {
             0 => GateState::Closed,
-            1 => GateState::Moving,
+            2 if self.is_evicting() => GateState::Moving,
             2 => GateState::Open,
-            _ => GateState::Idle,
+            3 if !self.is_evicting() => GateState::Idle,
+            _ => GateState::Moving,
         }
+    }
+
+    /// Returns whether memory of the process is away from a card.
+    pub const fn is_evicting(self) -> bool {
+        self.0 & Self::EVICTING != 0
+    }
+
+    /// Returns the word as the daemon wrote it, without [`Self::EVICTING`].
+    #[must_use]
+    pub const fn plain(self) -> Self {
+        Self(self.0 & !Self::EVICTING)
     }
 
     /// Returns the change number, which the daemon raises at every change of the gate word.
     pub const fn change(self) -> u32 {
-        self.0 >> 2
+        self.plain().0 >> 2
     }
 
     /// Returns the gate word with the same change number and another state, as a process may write it.
@@ -141,14 +164,65 @@ impl LeaseRow {
     }
 }
 
+/// Goal of the daemon for the memory of a process on one card, under the backend `remap`. It is a state and not a
+/// message, so lost and repeated ones do no harm.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Goal {
+    /// Number of the goal; 0 for none, under which nothing leaves the card.
+    pub number: u32,
+    /// Most bytes of the process that may be on the card, in whole units of 2 MiB.
+    pub bytes: Bytes,
+}
+
+impl Goal {
+    /// Size of the unit in which a goal is written.
+    const UNIT: Bytes = Bytes::mib(2);
+
+    /// Returns the goal as one word of the page. Bytes are rounded down to whole units.
+    pub const fn to_bits(self) -> u64 {
+        let units = self.bytes.0 / Self::UNIT.0;
+        let units = if units > u32::MAX as u64 { u32::MAX as u64 } else { units };
+        ((self.number as u64) << 32) | units
+    }
+
+    /// Returns the goal in a word of the page.
+    pub const fn from_bits(bits: u64) -> Self {
+        let units = bits & u32::MAX as u64;
+        Self { number: (bits >> 32) as u32, bytes: Bytes(units * Self::UNIT.0) }
+    }
+}
+
+/// Row of the shared page for the memory of a process on one card, under the backend `remap`.
+#[derive(Debug, Default)]
+#[repr(C, align(64))]
+pub struct MoveRow {
+    /// [`Goal`] as bits, written by the daemon.
+    pub goal: AtomicU64,
+    /// Number of the latest goal under which the process acts: it creates nothing more under earlier ones.
+    pub seen: AtomicU64,
+    /// Bytes of the process on the card.
+    pub resident: AtomicU64,
+    /// Bytes of the process that are not on the card: in host memory, or without a place yet.
+    pub hosted: AtomicU64,
+}
+
+impl MoveRow {
+    /// Returns the row of a card without a goal and without memory.
+    pub const fn new() -> Self {
+        const { assert!(size_of::<Self>() == 64) };
+        let [goal, seen, resident, hosted] = [const { AtomicU64::new(0) }; 4];
+        Self { goal, seen, resident, hosted }
+    }
+}
+
 /// The shared page: memory that one process shares with the daemon. Both map the same sealed memory file.
 #[derive(Debug, Default)]
 #[repr(C, align(64))]
 pub struct Page {
     /// State of the process's gate, a [`GateWord`].
     pub gate: AtomicU32,
-    /// Bit set of [`FLAG_CONTENDED`], [`FLAG_WANTED`], [`FLAG_LIMITED`], [`FLAG_CAPTURING`] and
-    /// [`FLAG_OVERLAPPING`].
+    /// Bit set of [`FLAG_CONTENDED`], [`FLAG_WANTED`], [`FLAG_LIMITED`], [`FLAG_CAPTURING`],
+    /// [`FLAG_OVERLAPPING`] and [`FLAG_HOST_FULL`].
     pub flags: AtomicU32,
     /// Version of the shared page's layout, [`PAGE_LAYOUT`].
     pub layout: AtomicU32,
@@ -160,6 +234,8 @@ pub struct Page {
     pub features: AtomicU32,
     /// Leases and limits of memory, one row per card, indexed by [`GpuId`](crate::GpuId).
     pub gpus: [LeaseRow; MAX_GPUS],
+    /// Goals and places of memory of the backend `remap`, one row per card, indexed by [`GpuId`](crate::GpuId).
+    pub moves: [MoveRow; MAX_GPUS],
 }
 
 impl Page {
@@ -173,6 +249,7 @@ impl Page {
             bell: AtomicU32::new(0),
             features: AtomicU32::new(0),
             gpus: [const { LeaseRow::new() }; MAX_GPUS],
+            moves: [const { MoveRow::new() }; MAX_GPUS],
         }
     }
 }
@@ -209,6 +286,8 @@ pub enum LimitKind {
     Capacity,
     /// Limit `managed_limit` of the card on the managed memory of all sessions together.
     ManagedLimit,
+    /// Host memory of the node, in which remapped memory of all sessions lives beside the card's capacity.
+    HostMemory,
 }
 
 #[cfg(test)]
@@ -226,6 +305,29 @@ mod tests {
     }
 
     #[test]
+    fn an_open_gate_acts_as_moving_while_memory_is_away() {
+        let away = |state| GateWord(GateWord::new(7, state).0 | GateWord::EVICTING);
+        let states = [GateState::Closed, GateState::Moving, GateState::Open, GateState::Idle];
+        let acts = [GateState::Closed, GateState::Moving, GateState::Moving, GateState::Moving];
+        assert_eq!(states.map(|state| away(state).state()), acts);
+        assert!(states.iter().all(|&state| away(state).plain() == GateWord::new(7, state)));
+        assert_eq!(away(GateState::Open).change(), 7);
+    }
+
+    #[test]
+    fn a_goal_is_one_word() {
+        let goal = Goal { number: u32::MAX, bytes: Bytes::gib(80) };
+        assert_eq!(Goal::from_bits(goal.to_bits()), goal);
+        let rounded = Goal { number: 1, bytes: Bytes::mib(3) };
+        assert_eq!(Goal::from_bits(rounded.to_bits()).bytes, Bytes::mib(2));
+        let most = Goal { number: 1, bytes: Bytes::MAX };
+        assert_eq!(
+            Goal::from_bits(most.to_bits()),
+            Goal { number: 1, bytes: Bytes::mib(2 * u64::from(u32::MAX)) }
+        );
+    }
+
+    #[test]
     fn the_layout_is_the_one_every_released_library_maps() {
         assert_eq!(std::mem::offset_of!(Page, gate), 0);
         assert_eq!(std::mem::offset_of!(Page, flags), 4);
@@ -234,6 +336,7 @@ mod tests {
         assert_eq!(std::mem::offset_of!(Page, bell), 16);
         assert_eq!(std::mem::offset_of!(Page, features), 20);
         assert_eq!(std::mem::offset_of!(Page, gpus), 64);
+        assert_eq!(std::mem::offset_of!(Page, moves), 1088);
         assert_eq!(size_of::<LeaseRow>(), 64);
         assert_eq!(std::mem::offset_of!(LeaseRow, part), 32);
         assert_eq!(std::mem::offset_of!(LeaseRow, refused), 40);

@@ -237,6 +237,7 @@ pub(crate) const fn limit_key(limit: LimitKind) -> &'static str {
         LimitKind::Session => "session",
         LimitKind::Capacity => "capacity",
         LimitKind::ManagedLimit => "managed_limit",
+        LimitKind::HostMemory => "host_memory",
     }
 }
 

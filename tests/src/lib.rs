@@ -31,6 +31,7 @@ pub mod patience;
 pub mod peer;
 pub mod process;
 pub mod program;
+pub mod scripted;
 pub mod slices;
 pub mod training;
 pub mod world;

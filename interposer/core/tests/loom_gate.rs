@@ -80,3 +80,44 @@ fn a_proof_of_idleness_and_an_arrival_exclude_each_other() {
         assert!(!(released && inside), "released while a thread is inside");
     });
 }
+
+/// One thread launches once the daemon opens the gate; the process marks the closed gate and then makes a hole. No
+/// launch meets the hole.
+#[test]
+fn a_marked_gate_opens_onto_no_hole() {
+    loom::model(|| {
+        let closed = OPEN.next(GateState::Closed);
+        let gate = Arc::new(Gate::new());
+        let word = Arc::new(AtomicU32::new(closed.0));
+        let hole = Arc::new(AtomicU32::new(0));
+
+        let launcher = {
+            let (gate, word, hole) = (gate.clone(), word.clone(), hole.clone());
+            thread::spawn(move || {
+                if let Ok(_pass) = gate.enter(&word) {
+                    assert_eq!(hole.load(Ordering::Relaxed), 0, "a launch onto a hole");
+                }
+            })
+        };
+        let daemon = {
+            let word = word.clone();
+            thread::spawn(move || {
+                let open = closed.next(GateState::Open).0;
+                // The process changes the word at most once.
+                let _ = (0..2).any(|_| {
+                    let before = word.load(Ordering::SeqCst);
+                    let after = open | (before & GateWord::EVICTING);
+                    word.compare_exchange(before, after, Ordering::SeqCst, Ordering::SeqCst).is_ok()
+                });
+            })
+        };
+
+        let marked = closed.0 | GateWord::EVICTING;
+        let set = word.compare_exchange(closed.0, marked, Ordering::SeqCst, Ordering::SeqCst);
+        if set.is_ok() && gate.is_empty() {
+            hole.store(1, Ordering::Relaxed);
+        }
+        launcher.join().unwrap();
+        daemon.join().unwrap();
+    });
+}

@@ -130,6 +130,7 @@ pub(crate) fn tenant_replies() -> Vec<Named<TenantReply>> {
         ("Refused.session", refused(LimitKind::Session)),
         ("Refused.capacity", refused(LimitKind::Capacity)),
         ("Refused.managed_limit", refused(LimitKind::ManagedLimit)),
+        ("Refused.host_memory", refused(LimitKind::HostMemory)),
         ("Queued", TenantReply::Queued { ahead: 2, reason: "train holds gpu0".into() }),
         (
             "Session",
@@ -316,6 +317,13 @@ pub(crate) fn admin_replies() -> Vec<Named<AdminReply>> {
         ("Explained.recovering", explained(Some(wait(WaitReason::Recovering { processes: 2 }, None)))),
         ("Explained.standing", explained(Some(wait(WaitReason::Standing, None)))),
         ("Explained.limit", explained(Some(wait(WaitReason::Limit { limit: Percent(2500) }, None)))),
+        (
+            "Explained.memory",
+            explained(Some(wait(
+                WaitReason::Memory { missing_bytes: Bytes::gib(2), reason: "it is moving in".into() },
+                None,
+            ))),
+        ),
         ("Usage", AdminReply::Usage(vec![usage()])),
         (
             "Reloaded",

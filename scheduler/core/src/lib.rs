@@ -11,6 +11,7 @@ pub mod events;
 mod values;
 
 mod memory;
+mod residency;
 mod session;
 
 mod card;
@@ -30,7 +31,7 @@ mod tests;
 
 pub use card::knobs::Knobs;
 pub use config::Config;
-pub use events::{Effect, Event, Notice, Standing, WaitsFor};
+pub use events::{Effect, Event, GoalNumber, Lack, Notice, Standing, WaitsFor};
 pub use machine::Core;
 pub use memory::recalls::Kind;
 pub use session::gate::FIRST_WORD;

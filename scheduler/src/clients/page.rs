@@ -19,6 +19,8 @@ use super::ringer;
 /// Largest number of refusals that one report may stand for. A forged number would otherwise spoil the card's
 /// metrics, which are not the process's own.
 const MOST_REFUSALS: u64 = 1 << 16;
+/// Most attempts to write the gate word while the process changes its bit in it.
+const ATTEMPTS: u32 = 64;
 
 #[derive(Debug)]
 pub(crate) struct ClientPage {
@@ -118,14 +120,25 @@ impl ClientPage {
         refused.clamp(1, MOST_REFUSALS)
     }
 
-    /// Writes the gate word and wakes all threads that sleep on the page.
+    /// Writes the gate word and wakes all threads that sleep on the page. Keeps the bit by which the process says
+    /// that memory is away.
     pub(crate) fn set_gate(&self, word: GateWord) {
-        self.page.gate.store(word.0, Ordering::SeqCst);
+        let gate = &self.page.gate;
+        // Bounded, since the process could change the word for ever. Then it harms only itself.
+        let is_written = (0..ATTEMPTS).any(|_| {
+            let before = gate.load(Ordering::SeqCst);
+            let after = word.0 | (before & GateWord::EVICTING);
+            gate.compare_exchange(before, after, Ordering::SeqCst, Ordering::SeqCst).is_ok()
+        });
+        if !is_written {
+            gate.store(word.0, Ordering::SeqCst);
+        }
         ringer::ring(&self.page);
     }
 
+    /// Returns the gate word, without the bit of the process.
     pub(crate) fn gate(&self) -> GateWord {
-        GateWord(self.page.gate.load(Ordering::SeqCst))
+        GateWord(self.page.gate.load(Ordering::SeqCst)).plain()
     }
 
     pub(crate) fn close(&self) {

@@ -28,6 +28,8 @@ impl Engine {
                     client.page.set_drain_target(target);
                 }
             }
+            // No client sends what makes the core give goals before the page has words for them.
+            Effect::Goal { .. } => {}
             Effect::Figures { client, gpu, limit, siblings, ceiling } => {
                 if let Some(client) = self.clients.get(client) {
                     client.page.set_figures(gpu, limit, siblings, ceiling);

@@ -112,7 +112,7 @@ fn room_expected(
 ) -> Option<Nanos> {
     let of = match engine.machine.limit_in_the_way(client, gpu, bytes, kind)? {
         LimitKind::Session => Some(engine.clients.get(client)?.session),
-        LimitKind::Capacity | LimitKind::ManagedLimit => None,
+        LimitKind::Capacity | LimitKind::ManagedLimit | LimitKind::HostMemory => None,
     };
     let card = engine.cards.get(gpu)?.info.uuid;
     engine.orphans.expected_back(card, of, (short, now))

@@ -29,7 +29,7 @@ struct CardEvents {
     waits: Histogram,
     drains: Histogram,
     handoffs: Histogram,
-    refused: [(LimitKind, Counter); 3],
+    refused: [(LimitKind, Counter); 4],
 }
 
 impl Events {
@@ -105,6 +105,7 @@ impl CardEvents {
                 (LimitKind::Session, refusals("quota")),
                 (LimitKind::Capacity, refusals("capacity")),
                 (LimitKind::ManagedLimit, refusals("managed_limit")),
+                (LimitKind::HostMemory, refusals("host_memory")),
             ],
         }
     }

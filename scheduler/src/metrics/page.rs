@@ -36,7 +36,7 @@ fn line(page: &mut String, family: &Family, Row { labels, value }: Row) {
 
 #[cfg(test)]
 mod tests {
-    use gpushare_core::snapshot::GpuSnapshot;
+    use gpushare_core::snapshot::{GpuSnapshot, RemappedSnapshot};
     use gpushare_proto::admin::Mode;
     use gpushare_proto::tenant::GpuInfo;
     use gpushare_proto::{Bytes, GpuId, GpuUuid, Nanos, SessionId};
@@ -62,6 +62,11 @@ mod tests {
                     capacity_bytes: Bytes::gib(7),
                     allocated_bytes: Bytes::gib(1),
                     fixed_bytes: Bytes::mib(512),
+                    remapped: Some(RemappedSnapshot {
+                        resident_bytes: Bytes::mib(300),
+                        hosted_bytes: Bytes::mib(200),
+                        moving_bytes: Bytes::mib(100),
+                    }),
                     overhead_bytes: Bytes::mib(700),
                     managed_limit_bytes: Bytes::MAX,
                     mode: Mode::Serialized,
@@ -108,6 +113,7 @@ mod tests {
             "gpushare_gpu_holder{@,session=\"1\",name=\"session-1\"} 1",
             "gpushare_gpu_waiters{@} 1",
             "gpushare_gpu_quantum_seconds{@} 0.02",
+            "gpushare_gpu_remapped_moving_bytes{@} 104857600",
             "gpushare_gpu_memory_bytes{@} 8589934592",
             "gpushare_session_quota_bytes{session=\"1\",name=\"session-1\"} 4294967296",
             "gpushare_session_allocated_bytes{session=\"2\",name=\"session-2\",@} 1073741824",

@@ -176,6 +176,15 @@ families! {
         Source::Card(|card| Some(bytes(card.state.capacity_bytes)));
     gauge "gpushare_gpu_allocated_bytes": "Bytes that all sessions have allocated, resident or not",
         Source::Card(|card| Some(bytes(card.state.allocated_bytes)));
+    gauge "gpushare_gpu_remapped_resident_bytes":
+        "Bytes of remapped memory on the card; no series without remapped memory",
+        Source::Card(|card| card.state.remapped.map(|remapped| bytes(remapped.resident_bytes)));
+    gauge "gpushare_gpu_remapped_hosted_bytes":
+        "Bytes of remapped memory in host memory, or without a place yet; no series without remapped memory",
+        Source::Card(|card| card.state.remapped.map(|remapped| bytes(remapped.hosted_bytes)));
+    gauge "gpushare_gpu_remapped_moving_bytes":
+        "Bytes of remapped memory that are leaving the card or coming in; no series without remapped memory",
+        Source::Card(|card| card.state.remapped.map(|remapped| bytes(remapped.moving_bytes)));
     gauge "gpushare_gpu_managed_limit_bytes":
         "Limit on the managed memory of all sessions together; no series without a limit",
         Source::Card(|card| limit(card.state.managed_limit_bytes));

@@ -121,6 +121,7 @@ fn limit_name(limit: LimitKind) -> &'static str {
         LimitKind::Session => "its quota",
         LimitKind::Capacity => "the card's capacity",
         LimitKind::ManagedLimit => "the card's managed limit",
+        LimitKind::HostMemory => "the card's capacity and the host memory together",
     }
 }
 

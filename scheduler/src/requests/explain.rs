@@ -59,6 +59,9 @@ fn wait_view(waiting: Waiting, sessions: &Sessions) -> WaitView {
             WaitsFor::Return(processes) => WaitReason::Recovering { processes },
             WaitsFor::Pardon(_) => WaitReason::Standing,
             WaitsFor::Limit(limit) => WaitReason::Limit { limit },
+            WaitsFor::Memory { missing, .. } => {
+                WaitReason::Memory { missing_bytes: missing, reason: waiting.reason.to_string() }
+            }
         },
         holders: waiting.holders.into_iter().map(holder).collect(),
         ahead: waiting.ahead.into_iter().map(ahead).collect(),

@@ -20,6 +20,7 @@ mod one_story;
 mod utilization;
 mod orphans;
 mod backends;
+mod remap;
 mod audit;
 mod captures;
 mod containers;

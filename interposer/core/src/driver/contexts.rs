@@ -177,7 +177,8 @@ impl Live {
         self.device
     }
 
-    fn is_part(&self) -> bool {
+    /// Returns whether the context is a part of a primary context.
+    pub(crate) fn is_part(&self) -> bool {
         matches!(self.kind, Kind::Green(_))
     }
 

@@ -5,8 +5,9 @@ use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
 
 use super::dynlink::name;
 use super::types::{
-    CAPTURE_MODE_RELAXED, CUDA_SUCCESS, CUcontext, CUdevice, CUdeviceptr, CUevent, CUfunction, CUgraph,
-    CUgraphNode, CUgreenCtx, CUmemoryPool, CUpointerAttribute, CUresult, CUstream, KernelNode,
+    Access, AllocationProperties, CAPTURE_MODE_RELAXED, CUDA_SUCCESS, CUcontext, CUdevice, CUdeviceptr,
+    CUevent, CUfunction, CUgraph, CUgraphNode, CUgreenCtx, CUmemHandle, CUmemoryPool, CUpointerAttribute,
+    CUresult, CUstream, KernelNode,
 };
 
 macro_rules! driver {
@@ -94,6 +95,11 @@ driver! {
         event_destroy: cuEventDestroy_v2(CUevent);
         // Since CUDA 4.0.
         pointer_get_attribute: cuPointerGetAttribute(*mut c_void, CUpointerAttribute, CUdeviceptr);
+        mem_host_unregister: cuMemHostUnregister(*mut c_void);
+        copy_out: cuMemcpyDtoHAsync_v2(*mut c_void, CUdeviceptr, usize, CUstream);
+        copy_in: cuMemcpyHtoDAsync_v2(CUdeviceptr, *mut c_void, usize, CUstream);
+        // Since CUDA 6.5.
+        mem_host_register: cuMemHostRegister_v2(*mut c_void, usize, c_uint);
         // Since CUDA 7.
         event_record_ptsz: cuEventRecord_ptsz(CUevent, CUstream);
         // Since CUDA 8.0.
@@ -105,6 +111,13 @@ driver! {
         graph_get_nodes: cuGraphGetNodes(CUgraph, *mut CUgraphNode, *mut usize);
         graph_node_get_type: cuGraphNodeGetType(CUgraphNode, *mut c_int);
         graph_child_get_graph: cuGraphChildGraphNodeGetGraph(CUgraphNode, *mut CUgraph);
+        // Since CUDA 10.2.
+        mem_address_reserve: cuMemAddressReserve(*mut CUdeviceptr, usize, usize, CUdeviceptr, u64);
+        mem_create: cuMemCreate(*mut CUmemHandle, usize, *const AllocationProperties, u64);
+        mem_release: cuMemRelease(CUmemHandle);
+        mem_map: cuMemMap(CUdeviceptr, usize, usize, CUmemHandle, u64);
+        mem_unmap: cuMemUnmap(CUdeviceptr, usize);
+        mem_set_access: cuMemSetAccess(CUdeviceptr, usize, *const Access, usize);
         // Since CUDA 11.2.
         mem_pool_get_attribute: cuMemPoolGetAttribute(CUmemoryPool, c_int, *mut c_void);
         device_get_mem_pool: cuDeviceGetMemPool(*mut CUmemoryPool, CUdevice);
@@ -127,6 +140,39 @@ driver! {
         // Since CUDA 12.5.
         ctx_record_event: cuCtxRecordEvent(CUcontext, CUevent);
     }
+}
+
+macro_rules! memory_calls {
+    ($($name:ident = $function:ident: $($arg:ty),*;)*) => {
+        /// Functions of the driver that move memory at fixed addresses.
+        #[derive(Clone, Copy, Debug)]
+        pub struct MemoryCalls {
+            $(
+                #[doc = concat!("[`Driver::", stringify!($function), "`].")]
+                pub $name: unsafe extern "C-unwind" fn($($arg),*) -> CUresult,
+            )*
+        }
+
+        impl MemoryCalls {
+            /// Returns the functions, if the driver has all of them.
+            pub fn of(driver: &Driver) -> Option<Self> {
+                Some(Self { $($name: driver.$function?),* })
+            }
+        }
+    };
+}
+
+memory_calls! {
+    address_reserve = mem_address_reserve: *mut CUdeviceptr, usize, usize, CUdeviceptr, u64;
+    create = mem_create: *mut CUmemHandle, usize, *const AllocationProperties, u64;
+    release = mem_release: CUmemHandle;
+    map = mem_map: CUdeviceptr, usize, usize, CUmemHandle, u64;
+    unmap = mem_unmap: CUdeviceptr, usize;
+    set_access = mem_set_access: CUdeviceptr, usize, *const Access, usize;
+    register = mem_host_register: *mut c_void, usize, c_uint;
+    unregister = mem_host_unregister: *mut c_void;
+    copy_out = copy_out: *mut c_void, CUdeviceptr, usize, CUstream;
+    copy_in = copy_in: CUdeviceptr, *mut c_void, usize, CUstream;
 }
 
 /// Returns the value that `ask` writes over `unwritten`; `None` if the driver returns an error.

@@ -12,5 +12,5 @@ pub mod unknown;
 #[cfg(test)]
 pub(crate) mod fake;
 
-pub use functions::Driver;
 pub(crate) use functions::answer;
+pub use functions::{Driver, MemoryCalls};

@@ -6,11 +6,12 @@ use std::ptr::{null_mut, without_provenance_mut};
 use gpushare_proto::tenant::GpuInfo;
 use gpushare_proto::{Bytes, GpuUuid};
 
-use super::{Driver, answer};
+use super::{Driver, MemoryCalls, answer};
 use crate::driver::types::{
-    ATTRIBUTE_CONCURRENT_MANAGED_ACCESS, ATTRIBUTE_IS_MANAGED, ATTRIBUTE_MEMORY_TYPE, CAPTURE_STATUS_ACTIVE,
-    CUDA_ERROR_INVALID_VALUE, CUDA_SUCCESS, CUcontext, CUdevice, CUdeviceptr, CUevent, CUresult, CUstream,
-    MEMORYTYPE_DEVICE, REFUSED_FOR_CAPTURE, STREAM_LEGACY, STREAM_PER_THREAD,
+    ATTRIBUTE_CONCURRENT_MANAGED_ACCESS, ATTRIBUTE_IS_MANAGED, ATTRIBUTE_MEMORY_TYPE,
+    ATTRIBUTE_VIRTUAL_MEMORY, CAPTURE_STATUS_ACTIVE, CUDA_ERROR_INVALID_VALUE, CUDA_SUCCESS, CUcontext,
+    CUdevice, CUdeviceptr, CUevent, CUresult, CUstream, MEMORYTYPE_DEVICE, REFUSED_FOR_CAPTURE,
+    STREAM_LEGACY, STREAM_PER_THREAD,
 };
 
 impl Driver {
@@ -109,6 +110,15 @@ impl Driver {
         // SAFETY: writes one integer.
         let value = answer(0, |value| unsafe { ask(value, ATTRIBUTE_CONCURRENT_MANAGED_ACCESS, device) });
         value != Some(0)
+    }
+
+    /// Returns whether memory can be mapped by handle on a device, and the driver has all functions for it.
+    pub(crate) fn can_remap(&self, device: CUdevice) -> bool {
+        let ask = |ask: unsafe extern "C-unwind" fn(*mut _, _, _) -> _| {
+            // SAFETY: writes one integer.
+            answer(0, |value| unsafe { ask(value, ATTRIBUTE_VIRTUAL_MEMORY, device) })
+        };
+        MemoryCalls::of(self).is_some() && self.device_get_attribute.and_then(ask) == Some(1)
     }
 
     /// Returns whether the process sees more than one device.

@@ -45,6 +45,8 @@ pub const CUDA_ERROR_INVALID_VALUE: CUresult = 1;
 pub const CUDA_ERROR_OUT_OF_MEMORY: CUresult = 2;
 /// `cuInit` was not called.
 pub const CUDA_ERROR_NOT_INITIALIZED: CUresult = 3;
+/// The process is ending.
+pub const CUDA_ERROR_DEINITIALIZED: CUresult = 4;
 /// No context is current, or a handle is invalid.
 pub const CUDA_ERROR_INVALID_CONTEXT: CUresult = 201;
 /// A call of the operating system failed.
@@ -87,13 +89,17 @@ constants! {
         POOL_RESERVED = 5, CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT;
         POOL_USED = 7, CU_MEMPOOL_ATTR_USED_MEM_CURRENT;
         GRAPH_MEM_RESERVED = 2, CU_GRAPH_MEM_ATTR_RESERVED_MEM_CURRENT;
+        ALLOCATION_PINNED = 1, CU_MEM_ALLOCATION_TYPE_PINNED;
         ALLOCATION_MANAGED = 2, CU_MEM_ALLOCATION_TYPE_MANAGED;
+        ACCESS_READ_WRITE = 3, CU_MEM_ACCESS_FLAGS_PROT_READWRITE;
         NODE_KERNEL = 0, CU_GRAPH_NODE_TYPE_KERNEL;
         NODE_GRAPH = 4, CU_GRAPH_NODE_TYPE_GRAPH;
         NODE_MEM_ALLOC = 10, CU_GRAPH_NODE_TYPE_MEM_ALLOC;
         LOCATION_DEVICE = 1, CU_MEM_LOCATION_TYPE_DEVICE;
+        LOCATION_HOST_NUMA = 3, CU_MEM_LOCATION_TYPE_HOST_NUMA;
         LOCATION_PART_OF_DEVICE = 6, CU_MEM_LOCATION_TYPE_DEVICE_LOCALITY_DOMAIN;
         MEM_OPERATION_MAP = 1, CU_MEM_OPERATION_TYPE_MAP;
+        ATTRIBUTE_VIRTUAL_MEMORY = 102, CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED;
         ATTRIBUTE_CONCURRENT_MANAGED_ACCESS = 89, CU_DEVICE_ATTRIBUTE_CONCURRENT_MANAGED_ACCESS;
         ADVISE_PREFERRED_LOCATION = 3, CU_MEM_ADVISE_SET_PREFERRED_LOCATION;
         ADVISE_ACCESSED_BY = 5, CU_MEM_ADVISE_SET_ACCESSED_BY;
@@ -123,18 +129,56 @@ constants! {
     CUpointerAttribute {
         ATTRIBUTE_CONTEXT = 1, CU_POINTER_ATTRIBUTE_CONTEXT;
         ATTRIBUTE_MEMORY_TYPE = 2, CU_POINTER_ATTRIBUTE_MEMORY_TYPE;
+        ATTRIBUTE_DEVICE_POINTER = 3, CU_POINTER_ATTRIBUTE_DEVICE_POINTER;
         ATTRIBUTE_HOST_POINTER = 4, CU_POINTER_ATTRIBUTE_HOST_POINTER;
+        ATTRIBUTE_SYNC_MEMOPS = 6, CU_POINTER_ATTRIBUTE_SYNC_MEMOPS;
+        ATTRIBUTE_BUFFER_ID = 7, CU_POINTER_ATTRIBUTE_BUFFER_ID;
         ATTRIBUTE_IS_MANAGED = 8, CU_POINTER_ATTRIBUTE_IS_MANAGED;
         ATTRIBUTE_DEVICE_ORDINAL = 9, CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL;
         ATTRIBUTE_IS_IPC_CAPABLE = 10, CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE;
         ATTRIBUTE_RANGE_START = 11, CU_POINTER_ATTRIBUTE_RANGE_START_ADDR;
         ATTRIBUTE_RANGE_SIZE = 12, CU_POINTER_ATTRIBUTE_RANGE_SIZE;
+        ATTRIBUTE_MAPPED = 13, CU_POINTER_ATTRIBUTE_MAPPED;
+        ATTRIBUTE_HANDLE_TYPES = 14, CU_POINTER_ATTRIBUTE_ALLOWED_HANDLE_TYPES;
+        ATTRIBUTE_ACCESS_FLAGS = 16, CU_POINTER_ATTRIBUTE_ACCESS_FLAGS;
+        ATTRIBUTE_POOL = 17, CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE;
     }
 }
 
 /// Flags of arrays that get no memory when they are created: `CUDA_ARRAY3D_SPARSE` and
 /// `CUDA_ARRAY3D_DEFERRED_MAPPING`.
 pub const ARRAY_WITHOUT_MEMORY: c_uint = 0xc0;
+
+/// Description of memory that is created by handle (`CUmemAllocationProp`).
+#[derive(Clone, Copy, Debug)]
+#[repr(C)]
+pub struct AllocationProperties {
+    kind: c_int,
+    handle_types: c_int,
+    /// Kind and number of the location (`CUmemLocation`).
+    location: [c_int; 2],
+    security: usize,
+    flags: [u8; 8],
+}
+
+impl AllocationProperties {
+    /// Returns the description of memory that is not shared with other processes.
+    pub const fn new(kind: c_int, location: [c_int; 2]) -> Self {
+        Self { kind, handle_types: 0, location, security: 0, flags: [0; 8] }
+    }
+}
+
+/// Right of a location to use mapped memory (`CUmemAccessDesc`).
+#[derive(Clone, Copy, Debug)]
+#[repr(C)]
+pub struct Access {
+    /// Kind and number of the location (`CUmemLocation`).
+    pub location: [c_int; 2],
+    /// Kind of access (`CUmemAccess_flags`).
+    pub flags: c_int,
+}
+
+const _: () = assert!(size_of::<AllocationProperties>() == 32 && size_of::<Access>() == 12);
 
 /// Parameters of a kernel node in a graph (`CUDA_KERNEL_NODE_PARAMS` since CUDA 12).
 #[derive(Clone, Copy, Debug)]

@@ -8,6 +8,7 @@
 //!   closed          drain: the end is near                                   → NearlyDrained{word}
 //!                          no thread inside, no capture, nothing in flight   → Released{word}
 //!   moving          bring the memory in                                      → open the gate, Entered{word}
+//!   closed, drained remapped memory leaves as the goal in the page says, by threads of its own (remap/)
 //!   open, wanted    quiet for the idle grace? prove it (word = idle)          → close it, Released{open word}
 //!                   the program gives the card back: as wanted, without the grace
 //!   open            rest
@@ -28,11 +29,13 @@ use gpushare_proto::tenant::{NEARLY_DRAINED, TenantRequest};
 use gpushare_proto::{GateState, GateWord, Nanos};
 use gpushare_sys::{bell, clock};
 
-use super::{GATE, idle::Grace, in_flight::InFlight, listen, move_in::MoveIn, wait::Gatekeeper};
+use super::wait::{EXCUSED, Gatekeeper};
+use super::{GATE, idle::Grace, in_flight::InFlight, listen, move_in::MoveIn};
 use crate::daemon::Daemon;
 use crate::driver::{Driver, contexts::Contexts, types::CAPTURE_MODE_RELAXED};
 use crate::memory::Memory;
 use crate::process::lock;
+use crate::remap::Proof;
 use crate::window::{driver::OnDriver, process::ProcessWindow};
 
 /// Divisor that gives the pause between two looks at work in flight from the time waited so far. Between the
@@ -179,11 +182,17 @@ impl Drainer {
 
     fn step(&mut self) {
         let (page, heard) = listen();
-        let word = load(page);
+        self.follow(page);
+        // An open gate is *moving* while memory is away.
+        let acts = GateWord(page.gate.load(Ordering::Acquire));
+        let word = acts.plain();
         let answered = self.gate.answered.covers(page, word);
         let flags = page.flags.load(Ordering::Acquire);
-        match task(word, answered, flags & FLAG_WANTED != 0 || self.gate.gives_back.is_asked(page, word)) {
+        match task(acts, answered, flags & FLAG_WANTED != 0 || self.gate.gives_back.is_asked(page, word)) {
             Task::Rest => {
+                if acts.state() == GateState::Open {
+                    self.memory.remap.open();
+                }
                 let frees = self.memory.has_frees();
                 let _ = bell::sleep(page, heard, frees.then_some(FREES_PAUSE));
                 if frees {
@@ -199,6 +208,7 @@ impl Drainer {
     fn drain(&mut self, page: &'static Page, word: GateWord) {
         let since = Instant::now();
         let (collectives, entries) = (&self.gate.collectives, GATE.entries());
+        let excused = EXCUSED.load(Ordering::SeqCst);
         let target = Nanos(u64::from(page.drain_target.load(Ordering::Relaxed)) * 1_000);
         collectives.admit(word, clock::monotonic(), target);
         let mut told = false;
@@ -214,6 +224,7 @@ impl Drainer {
         if drained && (GATE.entries() == entries || self.drained(page, word, || ())) {
             self.gate.answered.note(page, word);
             self.send(page, &TenantRequest::Released { word, drain: since.elapsed().into() });
+            self.memory.remap.drained(Proof::new(page, word, excused));
         }
     }
 
@@ -224,18 +235,47 @@ impl Drainer {
         // The driver forbids moves during a capture. A process that met its daemon again may be in one.
         let moved = self.is_capturing()
             || poll(page, word, AWAITED_POLL_MAX, || moving.advance(self.driver, self.contexts, self.memory));
+        let resident = self.memory.remap.resident();
         let open = word.with(GateState::Open);
-        if moved && exchange(page, word, open) {
+        if moved && self.return_remapped(page, word) && exchange(page, word, open) {
             bell::ring(page);
-            let moved = moving.moved();
+            if word == open {
+                return;
+            }
+            let moved = moving.moved() + (self.memory.remap.resident() - resident);
             self.gate.moved.fetch_add(moved.0, Ordering::Relaxed);
             self.send(page, &TenantRequest::Entered { word, moved, took: since.elapsed().into() });
         }
     }
 
+    /// Brings remapped memory in, until no address is a hole. Returns `false` if the gate word changes first.
+    fn return_remapped(&self, page: &'static Page, word: GateWord) -> bool {
+        let remap = &self.memory.remap;
+        // Without the mark nothing is away.
+        if remap.is_evicting() {
+            remap.enter();
+            let is_back = poll(page, word, POLL_MAX, || {
+                self.follow(page);
+                remap.can_open()
+            });
+            if !is_back {
+                remap.stop_entering();
+                return false;
+            }
+        }
+        remap.open();
+        true
+    }
+
+    /// Reads the goals for remapped memory in the page.
+    fn follow(&self, page: &Page) {
+        self.memory.remap.follow(page, |device| self.memory.lease.gpu(device));
+    }
+
     fn watch_idle(&mut self, page: &'static Page, word: GateWord) {
         self.graces.judge(self.gate.waiters.since());
         let flags = page.flags.load(Ordering::Acquire);
+        self.memory.remap.open();
         let entries = GATE.entries();
         let gives_back = self.gate.gives_back.take(page, word);
         let span = if gives_back { Nanos::ZERO } else { self.graces.under(flags).span() };
@@ -245,6 +285,7 @@ impl Drainer {
             return;
         }
         let (idle, since) = (word.with(GateState::Idle), Instant::now());
+        let excused = EXCUSED.load(Ordering::SeqCst);
         if !exchange(page, word, idle) || !self.drained(page, idle, || ()) {
             // A thread reopened the gate, or the daemon closed it.
             if !gives_back {
@@ -264,6 +305,7 @@ impl Drainer {
             }
             self.gate.answered.note(page, closed);
             self.send(page, &TenantRequest::Released { word, drain });
+            self.memory.remap.drained(Proof::new(page, closed, excused));
         }
     }
 
@@ -333,7 +375,7 @@ impl Drainer {
 }
 
 fn load(page: &Page) -> GateWord {
-    GateWord(page.gate.load(Ordering::Acquire))
+    GateWord(page.gate.load(Ordering::Acquire)).plain()
 }
 
 fn exchange(page: &Page, from: GateWord, to: GateWord) -> bool {

@@ -159,7 +159,7 @@ impl Gate {
                 return Ok(Pass { stripe: Some(stripe) });
             }
             stripe.left.fetch_add(1, Ordering::Release);
-            Err(seen)
+            Err(seen.plain())
         })
     }
 

@@ -17,7 +17,7 @@ use super::interrupt::{INTERRUPTED, INTERRUPTS};
 use super::{GATE, Pass, captures::Captures, collectives::Collectives, communication::MarkedStreams};
 use super::{listen, waiters::Waiters};
 use crate::daemon::Daemon;
-use crate::driver::types::CUresult;
+use crate::driver::types::{CUDA_ERROR_DEINITIALIZED, CUresult};
 use crate::process::is_exiting;
 
 /// Longest time from the closing of the gate to the start of its drain, and the pause between two checks.
@@ -28,6 +28,27 @@ const GLANCE: Duration = Duration::from_micros(50);
 const ANSWER: Duration = Duration::from_micros(100);
 /// Longest sleep at the gate. Then a request that could not be sent is repeated, and a long wait is explained.
 const NAP: Duration = Duration::from_millis(500);
+
+/// Longest time for which threads that look at the closed gate may count as inside.
+const LOOKING: Duration = Duration::from_millis(20);
+/// Longest wait of a thread of an ending process for memory that is away. The engine no longer moves then.
+const LAST_WAIT: Duration = Duration::from_secs(5);
+
+/// Number of threads so far that passed the closed gate: in a capture, or in a process that is ending.
+pub(super) static EXCUSED: AtomicU64 = AtomicU64::new(0);
+
+/// Returns whether no thread is inside the closed gate, and only `excused` threads have ever passed a closed one. A
+/// thread that looks at the gate counts as inside for a moment, so this waits a moment.
+pub(crate) fn is_quiet(excused: u64) -> bool {
+    let began = Instant::now();
+    while !GATE.is_empty() {
+        if began.elapsed() >= LOOKING {
+            return false;
+        }
+        std::thread::yield_now();
+    }
+    EXCUSED.load(Ordering::SeqCst) == excused
+}
 
 /// Decides which threads pass the closed gate, and remembers the drainer's answers to drops.
 #[derive(Debug, Default)]
@@ -51,11 +72,13 @@ impl Gatekeeper {
     /// Waits at the gate, which was found closed, until it opens, and enters.
     ///
     /// # Errors
-    /// [`INTERRUPTED`] if the program interrupts the wait.
+    /// [`INTERRUPTED`] if the program interrupts the wait. `CUDA_ERROR_DEINITIALIZED` in a process that is ending
+    /// while its memory is away.
     pub(crate) fn wait(&self) -> Result<Pass<'static>, CUresult> {
         // Read before this thread counts as waiting, so that a request in between is not lost.
         let interrupts = INTERRUPTS.count();
         let sleeper = self.waiters.add();
+        let began = Instant::now();
         loop {
             // A cancelled thread ends here: it holds nothing, and natively it would not wait.
             cancellation_point();
@@ -67,6 +90,9 @@ impl Gatekeeper {
                 Ok(pass) => return Ok(pass),
                 Err(word) => word,
             };
+            if is_exiting() && began.elapsed() >= LAST_WAIT {
+                return Err(CUDA_ERROR_DEINITIALIZED);
+            }
             if INTERRUPTS.ends(interrupts, clock::monotonic) {
                 return Err(INTERRUPTED);
             }
@@ -99,7 +125,7 @@ impl Gatekeeper {
                 return admitted.then_some(pass);
             }
             let (page, heard) = listen();
-            let seen = GateWord(page.gate.load(Ordering::Acquire));
+            let seen = GateWord(page.gate.load(Ordering::Acquire)).plain();
             if seen != word || self.answered.covers(page, word) || now - began >= DRAIN_BEGINS {
                 return None;
             }
@@ -107,16 +133,24 @@ impl Gatekeeper {
         }
     }
 
-    /// Passes the closed gate in a process that is ending, or while a capture records launches.
+    /// Passes the closed gate in a process that is ending, or while a capture records launches. Nobody passes while
+    /// memory is away.
     fn excuse(&self) -> Option<Pass<'static>> {
-        let excused = || self.captures.any() || is_exiting();
+        let is_away = || GateWord(super::page().gate.load(Ordering::SeqCst)).is_evicting();
+        let excused = || (self.captures.any() || is_exiting()) && !is_away();
+        if !excused() {
+            return None;
+        }
+        let pass = GATE.enter_anyway();
+        // Before the mark is looked at again: whoever sets it looks at this number afterwards.
+        EXCUSED.fetch_add(1, Ordering::SeqCst);
         // Checked again inside: a capture that ended before this thread was counted held up no drain.
-        excused().then(|| GATE.enter_anyway()).filter(|_| excused())
+        excused().then_some(pass)
     }
 
     /// Returns whether work may be in flight under the last grant of `page`: the lock is not given back yet.
     pub(crate) fn may_hold(&self, page: &Page) -> bool {
-        let word = GateWord(page.gate.load(Ordering::Acquire));
+        let word = GateWord(page.gate.load(Ordering::Acquire)).plain();
         word.state() != GateState::Closed || !self.answered.covers(page, word)
     }
 }
@@ -125,7 +159,7 @@ impl Gatekeeper {
 fn is_answered(gate: &AtomicU32, word: GateWord) -> bool {
     let began = Instant::now();
     loop {
-        if gate.load(Ordering::Acquire) != word.0 {
+        if GateWord(gate.load(Ordering::Acquire)).plain() != word {
             return true;
         }
         if began.elapsed() >= ANSWER {

@@ -1,5 +1,6 @@
 //! Hooks of plain device memory, charged to the session's quota. Under the managed memory backend,
-//! `cuMemAlloc` and `cuMemAllocPitch` allocate managed memory instead, which can leave the card.
+//! `cuMemAlloc` and `cuMemAllocPitch` allocate managed memory instead, which can leave the card. Under the backend
+//! `remap` they allocate device memory that gpushare itself moves (`remap/`).
 
 use std::ffi::c_uint;
 
@@ -8,6 +9,7 @@ use gpushare_proto::{Backend, Bytes};
 use crate::driver::types::{CUDA_SUCCESS, CUdevice, CUdeviceptr, CUresult, MEM_ATTACH_GLOBAL};
 use crate::memory::Table;
 use crate::memory::allocations::Origin;
+use crate::remap::NotAllocated;
 use crate::state::State;
 
 /// Alignment of rows in bytes: the pitch of `cuMemAllocPitch` on every card since Pascal.
@@ -21,6 +23,7 @@ pub unsafe fn alloc(address: *mut CUdeviceptr, size: usize, mut real: impl FnMut
         match state.memory.backend(device) {
             Backend::Managed => charged_managed(state, device, address, size),
             Backend::Native => charged(state, device, address, size, Origin::Native, real),
+            Backend::Remap => charged_remapped(state, device, address, size),
         }
     }
 }
@@ -72,10 +75,11 @@ pub unsafe fn alloc_pitch(
     };
     // SAFETY: both pointers are writable, as the caller promises.
     unsafe {
-        if state.memory.backend(device) == Backend::Native {
-            return charged(state, device, address, size, Origin::Native, real);
-        }
-        let result = charged_managed(state, device, address, size);
+        let result = match state.memory.backend(device) {
+            Backend::Native => return charged(state, device, address, size, Origin::Native, real),
+            Backend::Managed => charged_managed(state, device, address, size),
+            Backend::Remap => charged_remapped(state, device, address, size),
+        };
         if result == CUDA_SUCCESS {
             pitch.write(row);
         }
@@ -86,7 +90,10 @@ pub unsafe fn alloc_pitch(
 /// `cuMemFree`: frees a recorded block and gives its quota back.
 pub fn free(address: CUdeviceptr, real: impl FnOnce() -> CUresult) -> CUresult {
     match State::existing() {
-        Some(state) => state.memory.free(Table::Blocks, address, real),
+        Some(state) => state
+            .memory
+            .free_remapped(address, state.gate.captures.any())
+            .unwrap_or_else(|| state.memory.free(Table::Blocks, address, real)),
         None => real(),
     }
 }
@@ -120,6 +127,39 @@ unsafe fn charged<Address: Copy + Into<CUdeviceptr>>(
     state
         .memory
         .allocate(Table::Blocks, device, Bytes(size as u64), origin, allocate, key)
+}
+
+/// Allocates device memory at an address that gpushare has reserved, like [`charged`]. While the gate is closed and
+/// the card has no room for the process, the thread waits at the gate.
+///
+/// # Safety
+/// `address` is writable.
+unsafe fn charged_remapped(
+    state: &'static State,
+    device: CUdevice,
+    address: *mut CUdeviceptr,
+    size: usize,
+) -> CUresult {
+    let allocate = || loop {
+        match state
+            .memory
+            .allocate_remapped(&state.driver, &state.contexts, device, Bytes(size as u64))
+        {
+            Ok(made) => {
+                // SAFETY: writable, as the caller promises.
+                unsafe { address.write(made) };
+                return CUDA_SUCCESS;
+            }
+            Err(NotAllocated::Failed(result)) => return result,
+            Err(NotAllocated::NotNow) => {
+                if let Err(interrupted) = super::work::pass() {
+                    return interrupted;
+                }
+            }
+        }
+    };
+    // SAFETY: `allocate` writes `address` when it succeeds.
+    unsafe { charged(state, device, address, size, Origin::Remapped, allocate) }
 }
 
 /// Allocates managed memory in place of device memory, like [`charged`].

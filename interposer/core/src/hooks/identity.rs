@@ -1,16 +1,21 @@
-//! Hooks that describe memory. Managed memory in place of device memory ("rewritten") is described as device
-//! memory.
+//! Hooks that describe memory. Managed memory in place of device memory ("rewritten") and remapped memory are
+//! described as device memory.
 
 use std::ffi::{c_int, c_uint, c_void};
 use std::ptr::null_mut;
 
 use crate::driver::types::{
-    ATTRIBUTE_CONTEXT, ATTRIBUTE_DEVICE_ORDINAL, ATTRIBUTE_HOST_POINTER, ATTRIBUTE_IS_IPC_CAPABLE,
-    ATTRIBUTE_IS_MANAGED, ATTRIBUTE_MEMORY_TYPE, ATTRIBUTE_RANGE_SIZE, ATTRIBUTE_RANGE_START,
-    CUDA_ERROR_INVALID_VALUE, CUDA_SUCCESS, CUdeviceptr, CUpointerAttribute, CUresult, MEMORYTYPE_DEVICE,
+    ACCESS_READ_WRITE, ATTRIBUTE_ACCESS_FLAGS, ATTRIBUTE_BUFFER_ID, ATTRIBUTE_CONTEXT,
+    ATTRIBUTE_DEVICE_ORDINAL, ATTRIBUTE_DEVICE_POINTER, ATTRIBUTE_HANDLE_TYPES, ATTRIBUTE_HOST_POINTER,
+    ATTRIBUTE_IS_IPC_CAPABLE, ATTRIBUTE_IS_MANAGED, ATTRIBUTE_MAPPED, ATTRIBUTE_MEMORY_TYPE, ATTRIBUTE_POOL,
+    ATTRIBUTE_RANGE_SIZE, ATTRIBUTE_RANGE_START, ATTRIBUTE_SYNC_MEMOPS, CUDA_ERROR_INVALID_VALUE,
+    CUDA_SUCCESS, CUdeviceptr, CUpointerAttribute, CUresult, MEMORYTYPE_DEVICE,
 };
 use crate::memory::allocations::{Block, Origin};
 use crate::state::State;
+
+/// Bits of an address below the alignment of a block.
+const BUFFER_SHIFT: u32 = 9;
 
 /// `cuPointerGetAttribute`: describes rewritten memory (managed in place of device memory) as device memory.
 pub unsafe fn attribute(
@@ -19,7 +24,7 @@ pub unsafe fn attribute(
     address: CUdeviceptr,
     real: impl FnOnce() -> CUresult,
 ) -> CUresult {
-    let Some((start, block)) = rewritten(address).filter(|_| !data.is_null()) else {
+    let Some((start, block)) = moves(address).filter(|_| !data.is_null()) else {
         return real();
     };
     if attribute == ATTRIBUTE_HOST_POINTER {
@@ -27,6 +32,11 @@ pub unsafe fn attribute(
         return CUDA_ERROR_INVALID_VALUE;
     }
     let result = real();
+    // The driver does not know an address whose memory is away.
+    // SAFETY: writable for the attribute's type, as the driver's function demands.
+    if block.origin == Origin::Remapped && unsafe { describe(data, attribute, address, start, block) } {
+        return CUDA_SUCCESS;
+    }
     if result == CUDA_SUCCESS {
         // SAFETY: the driver just wrote an answer of this attribute's type there.
         unsafe { amend(data, attribute, start, block) };
@@ -43,7 +53,7 @@ pub unsafe fn attributes(
     real: impl FnOnce() -> CUresult,
 ) -> CUresult {
     let result = real();
-    let Some((start, block)) = rewritten(address) else { return result };
+    let Some((start, block)) = moves(address) else { return result };
     if result != CUDA_SUCCESS || wanted.is_null() || data.is_null() {
         return result;
     }
@@ -57,7 +67,7 @@ pub unsafe fn attributes(
         unsafe {
             if attribute == ATTRIBUTE_HOST_POINTER {
                 slot.cast::<*mut c_void>().write(null_mut());
-            } else {
+            } else if block.origin != Origin::Remapped || !describe(slot, attribute, address, start, block) {
                 amend(slot, attribute, start, block);
             }
         }
@@ -72,7 +82,7 @@ pub unsafe fn address_range(
     address: CUdeviceptr,
     real: impl FnOnce() -> CUresult,
 ) -> CUresult {
-    let Some((start, block)) = rewritten(address) else { return real() };
+    let Some((start, block)) = moves(address) else { return real() };
     // SAFETY: either may be null (the driver allows that), else it is writable.
     unsafe {
         if !base.is_null() {
@@ -88,7 +98,7 @@ pub unsafe fn address_range(
 /// `cuMemRangeGetAttribute`, `cuMemRangeGetAttributes`: refuses memory that the application knows as device
 /// memory, like the driver.
 pub fn range(address: CUdeviceptr, real: impl FnOnce() -> CUresult) -> CUresult {
-    if rewritten(address).is_some() { CUDA_ERROR_INVALID_VALUE } else { real() }
+    if moves(address).is_some() { CUDA_ERROR_INVALID_VALUE } else { real() }
 }
 
 /// Returns the block around an address, if the block is managed memory in place of device memory.
@@ -98,6 +108,51 @@ pub(super) fn rewritten(address: CUdeviceptr) -> Option<(CUdeviceptr, Block)> {
         .blocks
         .around(address)
         .filter(|(_, block)| block.origin == Origin::Rewritten)
+}
+
+/// Returns the block around an address, if the application knows it as device memory and it is not the driver's own
+/// kind: managed memory in place of device memory, or remapped memory.
+pub(super) fn moves(address: CUdeviceptr) -> Option<(CUdeviceptr, Block)> {
+    State::existing()?
+        .memory
+        .blocks
+        .around(address)
+        .filter(|(_, block)| matches!(block.origin, Origin::Rewritten | Origin::Remapped))
+}
+
+/// Writes an attribute of remapped memory, wherever its bytes are. Returns `false` for an attribute that only the
+/// driver knows.
+///
+/// # Safety
+/// `data` is writable for the attribute's type.
+unsafe fn describe(
+    data: *mut c_void,
+    attribute: CUpointerAttribute,
+    address: CUdeviceptr,
+    start: CUdeviceptr,
+    block: Block,
+) -> bool {
+    // SAFETY: the types are those of the CUDA driver API for each attribute.
+    unsafe {
+        match attribute {
+            ATTRIBUTE_DEVICE_POINTER => data.cast::<CUdeviceptr>().write(address),
+            ATTRIBUTE_SYNC_MEMOPS | ATTRIBUTE_IS_MANAGED | ATTRIBUTE_IS_IPC_CAPABLE => {
+                data.cast::<u8>().write(0);
+            }
+            // Unique among live blocks, and the same after a move.
+            ATTRIBUTE_BUFFER_ID => data.cast::<u64>().write(start >> BUFFER_SHIFT),
+            ATTRIBUTE_MAPPED => data.cast::<u8>().write(1),
+            ATTRIBUTE_HANDLE_TYPES | ATTRIBUTE_POOL => data.cast::<u64>().write(0),
+            ATTRIBUTE_ACCESS_FLAGS => data.cast::<c_int>().write(ACCESS_READ_WRITE),
+            ATTRIBUTE_CONTEXT
+            | ATTRIBUTE_MEMORY_TYPE
+            | ATTRIBUTE_RANGE_START
+            | ATTRIBUTE_RANGE_SIZE
+            | ATTRIBUTE_DEVICE_ORDINAL => amend(data, attribute, start, block),
+            _ => return false,
+        }
+    }
+    true
 }
 
 /// Replaces the driver's answer for the attributes that differ between managed and device memory.

@@ -3,25 +3,33 @@
 
 use std::sync::atomic::AtomicBool;
 
-use super::identity::rewritten;
-use crate::driver::types::{CUDA_ERROR_NOT_SUPPORTED, CUdeviceptr, CUresult};
+use super::identity::moves;
+use crate::driver::types::{CUDA_ERROR_NOT_SUPPORTED, CUDA_SUCCESS, CUdeviceptr, CUresult};
+use crate::memory::allocations::Origin;
 use crate::process::stderr;
+use crate::remap::pins::Reason;
+use crate::state::State;
 
 /// `cuIpcGetMemHandle`, `cuMemGetHandleForAddressRange`: refuses managed memory in place of device memory,
 /// and prints the reason.
 pub fn hand_out(address: CUdeviceptr, real: impl FnOnce() -> CUresult) -> CUresult {
-    if rewritten(address).is_none() {
+    if moves(address).is_none() {
         return real();
     }
     refuse();
     CUDA_ERROR_NOT_SUPPORTED
 }
 
-/// `cuPointerSetAttribute`: prints a reason if the call fails for managed memory in place of device memory.
+/// `cuPointerSetAttribute`: prints a reason if the call fails for memory that gpushare can move. Remapped memory with
+/// an attribute of its pages stays on the card from then on.
 pub fn prepare(address: CUdeviceptr, real: impl FnOnce() -> CUresult) -> CUresult {
     let result = real();
-    if result != 0 && rewritten(address).is_some() {
-        refuse();
+    match (moves(address), State::existing()) {
+        (Some((start, block)), Some(state)) if result == CUDA_SUCCESS && block.origin == Origin::Remapped => {
+            state.memory.remap.pin(block.device, start, Reason::SyncMemops);
+        }
+        (Some(_), _) if result != CUDA_SUCCESS => refuse(),
+        _ => {}
     }
     result
 }

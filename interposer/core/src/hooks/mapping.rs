@@ -92,6 +92,10 @@ pub fn map(
 
 /// `cuMemUnmap`: gives quota back for memory without further use.
 pub fn unmap(address: CUdeviceptr, size: usize, real: impl FnOnce() -> CUresult) -> CUresult {
+    // As the driver answers for memory of `cuMemAlloc`.
+    if super::identity::moves(address).is_some() {
+        return CUDA_ERROR_INVALID_VALUE;
+    }
     after(real, |handles| handles.unmap(address, Bytes(size as u64)))
 }
 
@@ -102,7 +106,7 @@ pub unsafe fn retain(
     address: CUdeviceptr,
     real: impl FnOnce() -> CUresult,
 ) -> CUresult {
-    if super::identity::rewritten(address).is_some() {
+    if super::identity::moves(address).is_some() {
         return CUDA_ERROR_INVALID_VALUE;
     }
     after(real, |handles| {

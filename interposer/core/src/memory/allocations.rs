@@ -32,13 +32,15 @@ pub enum Origin {
     Managed,
     /// Device memory of the driver, which never leaves the card.
     Native,
+    /// Device memory at an address that gpushare has reserved. Hooks hide the difference.
+    Remapped,
 }
 
 impl Origin {
     /// Returns whether the block's bytes can leave the card.
     pub const fn kind(self) -> MemoryKind {
         match self {
-            Self::Rewritten | Self::Managed => MemoryKind::Movable,
+            Self::Rewritten | Self::Managed | Self::Remapped => MemoryKind::Movable,
             Self::Native => MemoryKind::Fixed,
         }
     }
@@ -120,6 +122,14 @@ impl Allocations {
         dead.into_values().collect()
     }
 
+    /// Returns the remapped blocks of a context: their addresses and devices.
+    pub fn remapped_in(&self, context: CUcontext) -> Vec<(CUdeviceptr, CUdevice)> {
+        let own = |block: &Block| block.context == context.addr() && block.origin == Origin::Remapped;
+        let inner = lock(&self.inner);
+        let blocks = inner.blocks.iter().filter(|(_, block)| own(block));
+        blocks.map(|(&address, block)| (address, block.device)).collect()
+    }
+
     /// Assigns the blocks of one context to another.
     pub fn move_context(&self, from: CUcontext, to: CUcontext) {
         let mut inner = lock(&self.inner);
@@ -129,8 +139,8 @@ impl Allocations {
 
     /// Returns the managed ranges of a context, in the order of addresses.
     pub fn managed_ranges(&self, context: CUcontext) -> Vec<(CUdeviceptr, Bytes)> {
-        let managed =
-            |block: &Block| block.context == context.addr() && block.origin.kind() == MemoryKind::Movable;
+        let is_managed = |origin| matches!(origin, Origin::Rewritten | Origin::Managed);
+        let managed = |block: &Block| block.context == context.addr() && is_managed(block.origin);
         let inner = lock(&self.inner);
         let blocks = inner.blocks.iter().filter(|(_, block)| managed(block));
         blocks.map(|(&address, block)| (address, block.size)).collect()

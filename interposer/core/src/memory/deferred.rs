@@ -17,7 +17,7 @@ use std::time::{Duration, Instant};
 
 use gpushare_sys::unwind::{cancellation_point, uncancelled};
 
-use super::allocations::Block;
+use super::allocations::{Block, Origin};
 use super::{Memory, Table};
 use crate::driver::Driver;
 use crate::driver::types::{
@@ -267,6 +267,9 @@ impl Memory {
             // SAFETY: the event is gpushare's own, and its context is alive.
             unsafe { destroy(std::ptr::with_exposed_provenance_mut(event)) };
         }
+        if free.block.origin == Origin::Remapped {
+            return self.end_remapped(free.address, free.block);
+        }
         // SAFETY: the application has given the memory up, and all work before the free is done.
         match unsafe { (self.driver.mem_free)(free.address) } {
             CUDA_SUCCESS => self.give_back_block(free.block),
@@ -302,8 +305,6 @@ mod tests {
     use gpushare_proto::Bytes;
 
     use super::*;
-    use crate::memory::allocations::Origin;
-
     fn free(address: CUdeviceptr, context: usize, event: usize) -> Free {
         let block = Block { size: Bytes(address), device: 0, context, origin: Origin::Rewritten };
         Free { address, block, event: Some(event) }

@@ -15,6 +15,7 @@ pub mod lease;
 mod placement;
 pub(crate) mod pools;
 mod quota;
+mod remapped;
 mod usage;
 
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -27,6 +28,7 @@ use crate::driver::types::{
     CUDA_ERROR_INVALID_VALUE, CUDA_SUCCESS, CUcontext, CUdevice, CUdeviceptr, CUresult, CUstream,
 };
 use crate::process::lock;
+use crate::remap::Remap;
 use allocations::{Allocations, Block, Origin};
 use handles::{Charge, Handles};
 use {deferred::Deferred, lease::Lease, placement::Placement, pools::Pools};
@@ -44,6 +46,9 @@ pub(crate) struct Memory {
     handles: Mutex<Handles>,
     pools: Pools,
     deferred: Deferred,
+    pub(crate) remap: Remap,
+    /// Remapped blocks that were freed while a capture ran.
+    aside: Mutex<Vec<(CUdeviceptr, Block)>>,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -77,6 +82,8 @@ impl Memory {
             handles: Mutex::default(),
             pools: Pools::default(),
             deferred: Deferred::default(),
+            remap: Remap::default(),
+            aside: Mutex::default(),
         }
     }
 
@@ -142,6 +149,10 @@ impl Memory {
     pub(crate) fn end_context(&self, context: CUcontext, device: CUdevice, is_last: bool) {
         // A thread that has the dead context current must hear of it from the driver.
         self.lease.set_card_size(device, Bytes::ZERO);
+        // Memory by handle belongs to no context, so the driver does not free it.
+        for (address, device) in self.blocks.remapped_in(context) {
+            self.remap.begin_free(device, address);
+        }
         let dead = [self.blocks.remove_context(context), self.arrays.remove_context(context)];
         let freed = self.deferred.remove_context(context);
         let all = dead.into_iter().flatten().chain(freed);

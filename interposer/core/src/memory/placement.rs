@@ -30,6 +30,8 @@ pub(super) struct Placement {
 struct Device {
     /// Whether the device has concurrent managed access: [`UNKNOWN`], [`ABSENT`] or [`PRESENT`].
     access: AtomicU8,
+    /// Whether memory can be mapped by handle on the device, as `access`.
+    handles: AtomicU8,
     /// Devices whose kernels may use this one's memory, as bits.
     peers: AtomicU32,
 }
@@ -51,11 +53,34 @@ impl Placement {
 impl Memory {
     /// Returns the memory backend on a device: how its memory is allocated.
     pub(crate) fn backend(&self, device: CUdevice) -> Backend {
-        let known = self.placement.device(device);
-        match known.filter(|_| self.placement.chosen == Backend::Managed) {
-            Some(known) if !self.has_access(device, known) => Backend::Native,
-            _ => self.placement.chosen,
+        let (known, chosen) = (self.placement.device(device), self.placement.chosen);
+        match (chosen, known) {
+            (Backend::Managed, Some(known)) if !self.has_access(device, known) => Backend::Native,
+            (Backend::Remap, Some(known)) if !self.has_handles(device, known) => Backend::Native,
+            _ => chosen,
         }
+    }
+
+    fn has_handles(&self, device: CUdevice, known: &Device) -> bool {
+        match known.handles.load(Ordering::Relaxed) {
+            UNKNOWN => {
+                let has_handles = self.driver.can_remap(device);
+                let found = if has_handles { PRESENT } else { ABSENT };
+                if known.handles.swap(found, Ordering::Relaxed) == UNKNOWN && !has_handles {
+                    let line = "cannot map memory by handle; its memory stays on the card";
+                    stderr::print(format_args!("device {device} {line} (as with --backend native)"));
+                }
+                has_handles
+            }
+            handles => handles == PRESENT,
+        }
+    }
+
+    /// Returns the devices whose kernels may use this one's memory, as bits.
+    pub(super) fn peers(&self, device: CUdevice) -> u32 {
+        self.placement
+            .device(device)
+            .map_or(0, |known| known.peers.load(Ordering::SeqCst))
     }
 
     fn has_access(&self, device: CUdevice, known: &Device) -> bool {
@@ -101,6 +126,7 @@ impl Memory {
         };
         // Before the table is read: a thread that records a block afterwards sees the new peer.
         known.peers.fetch_or(1 << peer, Ordering::SeqCst);
+        self.remap.set_peers(device, self.peers(device));
         for (address, size) in self.blocks.rewritten_on(device) {
             self.advise_one(ADVISE_ACCESSED_BY, peer, address, size);
         }

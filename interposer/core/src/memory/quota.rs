@@ -181,6 +181,9 @@ fn print_refusal(link: &Link, size: Bytes, error: &AskError) {
             LimitKind::ManagedLimit => {
                 format!("all sessions together use {used} of the card's managed limit of {limit}")
             }
+            LimitKind::HostMemory => format!(
+                "all sessions together use {used} of the {limit} that the card and the host memory have for memory that moves"
+            ),
         };
         format!("{of}; further refusals are only in the scheduler's log")
     };

@@ -9,12 +9,13 @@
 //! The lock is held between two driver calls, never in one. A lane without an order sleeps until something
 //! changes. Only the lane of copies looks again after a pause, while copies are under way.
 
-use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::fmt;
+use std::sync::{Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
 use super::blocks::Blocks;
 use super::host::{self, HostMemory, Pool};
-use super::swap::{Lane, Order, Phase};
+use super::swap::{Lane, Order, Phase, Residence};
 use super::vmm::{Vmm, VmmError, perform};
 use crate::driver::types::CUdeviceptr;
 use crate::process::lock;
@@ -45,18 +46,43 @@ pub struct Moving {
 }
 
 /// State that the lanes share with the hooks and the drainer.
-#[derive(Debug, Default)]
+#[derive(Default)]
 pub struct Lanes {
     moving: Mutex<Moving>,
     changed: Condvar,
+    report: OnceLock<Report>,
+}
+
+type Report = Box<dyn Fn(&Residence) + Send + Sync>;
+
+impl fmt::Debug for Lanes {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Lanes").field("moving", &self.moving).finish_non_exhaustive()
+    }
 }
 
 impl Lanes {
-    /// Changes the state or looks at it, and wakes all lanes.
+    /// Sets the function that is told the card's figures after each change. Only the first one counts.
+    pub fn report_by(&self, report: impl Fn(&Residence) + Send + Sync + 'static) {
+        let _ = self.report.set(Box::new(report));
+    }
+
+    /// Changes the state, reports the figures, and wakes all lanes.
     pub fn change<T>(&self, change: impl FnOnce(&mut Moving) -> T) -> T {
-        let result = change(&mut lock(&self.moving));
+        let mut moving = lock(&self.moving);
+        let result = change(&mut moving);
+        // Under the lock, so that a later figure is not overtaken by an earlier one.
+        if let Some(report) = self.report.get() {
+            report(&moving.blocks.engine().residence());
+        }
+        drop(moving);
         self.changed.notify_all();
         result
+    }
+
+    /// Looks at the state without waking the lanes.
+    pub fn look<T>(&self, look: impl FnOnce(&mut Moving) -> T) -> T {
+        look(&mut lock(&self.moving))
     }
 
     /// Waits until `holds` is true for the state, and returns its value.

@@ -9,8 +9,9 @@
 //!                 pins ─────┘ └── host                          slots of registered memory
 //! ```
 //!
-//! Everything but the lanes is pure: no module calls the driver, takes a lock or reads a clock. Lanes and hooks
-//! make the calls that are handed out and report their answers (`docs/design/remap.md`).
+//! Everything up to `blocks` is pure: no module calls the driver, takes a lock or reads a clock. Lanes and hooks
+//! make the calls that are handed out and report their answers. `card` is the real driver, `guard` marks the gate,
+//! and `cards` is what hooks and drainer use (`docs/design/remap.md`).
 
 pub mod vmm;
 pub mod space;
@@ -21,5 +22,11 @@ pub mod pins;
 pub mod swap;
 pub mod blocks;
 pub mod lanes;
+mod guard;
+mod card;
+mod cards;
 #[cfg(test)]
 mod fake;
+
+pub(crate) use cards::{NotAllocated, Remap};
+pub(crate) use guard::{Gate, Proof};

@@ -28,8 +28,10 @@ use std::collections::BTreeMap;
 
 use gpushare_proto::Bytes;
 
+use super::arena::LARGEST_BLOCK;
 use super::chunk::{Aim, Change, Chunk};
 use super::host::Slot;
+use super::space::GRANULE;
 use super::vmm::{Answer, Call, Span, Tier, VmmError};
 use crate::driver::types::CUdeviceptr;
 
@@ -172,6 +174,11 @@ impl Engine {
         self.is_settled = false;
     }
 
+    /// Returns the goal.
+    pub const fn goal(&self) -> Goal {
+        self.goal
+    }
+
     /// Sets the goal. Goals are compared by number only for equality, since a new daemon counts anew.
     pub fn set_goal(&mut self, goal: Goal) {
         if goal != self.goal {
@@ -179,6 +186,24 @@ impl Engine {
             self.retry();
         }
         self.note_seen();
+    }
+
+    /// Returns the phase.
+    pub const fn phase(&self) -> Phase {
+        self.phase
+    }
+
+    /// Returns whether a new block of `size` bytes would be a hole, although the gate is not marked yet.
+    pub fn may_be_hole(&self, size: Bytes) -> bool {
+        let is_closed = matches!(self.phase, Phase::Drained | Phase::Entering);
+        // A small request may need a shared block.
+        is_closed && self.guard != Guard::Set && self.room() < size.max(LARGEST_BLOCK) + GRANULE
+    }
+
+    /// Returns whether the driver still has something of a freed range, and no step of it has failed.
+    pub fn is_freeing(&self, range: Span) -> bool {
+        let mut freed = self.chunks.range(range.address..range.end()).map(|(_, entry)| entry);
+        freed.any(|entry| entry.chunk.aim() == Aim::Gone && entry.trouble.is_none())
     }
 
     /// Sets the phase. When the gate opens, work may write any chunk, so copies in slots are out of date.

@@ -25,11 +25,13 @@ use crate::daemon::{Daemon, address::Address};
 use crate::driver::types::{CUDA_ERROR_SYSTEM_NOT_READY, CUdevice, CUresult};
 use crate::driver::{Driver, contexts::Contexts, dynlink::LIBCUDA};
 use crate::gate::{
-    drain::Drainer, drain::Graces, interrupt::INTERRUPTS, page, reset, wait::Gatekeeper, wake_sleepers,
+    drain::Drainer, drain::Graces, interrupt::INTERRUPTS, page, reset, wait::Gatekeeper, wait::is_quiet,
+    wake_sleepers,
 };
 use crate::memory::Memory;
 use crate::process::fork::ForkCell;
 use crate::process::{EXITING, Starter, fork, spawn, stderr};
+use crate::remap::Gate;
 use crate::window::process::ProcessWindow;
 use join::Cards;
 
@@ -99,10 +101,12 @@ impl State {
 
     fn new(driver: Driver) -> Self {
         let daemon = Arc::new(Daemon::default());
+        let memory = Memory::new(driver, daemon.clone());
+        memory.remap.stand_at(Gate { page, is_quiet });
         Self {
             driver,
             contexts: Contexts::default(),
-            memory: Memory::new(driver, daemon.clone()),
+            memory,
             gate: Gatekeeper::new(daemon.clone()),
             daemon,
             window: ProcessWindow::default(),
@@ -146,6 +150,10 @@ extern "C" fn in_child() {
 
 extern "C" fn at_exit() {
     EXITING.store(true, Ordering::Release);
+    if let Some(state) = State::existing() {
+        let park = std::panic::AssertUnwindSafe(|| state.memory.remap.park());
+        let _ = std::panic::catch_unwind(park);
+    }
     wake_sleepers();
     // A panic must not cross into the C library.
     let _ = std::panic::catch_unwind(summary::print);

@@ -86,7 +86,7 @@ impl State {
         })?;
         let (connection, welcome, page) = joined.ok_or(ConnectError::Absent(Vec::new()))?;
         self.gate.waiters.ask_again();
-        replace_page(page);
+        self.memory.remap.carry_over(page, || replace_page(page));
         self.gate.captures.show();
         link.plug(&connection, &welcome, |device| self.memory.lease.gpu(device))
             .map_err(|cause| ConnectError::Broken("its socket".into(), cause))?;

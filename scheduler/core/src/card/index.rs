@@ -50,6 +50,10 @@ pub(crate) struct CardIndex {
     /// Sum of the working sets (movable bytes) of all sessions that hold the lock.
     held: Total,
     kept: Total,
+    /// Remapped part of `held`.
+    held_remapped: Total,
+    /// Sum of the remapped working sets of sessions that do not want to run.
+    cold: Total,
     /// Sum of the bytes that unmeasured contexts are assumed to take.
     claimed: Total,
     /// Sum of the working sets (movable bytes) of stuck sessions.
@@ -86,6 +90,10 @@ impl CardIndex {
         if (old.presence, old.movable) != (new.presence, new.movable) {
             self.move_parts(old, new);
         }
+        let none = Total::default();
+        if (old.swappable, new.swappable) != (none, none) {
+            self.move_remapped(old, new);
+        }
         if old.tied() != new.tied() {
             old.tied().into_iter().for_each(|gpu| self.tie(gpu, false));
             new.tied().into_iter().for_each(|gpu| self.tie(gpu, true));
@@ -120,6 +128,15 @@ impl CardIndex {
         self.kept += new.part(new.keeps());
         self.stuck_bytes -= old.part(old.is_stuck());
         self.stuck_bytes += new.part(new.is_stuck());
+    }
+
+    fn move_remapped(&mut self, old: &Listing, new: &Listing) {
+        let part =
+            |listing: &Listing, counts: bool| if counts { listing.swappable } else { Total::default() };
+        self.held_remapped -= part(old, old.holds());
+        self.held_remapped += part(new, new.holds());
+        self.cold -= part(old, !old.is_hot);
+        self.cold += part(new, !new.is_hot);
     }
 
     /// Reason why sessions must take turns although their working sets fit the card together. Idle sessions
@@ -186,8 +203,20 @@ impl CardIndex {
         self.claimed.get()
     }
 
+    /// Remapped bytes of sessions that do not want to run.
+    pub(crate) fn cold(&self) -> Bytes {
+        self.cold.get()
+    }
+
     pub(crate) fn held(&self) -> Bytes {
         self.held.get()
+    }
+
+    /// Sum of the managed working sets of all sessions that hold the lock.
+    pub(crate) fn held_managed(&self) -> Bytes {
+        let mut managed = self.held;
+        managed -= self.held_remapped;
+        managed.get()
     }
 
     /// Whether the working sets of holders that are not being dropped fit `capacity`, or there is at most one

@@ -1,6 +1,7 @@
 //! One card: its capacity, its sharing mode, and the figures that were measured on it.
 
 pub(crate) mod budget;
+mod capacity;
 pub(crate) mod charge;
 pub(crate) mod groups;
 pub(crate) mod index;
@@ -17,6 +18,7 @@ use gpushare_proto::{Bytes, Nanos, SessionId};
 
 use crate::config::Config;
 use crate::memory::absent::Absent;
+use crate::residency::residents::Residents;
 use crate::session::on_card::Listing;
 use crate::session::share::Class;
 use crate::values::average::Average;
@@ -28,8 +30,6 @@ use knobs::Knobs;
 use mode::{Facts, ModeChoice};
 use queue::{Drains, Occupancy};
 
-/// Number of unmeasured contexts for which every card has room.
-const CONTEXTS: u64 = 8;
 /// Number of latest drain durations that are kept for `status` and the metrics.
 const DRAINS: usize = 256;
 /// Factor by which a measured bandwidth may differ from the configured one, since tenants report it.
@@ -70,6 +70,7 @@ pub(crate) struct Alarms {
     pub(crate) mode: Option<Nanos>,
     pub(crate) places: Option<Nanos>,
     pub(crate) figures: Option<Nanos>,
+    pub(crate) moves: Option<Nanos>,
 }
 
 /// Round in which the sessions on a card are told their memory figures.
@@ -98,6 +99,8 @@ pub(crate) struct Card {
     pub(crate) handoffs: u64,
     pub(crate) aborted_drops: u64,
     pub(crate) moved: Bytes,
+    /// Remapped memory on the card.
+    pub(crate) residents: Residents,
     /// Charge clock: divides the card's time among the sessions that hold it.
     pub(crate) charge: Charge,
     /// Budget of time that may still be spent on early switches.
@@ -134,6 +137,7 @@ impl Card {
             handoffs: 0,
             aborted_drops: 0,
             moved: Bytes::ZERO,
+            residents: Residents::default(),
             charge: Charge::default(),
             budget: SwitchBudget::new(Nanos::ZERO, config.budget_max),
             groups: Groups::new(config.trickle),
@@ -146,61 +150,6 @@ impl Card {
             usual_bandwidth: Average::default(),
             configured: (config.drain_target, config.bandwidth_per_second),
         }
-    }
-
-    /// Bytes that CUDA contexts take on the card, including those of dead processes not yet freed.
-    pub(crate) fn reserve(&self) -> Bytes {
-        self.index.sums.overhead.get() + self.index.claimed()
-    }
-
-    /// Number of bytes that one context takes until it is measured. A small card has room for some in any case.
-    pub(crate) fn assumed(&self) -> Bytes {
-        self.knobs.context_reserve.min(Bytes(self.total.0 / CONTEXTS))
-    }
-
-    /// Sum of the fixed memory (which cannot leave the card) of all sessions.
-    pub(crate) fn fixed(&self) -> Bytes {
-        self.index.sums.fixed.get()
-    }
-
-    /// Sum of the working sets (movable bytes) of all sessions.
-    pub(crate) fn needed(&self) -> Bytes {
-        self.index.sums.movable.get()
-    }
-
-    /// Largest sum of movable bytes that can be on the card at once.
-    pub(crate) fn capacity(&self) -> Bytes {
-        self.capacity_beside(Bytes::ZERO)
-    }
-
-    /// Returns the card's capacity for a session, from which the session's own `fixed` bytes are not
-    /// subtracted.
-    pub(crate) fn capacity_beside(&self, fixed: Bytes) -> Bytes {
-        self.before_fixed() - (self.fixed() - fixed)
-    }
-
-    /// Largest number of bytes that one session may use on the card, apart from its quota: the capacity less
-    /// the fixed bytes of the other sessions.
-    pub(crate) fn ceiling(&self, own_fixed: Bytes, oversubscribe: bool) -> Bytes {
-        match oversubscribe {
-            true => Bytes::MAX,
-            false => self.capacity_beside(own_fixed),
-        }
-    }
-
-    /// Largest sum of bytes that can be on the card at once, before fixed memory is subtracted.
-    pub(crate) fn before_fixed(&self) -> Bytes {
-        self.knobs.capacity.unwrap_or(self.total - self.reserve())
-    }
-
-    /// Bytes left for the driver's own memory once all movable memory is off the card.
-    pub(crate) fn room_left(&self) -> Bytes {
-        self.total - self.reserve() - self.fixed()
-    }
-
-    /// Largest sum of managed memory of all sessions together; [`Bytes::MAX`] for no limit.
-    pub(crate) fn managed_limit(&self) -> Bytes {
-        self.knobs.managed_limit.unwrap_or(Bytes::MAX)
     }
 
     /// Whether all sessions on the card take turns.
@@ -216,7 +165,7 @@ impl Card {
     /// Whether a session may begin its turn while the work of the one before ends: all working sets fit the
     /// card, so no memory moves.
     pub(crate) fn overlaps(&self) -> bool {
-        !self.moves_memory() && self.needed() <= self.capacity()
+        !self.moves_memory() && self.hot() <= self.capacity()
     }
 
     /// Occupancy of the card by the holders that take turns, beside `absent` memory.
@@ -272,7 +221,7 @@ impl Card {
 
     fn facts(&self, others: Bytes) -> Facts {
         Facts {
-            needed: self.needed() + others,
+            needed: self.hot() + others,
             capacity: self.capacity(),
             contention: self.index.contention(),
         }
@@ -290,7 +239,7 @@ impl Card {
 
     /// Whether sessions get the lock only while they have work, which shows which of them want the card.
     pub(crate) fn runs_on_demand(&self) -> bool {
-        self.takes_turns() || self.index.may_contend()
+        self.takes_turns() || self.index.may_contend() || self.is_crowded()
     }
 
     /// Usual drain on the card: the average of the latest drains.
@@ -301,7 +250,13 @@ impl Card {
     /// Expected duration of the move that brings in a newly granted session's missing memory. `own` is the
     /// session's working set.
     pub(crate) fn expected_move(&self, own: Bytes) -> Nanos {
-        quantum::transfer(self.excess(own), self.usual_bandwidth.get().map_or(self.configured.1, Bytes))
+        self.move_time(self.excess(own))
+    }
+
+    /// Expected duration of a move of `bytes`. Where memory moves by goals, the rates of those moves count.
+    pub(crate) fn move_time(&self, bytes: Bytes) -> Nanos {
+        let usual = || self.usual_bandwidth.get().map_or(self.configured.1, Bytes);
+        quantum::transfer(bytes, self.residents.rates.of_handoff().unwrap_or_else(usual))
     }
 
     /// Duration for which a newly granted session may bring its memory in before its quantum begins.
@@ -315,7 +270,7 @@ impl Card {
     /// where memory does not move.
     pub(crate) fn excess(&self, own: Bytes) -> Bytes {
         match self.moves_memory() {
-            true => quantum::excess(own, self.needed(), self.capacity()),
+            true => quantum::excess(own, self.hot(), self.capacity()),
             false => Bytes::ZERO,
         }
     }
@@ -423,10 +378,15 @@ impl Card {
 
     /// Records the bandwidth of a session's move, within the bounds of what is believed.
     pub(crate) fn moved_at(&mut self, bandwidth: u64, config: &Config) {
-        let configured = config.bandwidth_per_second.0;
-        self.usual_bandwidth
-            .add(bandwidth.max(configured / BELIEF).min(configured.saturating_mul(BELIEF)));
+        let (least, most) = believed(config);
+        self.usual_bandwidth.add(bandwidth.max(least).min(most));
     }
+}
+
+/// Least and largest bandwidth that are believed, in bytes a second.
+pub(crate) fn believed(config: &Config) -> (u64, u64) {
+    let configured = config.bandwidth_per_second.0;
+    (configured / BELIEF, configured.saturating_mul(BELIEF))
 }
 
 #[cfg(test)]

@@ -18,7 +18,7 @@ const FITS: &str = "the working sets fit the card";
 /// Facts from which a card's mode is chosen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Facts {
-    /// Sum of the working sets (movable bytes) of all sessions on the card.
+    /// Sum of the working sets (movable bytes) of all sessions on the card, without remapped memory of idle ones.
     pub(crate) needed: Bytes,
     pub(crate) capacity: Bytes,
     /// Reason why sessions must take turns although their working sets fit together.

@@ -4,7 +4,7 @@ use gpushare_proto::page::MemoryRefusal;
 use gpushare_proto::{Bytes, ClientId, Epoch, GateWord, GpuId, Nanos, RequestId};
 use serde::{Deserialize, Serialize};
 
-use super::{Notice, WaitsFor};
+use super::{GoalNumber, Notice, WaitsFor};
 
 /// Action for the daemon, which carries out all actions at once and in order before it reports another event.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -117,5 +117,18 @@ pub enum Effect {
         client: ClientId,
         /// Duration after which the work in flight should have ended once the gate is closed.
         target: Nanos,
+    },
+    /// Stores a goal for remapped memory in a process's shared page: the process moves memory out of the card
+    /// while more is resident, and creates no more than that. Only a process that sent
+    /// [`Event::Remaps`](super::Event::Remaps) gets one.
+    Goal {
+        /// Identifier of the process that the action is about.
+        client: ClientId,
+        /// Identifier of the card that the action is about.
+        gpu: GpuId,
+        /// Number of the goal, higher than that of all goals before.
+        number: GoalNumber,
+        /// Most remapped bytes of the process that may be on the card.
+        bytes: Bytes,
     },
 }

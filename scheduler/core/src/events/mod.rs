@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 pub use self::effect::Effect;
 pub use self::notice::Notice;
 pub(crate) use self::waits_for::Place;
-pub use self::waits_for::WaitsFor;
+pub use self::waits_for::{Lack, WaitsFor};
 use crate::config::Tuning;
 use crate::session::share::UserId;
 
@@ -36,6 +36,16 @@ pub enum Standing {
     Paused,
     /// The session expired or was revoked: it gets no turn and no more memory, but keeps the memory it has.
     Over,
+}
+
+/// Number of a goal for the remapped memory of one process on one card. Zero is no goal.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct GoalNumber(pub u64);
+
+impl GoalNumber {
+    pub(crate) const fn next(self) -> Self {
+        Self(self.0 + 1)
+    }
 }
 
 /// Fact that the daemon reports to the scheduler's decision machine.
@@ -348,6 +358,59 @@ pub enum Event {
         /// Gate word that closed the gate.
         word: GateWord,
     },
+    /// The movable memory of a process is remapped: it moves by goals ([`Effect::Goal`]). The event comes before
+    /// the process uses any card.
+    Remaps {
+        /// Identifier of the process that the event is about.
+        client: ClientId,
+    },
+    /// A process reports where its remapped memory is.
+    Resides {
+        /// Identifier of the process that the event is about.
+        client: ClientId,
+        /// Identifier of the card that the event is about.
+        gpu: GpuId,
+        /// Number of the latest goal under which the process acts: it creates nothing more under earlier ones.
+        seen: GoalNumber,
+        /// Bytes of chunks on the card.
+        resident: Bytes,
+        /// Bytes of chunks that are not on the card: in host memory, or without a place yet.
+        hosted: Bytes,
+        /// Resident bytes of chunks that must not move now.
+        pinned: Bytes,
+        /// Bytes of slots in host memory that no chunk needs now: prepared ones, and copies of resident chunks.
+        prepared: Bytes,
+    },
+    /// A process could not move memory as a goal asked.
+    MoveFailed {
+        /// Identifier of the process that the event is about.
+        client: ClientId,
+        /// Identifier of the card that the event is about.
+        gpu: GpuId,
+        /// Number of the goal.
+        number: GoalNumber,
+    },
+    /// NVML's figure for a process was read. Without this event the process's own reports count alone.
+    Measured {
+        /// Identifier of the process that the event is about.
+        client: ClientId,
+        /// Identifier of the card that the event is about.
+        gpu: GpuId,
+        /// Least number of remapped bytes on the card: the figure less contexts and fixed bytes.
+        bytes: Bytes,
+    },
+    /// The budget for host memory of all processes changed.
+    HostBudget {
+        /// Number of bytes in which evicted memory of all cards may live.
+        bytes: Bytes,
+    },
+    /// NVML's figure for a card's free memory was read.
+    CardFree {
+        /// Identifier of the card that the event is about.
+        gpu: GpuId,
+        /// Number of free bytes of the card.
+        bytes: Bytes,
+    },
 }
 
 impl Event {
@@ -366,6 +429,8 @@ impl Event {
             | Self::SessionClosed { .. }
             | Self::ExpectedGone { .. }
             | Self::ExpectedUses { .. }
+            | Self::HostBudget { .. }
+            | Self::CardFree { .. }
             | Self::Set(_)
             | Self::Tune(_)
             | Self::Tick => None,
@@ -389,6 +454,10 @@ impl Event {
             | Self::Overhead { client, .. }
             | Self::RefusedHere { client, .. }
             | Self::ClientReturned { client, .. }
+            | Self::Remaps { client }
+            | Self::Resides { client, .. }
+            | Self::MoveFailed { client, .. }
+            | Self::Measured { client, .. }
             | Self::StillUses { client, .. } => Some(client),
         }
     }

@@ -2,10 +2,21 @@
 
 use std::fmt;
 
-use gpushare_proto::{Percent, SessionId};
+use gpushare_proto::{Bytes, Percent, SessionId};
 use serde::{Deserialize, Serialize};
 
 use super::Standing;
+
+/// Reason why a session with the lock cannot have all its remapped memory on a card yet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Lack {
+    /// Other processes give up memory or credit.
+    Moves,
+    /// The host memory is used up.
+    HostMemory,
+    /// The rest of the card is held by processes that work, do not answer, or whose memory cannot move.
+    Kept,
+}
 
 /// Reason why a session that wants a turn does not have one yet.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -29,6 +40,13 @@ pub enum WaitsFor {
     Pardon(Standing),
     /// The session has used up its compute limit for the present.
     Limit(Percent),
+    /// The session has the lock, and a part of its remapped memory is not on its cards.
+    Memory {
+        /// Number of bytes that are not on the cards.
+        missing: Bytes,
+        /// Reason why they cannot come in yet; `None` if they may.
+        lack: Option<Lack>,
+    },
 }
 
 impl WaitsFor {
@@ -59,6 +77,15 @@ impl WaitsFor {
                     .to_owned()
             }
             Self::Limit(limit) => format!("its compute limit of {limit} is used up for now"),
+            Self::Memory { missing, lack } => {
+                let why = match lack {
+                    None => "it is moving in",
+                    Some(Lack::Moves) => "memory of other sessions leaves the card first",
+                    Some(Lack::HostMemory) => "the host memory is too full for what must leave the card",
+                    Some(Lack::Kept) => "the card is full of memory that cannot leave it now",
+                };
+                format!("it has the card and waits for {missing} of its own memory: {why}")
+            }
             Self::Return(0) => "the scheduler restarted and is about to go on".to_owned(),
             Self::Return(1) => "the scheduler restarted and waits for 1 process to return".to_owned(),
             Self::Return(n) => format!("the scheduler restarted and waits for {n} processes to return"),

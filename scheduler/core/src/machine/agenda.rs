@@ -27,6 +27,8 @@ pub(crate) enum Timer {
     Places(GpuId),
     /// Tells the next sessions on a card their memory figures.
     Figures(GpuId),
+    /// Looks at moves of remapped memory on a card that may be late.
+    Moves(GpuId),
 }
 
 /// Sessions and cards that settling must look at, and pending timers.
@@ -135,6 +137,7 @@ impl Core {
             match timer {
                 Timer::Session(id) => self.touch(id),
                 Timer::Mode(gpu) => self.agenda.look_at(gpu),
+                Timer::Moves(gpu) => self.look_at_moves(gpu),
                 Timer::Places(gpu) => self.tell_places_again(gpu),
                 Timer::Figures(gpu) => self.tell_figures(gpu),
             }
@@ -148,6 +151,7 @@ impl Core {
             Timer::Mode(gpu) => Some(&mut self.view.cards.get_mut(gpu)?.alarms.mode),
             Timer::Places(gpu) => Some(&mut self.view.cards.get_mut(gpu)?.alarms.places),
             Timer::Figures(gpu) => Some(&mut self.view.cards.get_mut(gpu)?.alarms.figures),
+            Timer::Moves(gpu) => Some(&mut self.view.cards.get_mut(gpu)?.alarms.moves),
         }
     }
 

@@ -18,6 +18,7 @@ use std::collections::BTreeSet;
 use gpushare_proto::page::{LimitKind, MemoryRefusal};
 use gpushare_proto::{Bytes, ClientId, GpuId, RequestId, SessionId};
 
+use crate::card::Card;
 use crate::events::{Effect, Notice};
 use crate::machine::Core;
 use crate::memory::limits::{Excess, Limits, NOT_ATTACHED, Scope};
@@ -28,17 +29,30 @@ use crate::view::View;
 const KEPT_CHUNKS: u64 = 2;
 
 impl View {
-    fn limits(&self, id: SessionId, gpu: GpuId, kind: Kind) -> Option<Limits> {
+    /// Largest sum of remapped memory that may be leased on a card: what the card has, and what the other cards
+    /// leave of the host memory.
+    fn host_limit(&self, gpu: GpuId) -> Bytes {
+        let over = |(_, card): (GpuId, &Card)| card.index.sums.remapped.get() - card.admits_remapped();
+        let others = self.cards.iter().filter(|&(other, _)| other != gpu).map(over).sum();
+        let here = self.cards.get(gpu).map_or(Bytes::ZERO, Card::admits_remapped);
+        let books: u64 = self.cards.values().map(|card| card.index.sums.remapping).sum();
+        here + (self.host.admitted(books) - others)
+    }
+
+    /// Limits of a request for memory of a process that `remaps`, or does not.
+    fn limits(&self, id: SessionId, gpu: GpuId, kind: Kind, remaps: bool) -> Option<Limits> {
         let session = self.sessions.get(id)?;
         let card = self.cards.get(gpu)?;
         let sums = session.sums(gpu);
         Some(Limits {
             quota: if session.may_grow() { session.quota.on(gpu) } else { Bytes::ZERO },
             ceiling: card.ceiling(sums.fixed.get(), session.quota.may_oversubscribe()),
-            managed: card.managed_limit(),
+            managed: if remaps { Bytes::MAX } else { card.managed_limit() },
+            host: if remaps { self.host_limit(gpu) } else { Bytes::MAX },
             session_leased: sums.leased.get(),
             session_charged: sums.charged.get(),
             card_managed: card.index.sums.managed.get(),
+            card_remapped: card.index.sums.remapped.get(),
             kind,
         })
     }
@@ -153,7 +167,8 @@ impl Core {
             (bytes, book.free)
         });
         let Some((bytes, free)) = back else { return };
-        let Some(limits) = self.view.limits(session, gpu, Kind::Movable) else {
+        let remaps = self.view.remaps(client);
+        let Some(limits) = self.view.limits(session, gpu, Kind::Movable, remaps) else {
             return;
         };
         let most = Bytes(self.view.config.lease_chunk.0.saturating_mul(KEPT_CHUNKS));
@@ -186,7 +201,8 @@ impl Core {
             return;
         };
         let attached = self.view.book(request.client, request.gpu).is_some();
-        let limits = self.view.limits(request.session, request.gpu, request.kind);
+        let remaps = self.view.remaps(request.client);
+        let limits = self.view.limits(request.session, request.gpu, request.kind, remaps);
         let Some(limits) = limits.filter(|_| attached) else {
             return self.refuse(&request, NOT_ATTACHED);
         };
@@ -217,7 +233,7 @@ impl Core {
     ) -> Option<LimitKind> {
         self.view.book(client, gpu)?;
         let session = self.view.session_of(client)?;
-        let excess = self.view.limits(session, gpu, kind)?.excess(bytes)?;
+        let excess = self.view.limits(session, gpu, kind, self.view.remaps(client))?.excess(bytes)?;
         let sums = match excess.scope() {
             Scope::Session => self.view.sessions.get(session)?.sums(gpu),
             Scope::Card => self.view.cards.get(gpu)?.index.sums,
@@ -309,6 +325,7 @@ impl Core {
             LimitKind::Session => sums.used.get() + sums.charged.get(),
             LimitKind::Capacity => sums.used.get(),
             LimitKind::ManagedLimit => card.map_or(Bytes::ZERO, |card| card.index.sums.used.get()),
+            LimitKind::HostMemory => card.map_or(Bytes::ZERO, |card| card.index.sums.remapped.get()),
         };
         let refusal = MemoryRefusal { requested: request.bytes, limit: excess.limit, used, by: excess.by };
         self.effects

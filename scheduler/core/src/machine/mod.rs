@@ -21,6 +21,7 @@ mod books;
 mod leases;
 mod orphans;
 mod processes;
+pub(crate) mod residency;
 mod sessions;
 mod settings;
 
@@ -35,6 +36,8 @@ use crate::config::Config;
 use crate::events::{Effect, Event, Notice};
 use crate::memory::recalls::{Kind, Recalls};
 use crate::recovery::Recovery;
+use crate::residency::facts::Report;
+use crate::residency::host::Host;
 use crate::session::client::Client;
 use crate::session::registry::Sessions;
 use crate::session::share::Share;
@@ -104,6 +107,8 @@ impl Core {
                 users: Users::default(),
                 orphans: BTreeMap::new(),
                 recovery: Recovery::new(expected, now, &config),
+                remapped: GpuSet::default(),
+                host: Host::default(),
                 config,
             },
             last_epoch: Epoch { generation, counter: 0 },
@@ -220,6 +225,14 @@ impl Core {
             Event::RefusedHere { client, gpu, bytes, times } => self.refused_here(client, gpu, bytes, times),
             Event::ClientReturned { client, waiting } => self.client_returned(client, waiting),
             Event::StillUses { client, gpu, bytes } => self.still_uses(client, gpu, bytes),
+            Event::Remaps { client } => self.remaps(client),
+            Event::Resides { client, gpu, seen, resident, hosted, pinned, prepared } => {
+                self.resides(client, gpu, seen, Report { resident, hosted, pinned, prepared });
+            }
+            Event::MoveFailed { client, gpu, number } => self.move_failed(client, gpu, number),
+            Event::Measured { client, gpu, bytes } => self.measured(client, gpu, bytes),
+            Event::HostBudget { bytes } => self.host_budget(bytes),
+            Event::CardFree { gpu, bytes } => self.card_free(gpu, bytes),
         }
     }
 

@@ -18,6 +18,7 @@ impl View {
 impl Core {
     /// Turns the memory books of a dead process into orphans, memory that the driver has not freed yet.
     pub(crate) fn client_ended(&mut self, client: ClientId) {
+        self.departs(client, true);
         let Some((session, books)) = self.part_with(client) else {
             return;
         };
@@ -54,6 +55,9 @@ impl Core {
         let session = orphan.session;
         let sums: Vec<(GpuId, Sums)> = orphan.sums(|gpu| self.view.assumed(gpu)).collect();
         for (gpu, sums) in sums {
+            if let Some(card) = self.view.cards.get_mut(gpu) {
+                card.residents.bury(client);
+            }
             self.add_up(session, gpu, sums, Sums::default());
         }
         self.recount(session);

@@ -44,6 +44,7 @@ impl Core {
         let gpus: GpuSet = process.books.keys().collect();
         process.told = Told::default();
         for gpu in gpus {
+            self.has_new_page(client, gpu);
             self.change_book(client, gpu, |book| {
                 book.leased = book.used();
                 (book.free, book.fixed) = (Bytes::ZERO, Bytes::ZERO);
@@ -74,6 +75,7 @@ impl Core {
     }
 
     pub(crate) fn client_gone(&mut self, client: ClientId) {
+        self.departs(client, false);
         if let Some((home, _)) = self.part_with(client) {
             self.forget_empty(home);
         }
@@ -109,8 +111,13 @@ impl Core {
         if self.view.book(client, gpu).is_some() {
             return;
         }
-        let book = Book { leased: used, ..Book::default() };
+        let is_remapped = self.view.remaps(client);
+        let book = Book { leased: used, is_remapped, ..Book::default() };
         self.open_book(client, gpu, book);
+        if is_remapped && let Some(card) = self.view.cards.get_mut(gpu) {
+            card.residents.join(client);
+            self.view.remapped.insert(gpu);
+        }
         if queues && !known {
             self.begin_drop(id, true);
         }
@@ -140,8 +147,9 @@ impl Core {
         if let Some(client) = self.client_mut(client) {
             client.gate.wait(word);
         }
-        // In parallel mode, a session that wants the card may contend with others there.
-        if !self.view.takes_turns(id) {
+        // In parallel mode, a session that wants the card may contend with others there. Remapped memory counts for
+        // the mode from now on, also where the session takes turns for its compute limit.
+        if !self.view.takes_turns(id) || self.view.has_remapped(id) {
             self.recount(id);
         }
     }

@@ -3,7 +3,8 @@
 //! ```text
 //!   leased ─┬─ free        lies unused in the process's page
 //!           └─ used ─┬─ fixed     never moves: pools, arrays, graphs
-//!                    └─ movable   managed memory: the working set
+//!                    ├─ pinned    remapped memory that must not move now
+//!                    └─ movable   managed or remapped memory: the working set
 //!   overhead               contexts and driver memory that no allocation asked for
 //! ```
 
@@ -23,6 +24,11 @@ pub(crate) struct Book {
     /// Leased bytes that never leave the card, as the process reported. An honest process reports no more
     /// than it has.
     pub(crate) fixed: Bytes,
+    /// Whether the process's movable memory is remapped: it moves by goals (residency/mod.rs), and none of it is
+    /// managed.
+    pub(crate) is_remapped: bool,
+    /// Remapped bytes that must not move now, as the process reported.
+    pub(crate) pinned: Bytes,
     /// Number of the process's live CUDA contexts on the card.
     pub(crate) contexts: u32,
     /// Measured bytes of the process's CUDA contexts and of other driver memory; `None` while not measured.
@@ -40,14 +46,29 @@ impl Book {
         self.fixed.min(self.leased)
     }
 
-    /// Largest number of bytes that may be managed memory: `leased − fixed`.
-    pub(crate) fn managed(&self) -> Bytes {
-        self.leased - self.fixed
+    /// Number of bytes that do not leave the card now: `fixed + pinned`, at most the leased ones.
+    pub(crate) fn stays(&self) -> Bytes {
+        (self.fixed + self.pinned).min(self.leased)
     }
 
-    /// Working set, the bytes that move on and off the card: `used − fixed`.
+    /// Largest number of bytes that may be managed memory: `leased − fixed`, and none of a remapping process.
+    pub(crate) fn managed(&self) -> Bytes {
+        if self.is_remapped { Bytes::ZERO } else { self.leased - self.fixed }
+    }
+
+    /// Largest number of bytes that may be remapped memory, pinned bytes included.
+    pub(crate) fn remapped(&self) -> Bytes {
+        if self.is_remapped { self.leased - self.fixed } else { Bytes::ZERO }
+    }
+
+    /// Number of allocated bytes that are remapped memory, pinned bytes included.
+    pub(crate) fn remapped_used(&self) -> Bytes {
+        if self.is_remapped { self.used() - self.fixed } else { Bytes::ZERO }
+    }
+
+    /// Working set, the bytes that move on and off the card: `used − fixed − pinned`.
     pub(crate) fn movable(&self) -> Bytes {
-        self.used() - self.fixed
+        self.used() - (self.fixed + self.pinned)
     }
 
     /// Whether the process claims contexts whose bytes are not measured.

@@ -5,6 +5,7 @@
 //!   session's quota on the card    Σ leased of the session              its processes
 //!   one session's ceiling          Σ leased of the session              its processes
 //!   the card's managed limit       Σ (leased − fixed) of all sessions   all processes on the card
+//!   card and host memory           the same of remapped memory          all processes on the card
 //! ```
 //!
 //! Driver memory beyond an allowance is charged to the quota too. The card's capacity does not contain it.
@@ -35,12 +36,16 @@ pub(crate) struct Limits {
     pub(crate) ceiling: Bytes,
     /// Largest sum of managed memory of all sessions on the card.
     pub(crate) managed: Bytes,
+    /// Largest sum of remapped memory of all sessions on the card.
+    pub(crate) host: Bytes,
     /// Number of bytes leased to the session.
     pub(crate) session_leased: Bytes,
     /// Driver memory of the session that counts against its quota.
     pub(crate) session_charged: Bytes,
     /// Number of bytes leased to all sessions that may be managed memory.
     pub(crate) card_managed: Bytes,
+    /// Number of bytes leased to all sessions that may be remapped memory.
+    pub(crate) card_remapped: Bytes,
     /// Kind of memory that the request asks for.
     pub(crate) kind: Kind,
 }
@@ -62,7 +67,7 @@ impl Excess {
     pub(crate) fn scope(&self) -> Scope {
         match self.by {
             LimitKind::Session | LimitKind::Capacity => Scope::Session,
-            LimitKind::ManagedLimit => Scope::Card,
+            LimitKind::ManagedLimit | LimitKind::HostMemory => Scope::Card,
         }
     }
 }
@@ -70,7 +75,7 @@ impl Excess {
 impl Limits {
     /// First limit that a request for `bytes` more would exceed.
     pub(crate) fn excess(&self, bytes: Bytes) -> Option<Excess> {
-        let managed = match self.kind {
+        let movable = match self.kind {
             Kind::Movable => bytes,
             Kind::Fixed => Bytes::ZERO,
         };
@@ -78,7 +83,8 @@ impl Limits {
         [
             (LimitKind::Session, self.quota, session, bytes),
             (LimitKind::Capacity, self.ceiling, self.session_leased, bytes),
-            (LimitKind::ManagedLimit, self.managed, self.card_managed, managed),
+            (LimitKind::ManagedLimit, self.managed, self.card_managed, movable),
+            (LimitKind::HostMemory, self.host, self.card_remapped, movable),
         ]
         .into_iter()
         .filter(|(.., bytes)| !bytes.is_zero())
@@ -109,7 +115,11 @@ impl Limits {
             Kind::Movable => self.managed - (self.card_managed + bytes),
             Kind::Fixed => self.managed - self.card_managed,
         };
-        let card = managed.min(packing - (self.card_managed + bytes));
+        let host = match self.kind {
+            Kind::Movable => self.host - (self.card_remapped + bytes),
+            Kind::Fixed => self.host - self.card_remapped,
+        };
+        let card = managed.min(packing - (self.card_managed + bytes)).min(host);
         let part = |room: Bytes, processes: u64| Bytes(room.0 / (2 * processes.max(1)));
         chunk.min(part(session, session_processes)).min(part(card, card_processes))
     }
@@ -124,9 +134,11 @@ mod tests {
             quota: Bytes(100),
             ceiling: Bytes(200),
             managed: Bytes(300),
+            host: Bytes::MAX,
             session_leased: Bytes(90),
             session_charged: Bytes(0),
             card_managed: Bytes(250),
+            card_remapped: Bytes(0),
             kind: Kind::Movable,
         }
     }

@@ -48,8 +48,14 @@ pub(crate) struct Sums {
     pub(crate) fixed: Total,
     /// Working set: number of allocated bytes that can leave the card.
     pub(crate) movable: Total,
+    /// Part of `fixed` that is pinned remapped memory.
+    pub(crate) pinned: Total,
+    /// Part of `movable` that is remapped memory.
+    pub(crate) swappable: Total,
     /// Number of leased bytes that may be managed memory.
     pub(crate) managed: Total,
+    /// Number of leased bytes that may be remapped memory.
+    pub(crate) remapped: Total,
     /// Driver memory beyond the free allowance. It counts against the quota: less can be leased, but no lease
     /// is taken back.
     pub(crate) charged: Total,
@@ -57,6 +63,8 @@ pub(crate) struct Sums {
     pub(crate) overhead: Total,
     /// Number of memory books with contexts that are claimed and not measured.
     pub(crate) claims: u64,
+    /// Number of memory books whose movable memory is remapped.
+    pub(crate) remapping: u64,
     /// Number of memory books that were added up.
     pub(crate) processes: u64,
     /// Number of memory books with a live CUDA context.
@@ -69,12 +77,16 @@ impl Sums {
         Self {
             leased: book.leased.into(),
             used: book.used().into(),
-            fixed: book.fixed().into(),
+            fixed: book.stays().into(),
             movable: book.movable().into(),
+            pinned: (book.stays() - book.fixed()).into(),
+            swappable: if book.is_remapped { book.movable().into() } else { Total::default() },
             managed: book.managed().into(),
+            remapped: book.remapped().into(),
             charged: book.charged(assumed).into(),
             overhead: book.overhead.unwrap_or_default().into(),
             claims: u64::from(book.claims()),
+            remapping: u64::from(book.is_remapped),
             processes: 1,
             live: u64::from(book.contexts > 0),
         }
@@ -82,7 +94,20 @@ impl Sums {
 
     /// Returns the sums over the memory book of a dead process, which has no working set.
     pub(crate) fn of_orphan(book: &Book, assumed: Bytes) -> Self {
-        Self { movable: Total::default(), processes: 0, live: 0, ..Self::of(book, assumed) }
+        let (movable, swappable) = (Total::default(), Total::default());
+        Self {
+            movable,
+            swappable,
+            remapping: 0,
+            processes: 0,
+            live: 0,
+            ..Self::of(book, assumed)
+        }
+    }
+
+    /// Whether the movable memory of all processes is remapped, and there are any.
+    pub(crate) fn are_remapped(&self) -> bool {
+        self.remapping > 0 && self.remapping == self.processes
     }
 
     /// Subtracts the sums `before` and adds the sums `after`.
@@ -98,10 +123,14 @@ impl AddAssign for Sums {
         self.used += other.used;
         self.fixed += other.fixed;
         self.movable += other.movable;
+        self.pinned += other.pinned;
+        self.swappable += other.swappable;
         self.managed += other.managed;
+        self.remapped += other.remapped;
         self.charged += other.charged;
         self.overhead += other.overhead;
         self.claims += other.claims;
+        self.remapping += other.remapping;
         self.processes += other.processes;
         self.live += other.live;
     }
@@ -113,10 +142,14 @@ impl SubAssign for Sums {
         self.used -= other.used;
         self.fixed -= other.fixed;
         self.movable -= other.movable;
+        self.pinned -= other.pinned;
+        self.swappable -= other.swappable;
         self.managed -= other.managed;
+        self.remapped -= other.remapped;
         self.charged -= other.charged;
         self.overhead -= other.overhead;
         self.claims -= other.claims;
+        self.remapping -= other.remapping;
         self.processes -= other.processes;
         self.live -= other.live;
     }

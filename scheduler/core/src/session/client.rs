@@ -50,6 +50,8 @@ pub(crate) struct Client {
     pub(crate) past: Past,
     /// Whether the process claims a lock without proof, and was granted nothing since.
     pub(crate) unproven: bool,
+    /// Whether the process's movable memory is remapped and moves by goals.
+    pub(crate) remaps: bool,
     /// Memory books of the process, one for each card that it announced.
     pub(crate) books: ByGpu<Book>,
     pub(crate) told: Told,
@@ -61,6 +63,7 @@ impl Client {
             gate: Gate::new(),
             past,
             unproven: past == Past::Claims,
+            remaps: false,
             books: ByGpu::default(),
             told: Told::default(),
         }

@@ -239,14 +239,24 @@ impl Session {
         self.attached().filter(|(_, client)| !client.gate.let_go()).map(|(id, _)| id)
     }
 
-    /// Opens every closed gate under `epoch`, the grant's number. If memory `moves`, processes with a working
-    /// set bring it in first.
-    pub(crate) fn open(&mut self, epoch: Epoch, moves: bool, effects: &mut VecDeque<Effect>) {
+    /// Opens every closed gate under `epoch`, the grant's number. No memory moves.
+    pub(crate) fn open(&mut self, epoch: Epoch, effects: &mut VecDeque<Effect>) {
+        self.open_moving(epoch, |_, _| false, effects);
+    }
+
+    /// Opens every closed gate under `epoch`, the grant's number. Processes that `moves` names bring memory in
+    /// first.
+    pub(crate) fn open_moving(
+        &mut self,
+        epoch: Epoch,
+        moves: impl Fn(ClientId, &Client) -> bool,
+        effects: &mut VecDeque<Effect>,
+    ) {
         // Gates that open between two tries of a drop are no grant.
         let granted = matches!(self.lock, Lock::Holding(_));
         for (id, client) in self.attached_mut() {
             if !client.gate.passes() {
-                let moving = moves && !client.movable().is_zero();
+                let moving = moves(id, client);
                 client.unproven &= !granted;
                 let word = client.gate.open(moving);
                 effects.push_back(Effect::Gate { client: id, word, epoch });

@@ -135,6 +135,8 @@ impl Stance {
             live: on.sums.live > 0,
             wants: on.sums.live > 0 && self.wants,
             movable: on.sums.movable,
+            swappable: on.sums.swappable,
+            is_hot: self.wants,
             claimed,
             presence: self.presence,
             queued: self.ticket.filter(|_| takes_turns).map(turn),
@@ -160,6 +162,10 @@ pub(crate) struct Listing {
     pub(crate) wants: bool,
     /// Working set of the session on the card.
     pub(crate) movable: Total,
+    /// Remapped part of the working set.
+    pub(crate) swappable: Total,
+    /// Whether the session holds the lock or waits for it, so that its remapped memory counts for the mode.
+    pub(crate) is_hot: bool,
     /// Number of bytes that unmeasured contexts of the session are assumed to take on the card.
     pub(crate) claimed: Bytes,
     pub(crate) presence: Presence,

@@ -1,13 +1,14 @@
 //! Random schedules: honest and lying processes, time jumps, lost, repeated and forged messages, restarts.
 //! The invariants are checked after every event (`view/invariants.rs`), and nothing may panic.
 
+mod forgery;
+
 use gpushare_proto::admin::{Knob, Mode, Setting};
 use gpushare_proto::session::Priority;
-use gpushare_proto::{
-    Bytes, ClientId, Epoch, GateState, GateWord, GpuId, Nanos, Percent, RequestId, SessionId,
-};
+use gpushare_proto::{Bytes, ClientId, Epoch, GpuId, Percent, RequestId, SessionId};
 use proptest::prelude::*;
 
+use self::forgery::{Forgery, forge, forgery};
 use super::drawn;
 use super::world::{GPU, OTHER_GPU, World, gib, ms};
 use crate::config::StuckPolicy;
@@ -52,6 +53,13 @@ pub(super) enum Step {
     Lead(Option<usize>, GpuId, i64),
     UserLead(u64, Priority, GpuId, i64),
     Set(Option<GpuId>, Knob),
+    Remap(usize),
+    Budget(u64),
+    Pin(usize, GpuId, u64),
+    Prepare(usize, GpuId, u64),
+    FailMove(usize, GpuId),
+    Weigh(usize, GpuId),
+    SeeFree(GpuId, u64),
     Forge(Forgery),
 }
 
@@ -60,19 +68,6 @@ impl Step {
     fn is_a_lie(&self) -> bool {
         matches!(self, Self::Forge(_) | Self::Repeat(_))
     }
-}
-
-/// Material for an event that no process meant. `kind` chooses the event, which uses some of the fields.
-#[derive(Clone, Debug)]
-pub(super) struct Forgery {
-    kind: u8,
-    who: usize,
-    gpu: GpuId,
-    /// Distance of the change number from the current one.
-    off: i32,
-    state: GateState,
-    amount: u64,
-    time: u64,
 }
 
 pub(super) fn gpu() -> impl Strategy<Value = GpuId> {
@@ -89,14 +84,6 @@ fn knob() -> impl Strategy<Value = Knob> {
         (0_u64..5_000).prop_map(|target| Knob::WindowTarget(ms(target))),
         (0_u64..4).prop_map(|reserve| Knob::ContextReserve(gib(reserve))),
     ]
-}
-
-fn forgery() -> impl Strategy<Value = Forgery> {
-    let state = [GateState::Closed, GateState::Moving, GateState::Open, GateState::Idle];
-    let number = || prop_oneof![0..gib(20).0, Just(u64::MAX), any::<u64>()];
-    (0_u8..13, 0_usize..8, gpu(), -1..=1, prop::sample::select(state.to_vec()), number(), number()).prop_map(
-        |(kind, who, gpu, off, state, amount, time)| Forgery { kind, who, gpu, off, state, amount, time },
-    )
 }
 
 pub(super) fn standing() -> impl Strategy<Value = Standing> {
@@ -158,6 +145,13 @@ fn step() -> impl Strategy<Value = Step> {
         2 => (prop::option::of(0_usize..4), gpu(), prop_oneof![-1_000_000_000..1_000_000_000_000_i64, any::<i64>()])
             .prop_map(|(who, gpu, lead_ns)| Step::Lead(who, gpu, lead_ns)),
         2 => (prop::option::of(gpu()), knob()).prop_map(|(gpu, knob)| Step::Set(gpu, knob)),
+        4 => (0_usize..4).prop_map(Step::Remap),
+        1 => (0_u64..40).prop_map(Step::Budget),
+        1 => (who(), gpu(), 0_u64..4).prop_map(|(who, gpu, gibs)| Step::Pin(who, gpu, gibs)),
+        1 => (who(), gpu(), 0_u64..4).prop_map(|(who, gpu, gibs)| Step::Prepare(who, gpu, gibs)),
+        1 => (who(), gpu()).prop_map(|(who, gpu)| Step::FailMove(who, gpu)),
+        1 => (who(), gpu()).prop_map(|(who, gpu)| Step::Weigh(who, gpu)),
+        1 => (gpu(), 0_u64..12).prop_map(|(gpu, gibs)| Step::SeeFree(gpu, gibs)),
         4 => forgery().prop_map(Step::Forge),
     ]
 }
@@ -190,6 +184,13 @@ pub(super) fn play(world: &mut World, step: Step) {
                 world.join(session);
             }
         }
+        Step::Remap(which) => {
+            if let Some(session) = nth(world.sessions(), which) {
+                world.join_remapping(session);
+            }
+        }
+        Step::Budget(gibs) => world.send(Event::HostBudget { bytes: gib(gibs) }),
+        Step::SeeFree(gpu, gibs) => world.send(Event::CardFree { gpu, bytes: gib(gibs) }),
         Step::Jump(millis) => {
             world.now += ms(millis);
             world.send(Event::Tick);
@@ -275,6 +276,10 @@ fn act(world: &mut World, step: &Step) {
     | Step::Die(who)
     | Step::End(who)
     | Step::ComeBack(who)
+    | Step::Pin(who, ..)
+    | Step::Prepare(who, ..)
+    | Step::FailMove(who, _)
+    | Step::Weigh(who, _)
     | Step::Change(who, ..)) = step
     else {
         return;
@@ -312,35 +317,20 @@ fn act(world: &mut World, step: &Step) {
         Step::Die(_) => world.dies(client),
         Step::End(_) => world.ends(client),
         Step::ComeBack(_) => world.comes_back(client),
+        Step::Pin(_, gpu, gibs) => world.pins(client, gpu, gib(gibs)),
+        Step::Prepare(_, gpu, gibs) => world.prepares(client, gpu, gib(gibs)),
+        Step::FailMove(_, gpu) => {
+            if let Some((number, _)) = world.goal(client, gpu) {
+                world.send(Event::MoveFailed { client, gpu, number });
+            }
+        }
+        Step::Weigh(_, gpu) => world.weighs(client, gpu),
         Step::Change(_, drain, answers) => {
             let habits = world.habits(client);
             (habits.drain, habits.answers) = (ms(drain), answers);
         }
         _ => {}
     }
-}
-
-fn forge(world: &mut World, forgery: &Forgery) {
-    let Forgery { kind, who, gpu, off, state, amount, time } = *forgery;
-    let known = nth(world.clients(), who);
-    let client = known.unwrap_or(ClientId(u64::MAX));
-    let change = known.map_or(0, |client| world.gate(client).change().wrapping_add_signed(off));
-    let (word, bytes, request) = (GateWord::new(change, state), Bytes(amount), RequestId(amount));
-    world.send(match kind {
-        0 => Event::Wait { client, word },
-        1 => Event::Entered { client, word, moved: bytes, took: Nanos(time) },
-        2 => Event::Released { client, word, drain: Nanos(time) },
-        11 => Event::NearlyDrained { client, word },
-        3 => Event::Recalled { client, gpu, bytes },
-        4 => Event::LeaseSeen { client, gpu, free: bytes },
-        5 => Event::Reserve { client, gpu, request, bytes },
-        6 => Event::Contexts { client, gpu, live: (amount % 6) as u32 },
-        7 => Event::Fixed { client, gpu, bytes },
-        8 => Event::Returned { client, gpu, bytes },
-        9 => Event::ReserveFixed { client, gpu, request, bytes },
-        10 => Event::RefusedHere { client, gpu, bytes, times: amount },
-        _ => Event::ClientJoined { client: ClientId(time), session: SessionId(time), holding: None },
-    });
 }
 
 fn nth<T>(all: Vec<T>, which: usize) -> Option<T> {
@@ -457,6 +447,93 @@ fn a_gang_begins_beside_the_drain_of_another_on_the_card_where_no_memory_moves()
     }
 }
 
+/// Found by a schedule of the test below.
+#[test]
+fn a_limited_session_that_wakes_with_remapped_memory_waits_until_it_fits() {
+    let config = Config { lease_chunk: Bytes::ZERO, context_reserve: gib(1), ..Config::default() };
+    let mut world = World::after_restart(Config { stuck_policy: StuckPolicy::Wait, ..config }, []);
+    world.second_card();
+    for (_, client) in [world.remapping_program(gib(0)), world.program(gib(2))] {
+        world.arrives(client);
+    }
+    for step in [
+        Step::Lead(None, GpuId(0), 0),
+        Step::Compute(3, GpuId(0), Some(0)),
+        Step::Run(2),
+        Step::Jump(1_099_511_627_775),
+        Step::Allocate(0, GpuId(0), 6),
+        Step::Remap(0),
+        Step::Busy(3),
+    ] {
+        // The world checks after each grant that the memory of all who may have work in flight fits.
+        play(&mut world, step);
+    }
+}
+
+/// Found by a schedule of the test below.
+#[test]
+fn a_move_in_that_is_late_as_the_session_must_let_go_is_called_off() {
+    let config = Config { lease_chunk: Bytes::ZERO, context_reserve: Bytes::ZERO, ..Config::default() };
+    let mut world = World::after_restart(config, []);
+    world.second_card();
+    for (gibs, busy) in [(2, false), (1, true)] {
+        let (_, client) = world.remapping_program(gib(gibs));
+        world.habits(client).busy = busy;
+        world.arrives(client);
+    }
+    for step in [
+        Step::Return(0, false, 0),
+        Step::Join(0),
+        Step::Die(2),
+        Step::End(2),
+        Step::Return(0, false, 0),
+        Step::Remap(0),
+        Step::Allocate(4, GpuId(0), 1),
+        Step::Join(0),
+        Step::Die(2),
+        Step::Busy(4),
+        Step::Share(0, 100, Priority::High),
+        Step::Die(2),
+        Step::Change(4, 0, false),
+        Step::Budget(1),
+        Step::Allocate(1, GpuId(0), 6),
+        Step::Run(34),
+        Step::AllocateFixed(0, GpuId(0), 1),
+        Step::Jump(997),
+    ] {
+        // The world checks after each event that nothing was overlooked.
+        play(&mut world, step);
+    }
+}
+
+/// Found by a schedule of the test below.
+#[test]
+fn a_move_that_is_late_while_a_process_returns_is_tried_again_afterwards() {
+    let config = Config {
+        stuck_policy: StuckPolicy::RunOthers,
+        lease_chunk: Bytes::ZERO,
+        ..Config::default()
+    };
+    let mut world = World::after_restart(config, [RETURNING]);
+    world.send(Event::ExpectedUses { client: ClientId(RETURNING), gpu: GPU, bytes: gib(1) });
+    let (_, client) = world.remapping_program(gib(3));
+    world.habits(client).answers = false;
+    world.arrives(client);
+    let has_goal = (0..10_000).any(|_| {
+        world.run_for(ms(1));
+        world.goal(client, GPU).is_some()
+    });
+    assert!(has_goal, "others run once the missing process is overdue");
+    world.run_for(ms(980));
+    play(&mut world, Step::Return(0, false, 1));
+    // The world checks after each event that nothing was overlooked.
+    world.run_for(ms(100));
+    world.habits(client).answers = true;
+    world.step(client, GPU);
+    world.run_for(ms(3000));
+    assert_eq!(world.resident(client, GPU), gib(3));
+}
+
 proptest! {
     #![proptest_config(drawn::cases(drawn::SCHEDULES))]
 
@@ -465,14 +542,18 @@ proptest! {
         config in config(),
         lies in any::<bool>(),
         awaited in prop_oneof![3 => Just(0_u64), 1 => 0_u64..3],
-        population in prop::collection::vec((0_u64..9, any::<bool>()), 0..5),
+        population in prop::collection::vec((0_u64..9, any::<bool>(), any::<bool>()), 0..5),
+        host in prop::option::of(0_u64..40),
         steps in prop::collection::vec(step(), 1..80),
     ) {
         let expected: Vec<u64> = (RETURNING..RETURNING + awaited).collect();
         let mut world = World::after_restart(config.clone(), expected.clone());
         world.second_card();
-        for (gibs, busy) in population {
-            let (_, client) = world.program(gib(gibs));
+        if let Some(gibs) = host {
+            world.send(Event::HostBudget { bytes: gib(gibs) });
+        }
+        for (gibs, busy, remaps) in population {
+            let (_, client) = if remaps { world.remapping_program(gib(gibs)) } else { world.program(gib(gibs)) };
             world.habits(client).busy = busy;
             world.arrives(client);
         }
@@ -491,5 +572,8 @@ proptest! {
         for gpu in end.gpus {
             prop_assert_eq!((gpu.allocated_bytes, gpu.holders, gpu.queue), (Bytes::ZERO, vec![], vec![]));
         }
+        world.run_for(ms(300));
+        let remapped = world.core.snapshot(world.now).gpus.into_iter().filter_map(|gpu| gpu.remapped);
+        prop_assert_eq!(remapped.count(), 0, "the memory of dead processes is free again");
     }
 }

@@ -10,6 +10,7 @@
 //! [`Habits`]. After every event the invariants are checked.
 
 mod memory;
+mod moves;
 mod process;
 mod views;
 
@@ -17,15 +18,16 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ops::{Deref, DerefMut};
 
 use gpushare_proto::admin::{Knob, Setting};
-use gpushare_proto::page::MemoryRefusal;
+use gpushare_proto::page::{FLAG_HOST_FULL, MemoryRefusal};
 use gpushare_proto::{Bytes, ClientId, GateState, GateWord, GpuId, Nanos, RequestId, SessionId};
 
 use crate::harness::Harness;
 use crate::view::snapshot::{GpuSnapshot, SessionSnapshot};
-use crate::{Config, Core, Effect, Event, Notice};
+use crate::{Config, Core, Effect, Event, GoalNumber, Notice};
 
+pub(super) use moves::resides;
 pub(super) use process::Habits;
-use process::{Memory, Process};
+use process::{Memory, Process, Swap};
 
 pub(super) const GPU: GpuId = GpuId(0);
 pub(super) const OTHER_GPU: GpuId = GpuId(1);
@@ -66,6 +68,8 @@ pub(super) struct World {
     pub(super) history: Vec<(Nanos, Event)>,
     /// Whether all events so far were true.
     pub(super) honest: bool,
+    /// Remapped bytes that left their cards.
+    pub(super) evicted: Bytes,
 }
 
 impl Deref for World {
@@ -102,6 +106,7 @@ impl World {
             next_id: 0,
             history: Vec::new(),
             honest: true,
+            evicted: Bytes::ZERO,
         };
         world.send(Event::GpuFound { gpu: GPU, total: gib(10) });
         world
@@ -121,6 +126,7 @@ impl World {
         }
         if self.honest {
             self.managed_is_bounded(event);
+            self.claims_are_bounds(event);
         }
     }
 
@@ -135,7 +141,7 @@ impl World {
                     let memory = process.on(gpu);
                     let most = memory.free + memory.used - memory.fixed;
                     assert!(
-                        most <= book.managed(),
+                        most <= book.managed() + book.remapped(),
                         "{id} may have {most} managed, after {event:?}: {book:?}"
                     );
                 }
@@ -147,7 +153,12 @@ impl World {
     fn carry_out(&mut self, effect: &Effect) -> Option<Event> {
         match *effect {
             Effect::Gate { client, word, .. } => self.gate_changed(client, word),
-            Effect::Flags { client, flags } => self.processes.get_mut(&client)?.flags = flags,
+            Effect::Flags { client, flags } => {
+                self.processes.get_mut(&client)?.flags = flags;
+                if flags & FLAG_HOST_FULL != 0 {
+                    self.all_move_soon(client);
+                }
+            }
             Effect::Lease { client, gpu, bytes, extra, .. } => {
                 let process = self.processes.get_mut(&client)?;
                 let memory = process.memory.entry(gpu).or_default();
@@ -157,7 +168,9 @@ impl World {
                     memory.fixed += bytes;
                     memory.told += bytes;
                 }
+                self.moves_soon(client, gpu);
             }
+            Effect::Goal { client, gpu, number, bytes } => self.goal_changed(client, gpu, number, bytes),
             Effect::Extend { client, gpu, bytes } => self.memory(client, gpu)?.free += bytes,
             Effect::Recall { client, gpu, bytes } => {
                 let memory = self.memory(client, gpu)?;
@@ -192,7 +205,12 @@ impl World {
                 .flat_map(|(_, session)| session.books(gpu).map(|(_, book)| book.movable()))
                 .sum();
             let enters = here.iter().any(|(id, _)| *id == entrant);
-            assert!(!enters || here.len() == 1 || used <= card.capacity(), "{used} run on {gpu}");
+            let locks: Vec<_> = here.iter().map(|(id, session)| (id, &session.lock)).collect();
+            assert!(
+                !enters || here.len() == 1 || used <= card.capacity(),
+                "{used} run on {gpu} of {} when {entrant} has its turn: {locks:?}",
+                card.capacity()
+            );
         }
     }
 
@@ -216,12 +234,13 @@ impl World {
                     self.plan(Nanos(1000), Event::Wait { client, word });
                 }
             }
+            GateState::Moving if process.swaps.is_some() => self.all_move_soon(client),
             GateState::Moving => {
                 let moved = process.used();
                 let took = habits.moves;
                 self.plan(took, Event::Entered { client, word, moved, took });
             }
-            GateState::Open | GateState::Idle => {}
+            GateState::Open | GateState::Idle => self.all_move_soon(client),
         }
     }
 
@@ -237,7 +256,7 @@ impl World {
         | Event::Wait { client, word }
         | Event::Entered { client, word, .. }) = event
         else {
-            return;
+            return self.moves(event);
         };
         if self.processes.contains_key(&client) && self.gate(client) == word {
             match event {
@@ -246,6 +265,7 @@ impl World {
                 _ => {}
             }
             self.send(event);
+            self.all_move_soon(client);
         }
     }
 
@@ -317,6 +337,7 @@ impl World {
             Process {
                 flags: 0,
                 memory: BTreeMap::new(),
+                swaps: None,
                 asks_fixed: false,
                 in_flight: false,
                 habits: Habits::default(),
@@ -327,6 +348,7 @@ impl World {
     pub(super) fn attach(&mut self, client: ClientId, gpu: GpuId) {
         self.send(Event::Attached { client, gpu, used: Bytes::ZERO });
         self.send(Event::Contexts { client, gpu, live: 1 });
+        self.swaps_on(client, gpu);
     }
 
     /// Adds a process of `session` that uses a card.
@@ -418,6 +440,7 @@ impl World {
         let word = self.set_gate(client, GateState::Closed);
         self.ends_work(client);
         self.send(Event::Released { client, word, drain });
+        self.all_move_soon(client);
     }
 
     /// Lets a process lose its connection and return with a new page. Its planned answers are void.
@@ -436,6 +459,7 @@ impl World {
             self.send(Event::StillUses { client, gpu, bytes: used });
             self.memory(client, gpu).unwrap().told = fixed;
             self.send(Event::Fixed { client, gpu, bytes: fixed });
+            self.returns_to(client, gpu);
         }
     }
 

@@ -235,7 +235,7 @@ impl Core {
                 return;
             };
             let grant = Grant { clock, ..*grant };
-            session.open(grant.epoch, false, &mut self.effects);
+            session.open(grant.epoch, &mut self.effects);
             self.set_lock(id, Lock::Holding(grant));
         }
     }
@@ -379,7 +379,7 @@ impl Core {
             Step::Close => session.close(epoch, &mut self.effects),
             Step::GiveWay => {}
             Step::Reopen => {
-                session.open(epoch, false, &mut self.effects);
+                session.open(epoch, &mut self.effects);
                 self.notice(Notice::DropReopened { session: id, tries });
                 for gpu in self.view.cards_of(id) {
                     if let Some(card) = self.view.cards.get_mut(gpu) {

@@ -10,8 +10,9 @@ use crate::card::queue::{self, Admission, Occupancies, Occupancy};
 use crate::config::StuckPolicy;
 use crate::events::Notice;
 use crate::machine::Core;
+use crate::machine::residency::has_hole;
 use crate::memory::absent::Absent;
-use crate::session::client::Past;
+use crate::session::client::{Client, Past};
 use crate::session::clock::Clock;
 use crate::session::drop::{LEAD, PendingDrop};
 use crate::session::lock::{Entry, Grant, Lock, Ticket};
@@ -259,7 +260,7 @@ impl Core {
             Lock::Dropping(grant, drop) => {
                 let epoch = grant.epoch;
                 match drop.is_reopened() {
-                    true => session.open(epoch, false, &mut self.effects),
+                    true => session.open(epoch, &mut self.effects),
                     false => session.close_those(&claimants, epoch, &mut self.effects),
                 }
             }
@@ -334,7 +335,7 @@ impl Core {
             Some(&Lock::Dropping(grant, _)) => {
                 self.set_lock(id, Lock::Holding(grant));
                 if let Some(session) = self.view.sessions.get_mut(id) {
-                    session.open(grant.epoch, false, &mut self.effects);
+                    session.open(grant.epoch, &mut self.effects);
                 }
             }
             _ => {}
@@ -417,11 +418,17 @@ impl Core {
         self.stand_up(id);
         self.last_epoch.counter += 1;
         let epoch = self.last_epoch;
+        let cards = &self.view.cards;
         if let Some(session) = self.view.sessions.get_mut(id) {
             let is_early = std::mem::take(&mut session.urgent) && turn;
             session.lock =
                 Lock::Holding(Grant { epoch, at, clock, is_turn: turn, is_early, is_shared: false, entry });
-            session.open(epoch, moves, &mut self.effects);
+            // Remapped memory may be out in any mode.
+            let moves = |id, client: &Client| match client.remaps {
+                true => has_hole(cards, id, client),
+                false => moves && !client.movable().is_zero(),
+            };
+            session.open_moving(epoch, moves, &mut self.effects);
         }
         self.recount(id);
         if let Some(entry) = entry {

@@ -80,10 +80,13 @@ pub(crate) fn present_ceiling(session: &Session, gpu: GpuId, card: &Card) -> Byt
     let fixed = sums.fixed.get();
     let left = match card.managed_limit() {
         Bytes::MAX => Bytes::MAX,
-        limit => limit - (card.needed() - sums.movable.get()) + fixed,
+        limit => limit - (card.managed() - (sums.movable.get() - sums.swappable.get())) + fixed,
     };
     let ceiling = card.ceiling(fixed, session.quota.may_oversubscribe());
-    let reach = ceiling.min(card.managed_limit() + fixed).min(left);
+    let reach = match sums.are_remapped() {
+        true => ceiling,
+        false => ceiling.min(card.managed_limit() + fixed).min(left),
+    };
     match sums.charged.get() {
         Bytes::ZERO => reach,
         charged => reach.min(session.quota.on(gpu) - charged),

@@ -7,6 +7,8 @@
 //! No daemon runs these checks. Rules about one moment examine the decision machine alone. Rules about values
 //! that may only change in one direction remember the moment before.
 
+mod residency;
+
 use std::collections::BTreeMap;
 use std::fmt;
 
@@ -22,6 +24,7 @@ use crate::session::lock::Lock;
 use crate::session::on_card::{Listing, Presence};
 use crate::values::gpu_set::GpuSet;
 use crate::view::updates::FEW;
+use residency::Residency;
 
 /// Invariant of the decision machine that does not hold.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -68,6 +71,7 @@ pub struct Invariants {
     epoch: Epoch,
     leased: BTreeMap<(SessionId, GpuId), Bytes>,
     managed: BTreeMap<GpuId, Bytes>,
+    residency: Residency,
 }
 
 impl Invariants {
@@ -80,7 +84,8 @@ impl Invariants {
         effects_reach_somebody(core, effects)?;
         self.epochs_rise(core, effects)?;
         self.leases_grow_within_limits(core, event)?;
-        self.managed_memory_grows_within_its_limit(core, event)
+        self.managed_memory_grows_within_its_limit(core, event)?;
+        self.residency.after(core, event, effects)
     }
 
     fn epochs_rise(&mut self, core: &Core, effects: &[Effect]) -> Result<(), Broken> {
@@ -399,6 +404,7 @@ fn effects_reach_somebody(core: &Core, effects: &[Effect]) -> Result<(), Broken>
             | Effect::Queued { client, .. }
             | Effect::Extend { client, .. }
             | Effect::Room { client, .. }
+            | Effect::Goal { client, .. }
             | Effect::Kill { client } => client,
             Effect::Notice(_) => continue,
         };

@@ -22,6 +22,7 @@ use crate::card::Card;
 use crate::config::Config;
 use crate::memory::orphans::Orphan;
 use crate::recovery::Recovery;
+use crate::residency::host::Host;
 use crate::session::registry::Sessions;
 use crate::session::users::Users;
 use crate::values::gpu_set::GpuSet;
@@ -46,4 +47,8 @@ pub(crate) struct View {
     /// Memory on cards that dead processes left and the driver has not freed yet.
     pub(crate) orphans: BTreeMap<ClientId, Orphan>,
     pub(crate) recovery: Recovery,
+    /// Cards with remapped memory, that of dead processes included.
+    pub(crate) remapped: GpuSet,
+    /// Budget for host memory.
+    pub(crate) host: Host,
 }

@@ -24,6 +24,17 @@ pub struct Snapshot {
     pub sessions: Vec<SessionSnapshot>,
 }
 
+/// Remapped memory on a card, as far as the processes' reports are believed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct RemappedSnapshot {
+    /// Bytes on the card.
+    pub resident_bytes: Bytes,
+    /// Bytes in host memory, or without a place yet.
+    pub hosted_bytes: Bytes,
+    /// Bytes that have to leave the card or to come in, as the goals ask.
+    pub moving_bytes: Bytes,
+}
+
 /// State of one card: a [`GpuView`] without the card's identity.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct GpuSnapshot {
@@ -37,6 +48,8 @@ pub struct GpuSnapshot {
     pub allocated_bytes: Bytes,
     /// Number of allocated bytes that never leave the card.
     pub fixed_bytes: Bytes,
+    /// Remapped memory on the card, if there is any.
+    pub remapped: Option<RemappedSnapshot>,
     /// Number of bytes of CUDA contexts and of other driver memory, measured or assumed.
     pub overhead_bytes: Bytes,
     /// Largest sum of managed memory of all sessions together; [`Bytes::MAX`] for no limit.
@@ -112,6 +125,7 @@ impl View {
             capacity_bytes: card.capacity(),
             allocated_bytes: card.index.sums.used.get(),
             fixed_bytes: card.fixed(),
+            remapped: self.remapped.contains(gpu).then(|| self.remapped_snapshot(gpu)),
             overhead_bytes: card.reserve(),
             managed_limit_bytes: card.managed_limit(),
             mode: card.mode.mode(),

@@ -6,7 +6,7 @@
 //! sessions one allocation may change the figures of all others. Those sessions are told in rounds: at most
 //! [`TOLD_AT_ONCE`] of them every [`STEP`].
 
-use gpushare_proto::page::{FLAG_CONTENDED, FLAG_LIMITED, FLAG_OVERLAPPING, FLAG_WANTED};
+use gpushare_proto::page::{FLAG_CONTENDED, FLAG_HOST_FULL, FLAG_LIMITED, FLAG_OVERLAPPING, FLAG_WANTED};
 use gpushare_proto::{Bytes, ClientId, GpuId, Nanos, SessionId};
 
 use smallvec::SmallVec;
@@ -109,10 +109,12 @@ impl View {
         });
         let flag = |set: bool, flag: u32| if set { flag } else { 0 };
         let limited = flag(session.is_limited(), FLAG_LIMITED);
+        let full = flag(process.remaps && self.host.is_full, FLAG_HOST_FULL);
         flag(contended, FLAG_CONTENDED)
             | flag(wanted, FLAG_WANTED)
             | flag(overlaps, FLAG_OVERLAPPING)
             | limited
+            | full
     }
 
     /// Target for the length of a process's work in flight, the shortest of its cards, if it differs from what
@@ -359,7 +361,7 @@ impl Card {
         let limit = self.managed_limit();
         let taken = match limit {
             Bytes::MAX => Bytes::ZERO,
-            _ => self.needed(),
+            _ => self.managed(),
         };
         let overlaps = self.overlaps();
         Told {

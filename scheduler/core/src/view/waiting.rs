@@ -7,11 +7,11 @@ use std::collections::BTreeSet;
 
 use gpushare_proto::{Nanos, SessionId};
 
-use crate::events::WaitsFor;
+use crate::events::{Lack, WaitsFor};
 use crate::machine::Core;
 use crate::session::lock::Lock;
 
-/// Estimated wait of a session for its turn, with the reason.
+/// Estimated wait of a session for its turn or for its memory, with the reason.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Waiting {
     /// Reason why the session waits.
@@ -20,7 +20,7 @@ pub struct Waiting {
     pub holders: Vec<(SessionId, Nanos)>,
     /// Sessions whose turns come first, in order, with the expected length of each turn.
     pub ahead: Vec<(SessionId, Nanos)>,
-    /// Expected duration of a switch from one session to the next.
+    /// Expected duration of a switch from one session to the next, or of the rest of a move.
     pub handoff: Nanos,
 }
 
@@ -34,6 +34,8 @@ impl Waiting {
                 let turns = self.ahead.iter().map(|&(_, turn)| turn + self.handoff);
                 Some(rest.unwrap_or_default() + self.handoff + turns.sum())
             }
+            WaitsFor::Memory { lack: None | Some(Lack::Moves), .. } => Some(self.handoff),
+            WaitsFor::Memory { .. } => None,
             WaitsFor::Stuck { .. } | WaitsFor::Return(_) | WaitsFor::Pardon(_) | WaitsFor::Limit(_) => None,
         }
     }
@@ -44,7 +46,10 @@ impl Core {
     #[must_use]
     pub fn waiting(&self, now: Nanos, id: SessionId) -> Option<Waiting> {
         let now = self.view.now.max(now);
-        let reason = self.view.place(id)?.reason;
+        let Some(reason) = self.view.place(id).map(|place| place.reason) else {
+            let (reason, handoff) = self.view.waits_for_memory(id)?;
+            return Some(Waiting { reason, holders: Vec::new(), ahead: Vec::new(), handoff });
+        };
         let cards = self.view.turn_cards(id);
         let here = || self.view.cards.among(cards).map(|(_, card)| card);
         let holders: BTreeSet<SessionId> = here().flat_map(|card| &card.index.holders).copied().collect();

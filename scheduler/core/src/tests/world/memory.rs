@@ -23,6 +23,7 @@ impl World {
             memory.used += bytes;
         }
         self.look(client, gpu);
+        self.moves_soon(client, gpu);
         fits
     }
 
@@ -30,6 +31,7 @@ impl World {
         let memory = self.memory(client, gpu).unwrap();
         memory.used -= bytes;
         memory.free += bytes;
+        self.frees(client, gpu);
     }
 
     /// Allocates bytes that never move, and returns whether they were granted.

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use gpushare_proto::{Bytes, GpuId, Nanos};
 
 use super::ms;
+use crate::GoalNumber;
 use crate::session::drop::LEAD;
 
 /// Behaviour of a process.
@@ -28,6 +29,9 @@ impl Default for Habits {
     }
 }
 
+/// Size of the chunks of remapped memory.
+const CHUNK: u64 = Bytes::mib(128).0;
+
 /// Memory of a process on a card.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Memory {
@@ -39,10 +43,22 @@ pub(super) struct Memory {
     pub(super) told: Bytes,
 }
 
+/// Remapped memory of a process on a card, with the goal in its page.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Swap {
+    pub(super) goal: Option<(GoalNumber, Bytes)>,
+    pub(super) resident: Bytes,
+    pub(super) hosted: Bytes,
+    pub(super) pinned: Bytes,
+    pub(super) prepared: Bytes,
+}
+
 #[derive(Clone, Debug)]
 pub(super) struct Process {
     pub(super) flags: u32,
     pub(super) memory: BTreeMap<GpuId, Memory>,
+    /// Remapped memory of a process that moves it by goals.
+    pub(super) swaps: Option<BTreeMap<GpuId, Swap>>,
     /// Whether the open request is for bytes that never move.
     pub(super) asks_fixed: bool,
     pub(super) habits: Habits,
@@ -53,6 +69,22 @@ pub(super) struct Process {
 impl Process {
     pub(super) fn on(&self, gpu: GpuId) -> Memory {
         self.memory.get(&gpu).copied().unwrap_or_default()
+    }
+
+    /// Used bytes that can move.
+    pub(super) fn movable(&self, gpu: GpuId) -> Bytes {
+        let memory = self.on(gpu);
+        memory.used - memory.fixed
+    }
+
+    /// Used bytes that can move, in whole chunks.
+    pub(super) fn chunks(&self, gpu: GpuId) -> Bytes {
+        Bytes(self.movable(gpu).0.checked_next_multiple_of(CHUNK).unwrap_or(u64::MAX))
+    }
+
+    /// Whether used bytes of a remapping process are not on its cards.
+    pub(super) fn has_holes(&self) -> bool {
+        self.swaps.iter().flatten().any(|(&gpu, swap)| swap.resident < self.chunks(gpu))
     }
 
     pub(super) fn used(&self) -> Bytes {

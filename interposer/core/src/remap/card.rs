@@ -1,0 +1,315 @@
+//! The real driver below the engine of one card: physical memory, mappings, copies, and registered memory.
+//!
+//! Calls that need a context borrow a live one of the card for the time of the call. Copies of each direction run
+//! in a stream of their own, with an event behind each. If their context is destroyed, they count as failed.
+
+use std::collections::VecDeque;
+use std::ffi::{c_int, c_void};
+use std::ptr::{null_mut, with_exposed_provenance_mut};
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use gpushare_proto::Bytes;
+use gpushare_proto::page::{MAX_GPUS, Page};
+
+use super::guard::Guard;
+use super::host::{HostError, HostMemory};
+use super::lanes::Hardware;
+use super::vmm::{Direction, HostAddress, Span, Tier, Vmm, VmmError};
+use crate::driver::contexts::{Contexts, Live};
+use crate::driver::types::{
+    ACCESS_READ_WRITE, ALLOCATION_PINNED, Access, AllocationProperties, CUDA_ERROR_INVALID_CONTEXT,
+    CUDA_ERROR_NOT_READY, CUDA_ERROR_NOT_SUPPORTED, CUDA_SUCCESS, CUdevice, CUdeviceptr, CUmemHandle,
+    CUresult, CUstream, EVENT_DISABLE_TIMING, LOCATION_DEVICE, LOCATION_HOST_NUMA, STREAM_NON_BLOCKING,
+};
+use crate::driver::{Driver, MemoryCalls, answer};
+use crate::process::lock;
+
+/// Size of a huge page, and alignment of registered memory.
+const HUGE_PAGE: usize = 2 << 20;
+/// Memory that all contexts may use as registered (`CU_MEMHOSTREGISTER_PORTABLE`).
+const REGISTER_PORTABLE: u32 = 1;
+
+/// One card, as its engine uses it.
+#[derive(Debug)]
+pub(super) struct OnCard {
+    driver: &'static Driver,
+    calls: MemoryCalls,
+    contexts: &'static Contexts,
+    guard: &'static Guard,
+    device: CUdevice,
+    /// Devices whose kernels may use this card's memory, as bits.
+    peers: AtomicU32,
+    copies: Mutex<Copies>,
+}
+
+/// Copies of the card that are under way, in the order of their streams.
+#[derive(Debug, Default)]
+struct Copies {
+    /// Address of the context of the streams, and the streams for the ways out and in.
+    streams: Option<(usize, [usize; 2])>,
+    under_way: [VecDeque<UnderWay>; 2],
+}
+
+#[derive(Clone, Copy, Debug)]
+struct UnderWay {
+    /// Address of the context.
+    context: usize,
+    /// Address of the event behind the copy.
+    event: usize,
+    address: CUdeviceptr,
+}
+
+impl OnCard {
+    pub(super) fn new(
+        driver: &'static Driver,
+        calls: MemoryCalls,
+        contexts: &'static Contexts,
+        guard: &'static Guard,
+        device: CUdevice,
+    ) -> Self {
+        let (peers, copies) = (AtomicU32::new(0), Mutex::default());
+        Self { driver, calls, contexts, guard, device, peers, copies }
+    }
+
+    /// Reserves addresses for good.
+    pub(super) fn reserve(&self, size: Bytes) -> Result<CUdeviceptr, VmmError> {
+        let mut address = 0;
+        // SAFETY: writes one address; the driver chooses it.
+        check(unsafe { (self.calls.address_reserve)(&raw mut address, size.0 as usize, HUGE_PAGE, 0, 0) })?;
+        Ok(address)
+    }
+
+    /// Sets the devices whose kernels may use this card's memory from now on, as bits.
+    pub(super) fn set_peers(&self, peers: u32) {
+        self.peers.store(peers, Ordering::SeqCst);
+    }
+
+    pub(super) fn page(&self) -> Option<&'static Page> {
+        self.guard.page()
+    }
+
+    pub(super) fn driver(&self) -> &'static Driver {
+        self.driver
+    }
+
+    /// Runs `work` with a live context of the card.
+    fn in_context<T>(&self, work: impl FnOnce(&mut Live) -> Result<T, CUresult>) -> Result<T, CUresult> {
+        let mut contexts = self.contexts.visit();
+        let of_card = |live: &&mut Live| live.device() == self.device && !live.is_part();
+        let live = contexts.iter_mut().find(of_card).ok_or(CUDA_ERROR_INVALID_CONTEXT)?;
+        live.enter(self.driver, work).unwrap_or(Err(CUDA_ERROR_INVALID_CONTEXT))
+    }
+
+    fn begin(&self, direction: Direction, span: Span, host: HostAddress) -> Result<(), CUresult> {
+        let (event_record, event_destroy) = self
+            .driver
+            .event_record
+            .zip(self.driver.event_destroy)
+            .ok_or(CUDA_ERROR_NOT_SUPPORTED)?;
+        self.in_context(|live| {
+            let mut copies = lock(&self.copies);
+            let stream = copies.stream(self.driver, live, direction).ok_or(CUDA_ERROR_NOT_SUPPORTED)?;
+            // SAFETY: writes one handle; the context is current.
+            let create = |event: &mut _| unsafe { (self.driver.event_create)(event, EVENT_DISABLE_TIMING) };
+            let event = answer(null_mut(), create).ok_or(CUDA_ERROR_NOT_SUPPORTED)?;
+            let size = span.size.0 as usize;
+            let host: *mut c_void = with_exposed_provenance_mut(host.0 as usize);
+            // SAFETY: the range is mapped, and the slot belongs to its chunk until the copy has ended.
+            let begun = unsafe {
+                match direction {
+                    Direction::Out => (self.calls.copy_out)(host, span.address, size, stream),
+                    Direction::In => (self.calls.copy_in)(span.address, host, size, stream),
+                }
+            };
+            let begun = match begun {
+                // SAFETY: the event and the stream are gpushare's own and of this context.
+                CUDA_SUCCESS => unsafe { event_record(event, stream) },
+                error => error,
+            };
+            if begun != CUDA_SUCCESS {
+                // SAFETY: the event is no longer used.
+                unsafe { event_destroy(event) };
+                return Err(begun);
+            }
+            let (context, event) = (live.context().addr(), event.expose_provenance());
+            copies.under_way[direction as usize].push_back(UnderWay {
+                context,
+                event,
+                address: span.address,
+            });
+            Ok(())
+        })
+    }
+
+    /// Returns the result of a copy; `None` while it is under way.
+    fn end(&self, copy: UnderWay) -> Option<Result<(), VmmError>> {
+        let contexts = self.contexts.visit();
+        if !contexts.iter().any(|live| live.context().addr() == copy.context) {
+            return Some(Err(VmmError::Refused(CUDA_ERROR_INVALID_CONTEXT)));
+        }
+        let event = with_exposed_provenance_mut(copy.event);
+        // SAFETY: the event lives as long as its context, which the lock keeps.
+        let result = unsafe { (self.driver.event_query)(event) };
+        if result == CUDA_ERROR_NOT_READY {
+            return None;
+        }
+        if let Some(destroy) = self.driver.event_destroy {
+            // SAFETY: the event is gpushare's own and no longer used.
+            unsafe { destroy(event) };
+        }
+        Some(check(result))
+    }
+}
+
+impl Copies {
+    /// Returns the stream of a direction in the current context.
+    fn stream(&mut self, driver: &Driver, live: &Live, direction: Direction) -> Option<CUstream> {
+        let context = live.context().addr();
+        let streams = match self.streams.filter(|(of, _)| *of == context) {
+            Some((_, streams)) => streams,
+            None => {
+                // SAFETY: writes one handle; the context is current.
+                let create = |stream: &mut _| unsafe { (driver.stream_create)(stream, STREAM_NON_BLOCKING) };
+                let (out, back) = answer(null_mut(), create).zip(answer(null_mut(), create))?;
+                let streams = [out, back].map(|stream: CUstream| stream.expose_provenance());
+                self.streams = Some((context, streams));
+                streams
+            }
+        };
+        Some(with_exposed_provenance_mut(streams[direction as usize]))
+    }
+}
+
+impl Vmm for OnCard {
+    fn create(&self, tier: Tier, size: Bytes) -> Result<CUmemHandle, VmmError> {
+        let location = match tier {
+            Tier::Device => [LOCATION_DEVICE, self.device],
+            Tier::Host => [LOCATION_HOST_NUMA, 0],
+        };
+        let properties = AllocationProperties::new(ALLOCATION_PINNED, location);
+        let mut handle = 0;
+        // SAFETY: reads one structure of the driver's layout and writes one handle.
+        let created =
+            unsafe { (self.calls.create)(&raw mut handle, size.0 as usize, &raw const properties, 0) };
+        check(created).map(|()| handle)
+    }
+
+    fn map(&self, span: Span, handle: CUmemHandle) -> Result<(), VmmError> {
+        // SAFETY: the range is reserved by gpushare, and nothing is mapped there.
+        check(unsafe { (self.calls.map)(span.address, span.size.0 as usize, 0, handle, 0) })
+    }
+
+    fn set_access(&self, span: Span) -> Result<(), VmmError> {
+        let peers = self.peers.load(Ordering::SeqCst);
+        let is_peer = |peer: &CUdevice| *peer != self.device && peers & (1 << *peer) != 0;
+        let devices = std::iter::once(self.device).chain((0..MAX_GPUS as c_int).filter(is_peer));
+        let access = |device| Access { location: [LOCATION_DEVICE, device], flags: ACCESS_READ_WRITE };
+        let access: Vec<_> = devices.map(access).collect();
+        let size = span.size.0 as usize;
+        // SAFETY: reads as many structures of the driver's layout as it is told.
+        check(unsafe { (self.calls.set_access)(span.address, size, access.as_ptr(), access.len()) })
+    }
+
+    fn unmap(&self, span: Span) -> Result<(), VmmError> {
+        // SAFETY: the mapping is gpushare's own, and no work uses it: it was freed, or the process is drained.
+        check(unsafe { (self.calls.unmap)(span.address, span.size.0 as usize) })
+    }
+
+    fn release(&self, handle: CUmemHandle) -> Result<(), VmmError> {
+        // SAFETY: the handle is gpushare's own and mapped nowhere.
+        check(unsafe { (self.calls.release)(handle) })
+    }
+
+    /// There is no kernel that computes digests yet, so nothing asks for one.
+    fn digest(&self, _: Span) -> Result<u128, VmmError> {
+        Err(VmmError::Refused(CUDA_ERROR_NOT_SUPPORTED))
+    }
+
+    fn copy(&self, direction: Direction, span: Span, host: HostAddress) -> Result<(), VmmError> {
+        self.begin(direction, span, host).map_err(VmmError::from)
+    }
+}
+
+impl Hardware for OnCard {
+    fn ended(&self) -> Option<(CUdeviceptr, Result<(), VmmError>)> {
+        (0..2).find_map(|direction| {
+            let first = lock(&self.copies).under_way[direction].front().copied()?;
+            let result = self.end(first)?;
+            lock(&self.copies).under_way[direction].pop_front();
+            Some((first.address, result))
+        })
+    }
+
+    fn set_guard(&self, is_set: bool) -> Result<(), ()> {
+        if is_set {
+            return self.guard.set(self.device);
+        }
+        self.guard.clear(self.device);
+        Ok(())
+    }
+}
+
+impl HostMemory for OnCard {
+    fn touch(&self, size: Bytes) -> Result<HostAddress, HostError> {
+        let bytes = size.0 as usize;
+        // SAFETY: a fresh mapping at an address that the kernel chooses, and advice about it alone.
+        unsafe {
+            let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
+            let access = libc::PROT_READ | libc::PROT_WRITE;
+            let memory = libc::mmap(null_mut(), bytes, access, flags, -1, 0);
+            if memory == libc::MAP_FAILED {
+                return Err(HostError::NoMemory { size, errno: errno() });
+            }
+            for advice in [libc::MADV_HUGEPAGE, libc::MADV_DONTFORK, libc::MADV_DONTDUMP] {
+                libc::madvise(memory, bytes, advice);
+            }
+            // A kernel before Linux 5.14 does not know it, and registering touches the pages.
+            if libc::madvise(memory, bytes, libc::MADV_POPULATE_WRITE) != 0 && errno() != libc::EINVAL {
+                let error = HostError::NoMemory { size, errno: errno() };
+                libc::munmap(memory, bytes);
+                return Err(error);
+            }
+            Ok(HostAddress(memory.expose_provenance() as u64))
+        }
+    }
+
+    fn register(&self, HostAddress(address): HostAddress, size: Bytes) -> Result<(), HostError> {
+        let register = |_: &mut Live| {
+            let memory = with_exposed_provenance_mut(address as usize);
+            // SAFETY: the memory is a mapping of gpushare's own, which lives until it is unregistered.
+            match unsafe { (self.calls.register)(memory, size.0 as usize, REGISTER_PORTABLE) } {
+                CUDA_SUCCESS => Ok(()),
+                error => Err(error),
+            }
+        };
+        self.in_context(register).map_err(HostError::Refused)
+    }
+
+    fn unregister(&self, HostAddress(address): HostAddress, _: Bytes) -> Result<(), HostError> {
+        let unregister = |_: &mut Live| {
+            // SAFETY: no slot of the memory is taken, so no copy uses it.
+            match unsafe { (self.calls.unregister)(with_exposed_provenance_mut(address as usize)) } {
+                CUDA_SUCCESS => Ok(()),
+                error => Err(error),
+            }
+        };
+        self.in_context(unregister).map_err(HostError::Refused)
+    }
+
+    fn unmap(&self, HostAddress(address): HostAddress, size: Bytes) -> Result<(), HostError> {
+        // SAFETY: the mapping is gpushare's own, and nothing uses it any more.
+        match unsafe { libc::munmap(with_exposed_provenance_mut(address as usize), size.0 as usize) } {
+            0 => Ok(()),
+            _ => Err(HostError::NoMemory { size, errno: errno() }),
+        }
+    }
+}
+
+fn check(result: CUresult) -> Result<(), VmmError> {
+    if result == CUDA_SUCCESS { Ok(()) } else { Err(result.into()) }
+}
+
+fn errno() -> i32 {
+    std::io::Error::last_os_error().raw_os_error().unwrap_or(0)
+}

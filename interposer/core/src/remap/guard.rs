@@ -1,0 +1,186 @@
+//! Mark of the process's gate while memory is away from a card, so that nobody opens the gate onto a hole.
+//!
+//! ```text
+//!   drained ── the proven word ──▶ set: word ─ compare-and-swap ─▶ word + evicting     fails if the word changed
+//!                                  clear: the last card without holes removes the bit
+//! ```
+//!
+//! The bit is in the gate word ([`GateWord::EVICTING`]). While it is set, an open word acts as *moving*. The
+//! daemon keeps the bit when it writes the word, and the page of a new daemon gets it before it is in force.
+
+use std::collections::BTreeSet;
+use std::sync::atomic::Ordering;
+use std::sync::{Mutex, OnceLock};
+
+use gpushare_proto::GateWord;
+use gpushare_proto::page::Page;
+use gpushare_sys::bell;
+
+use crate::driver::types::CUdevice;
+use crate::process::lock;
+
+/// Mark of the gate, which is set while at least one card has holes.
+#[derive(Debug, Default)]
+pub(crate) struct Guard {
+    inner: Mutex<Inner>,
+    gate: OnceLock<Gate>,
+}
+
+/// Gate of the process, as the guard sees it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Gate {
+    /// Returns the page in force.
+    pub(crate) page: fn() -> &'static Page,
+    /// Returns whether no thread is inside the gate, and only so many have ever passed a closed one.
+    pub(crate) is_quiet: fn(u64) -> bool,
+}
+
+#[derive(Debug, Default)]
+struct Inner {
+    proof: Option<Proof>,
+    /// Cards with holes.
+    cards: BTreeSet<CUdevice>,
+}
+
+/// Proof that nothing is in flight, as long as the gate word stays the same.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Proof {
+    /// Address of the page.
+    page: usize,
+    word: GateWord,
+    /// Number of threads that had passed the closed gate before the proof began.
+    excused: u64,
+}
+
+impl Proof {
+    /// Returns the proof for a closed gate word of `page`. `excused` is the number of threads that had passed a closed
+    /// gate before the process was found idle.
+    pub(crate) fn new(page: &Page, word: GateWord, excused: u64) -> Self {
+        Self { page: std::ptr::from_ref(page).addr(), word, excused }
+    }
+}
+
+impl Guard {
+    /// Sets the gate, once.
+    pub(crate) fn stand_at(&self, gate: Gate) {
+        let _ = self.gate.set(gate);
+    }
+
+    /// Returns the page in force; `None` before [`Self::stand_at`].
+    pub(crate) fn page(&self) -> Option<&'static Page> {
+        self.gate.get().map(|gate| (gate.page)())
+    }
+
+    /// Notes that nothing is in flight.
+    pub(crate) fn note(&self, proof: Proof) {
+        lock(&self.inner).proof = Some(proof);
+    }
+
+    /// Returns whether memory may be away from a card.
+    pub(crate) fn is_set(&self) -> bool {
+        !lock(&self.inner).cards.is_empty()
+    }
+
+    /// Sets the mark for a card, before its first hole.
+    ///
+    /// # Errors
+    /// Work may be in flight: the gate word has changed since the proof, or a thread passed the closed gate.
+    pub(crate) fn set(&self, device: CUdevice) -> Result<(), ()> {
+        let Gate { page, is_quiet } = self.gate.get().copied().ok_or(())?;
+        self.set_on(page, device, is_quiet)
+    }
+
+    fn set_on<'a>(
+        &self,
+        page: impl FnOnce() -> &'a Page,
+        device: CUdevice,
+        is_quiet: impl FnOnce(u64) -> bool,
+    ) -> Result<(), ()> {
+        let mut inner = lock(&self.inner);
+        if inner.cards.is_empty() {
+            let page = page();
+            let proof = inner.proof.ok_or(())?;
+            if proof.page != std::ptr::from_ref(page).addr() {
+                return Err(());
+            }
+            let marked = proof.word.0 | GateWord::EVICTING;
+            let set = page
+                .gate
+                .compare_exchange(proof.word.0, marked, Ordering::SeqCst, Ordering::SeqCst);
+            set.map_err(drop)?;
+            // A thread that passes a closed gate counts itself before it looks at the mark.
+            if !is_quiet(proof.excused) {
+                unmark(page);
+                return Err(());
+            }
+        }
+        inner.cards.insert(device);
+        Ok(())
+    }
+
+    /// Removes the mark of a card that has no hole any more.
+    pub(crate) fn clear(&self, device: CUdevice) {
+        if let Some(Gate { page, .. }) = self.gate.get() {
+            self.clear_on(page, device);
+        }
+    }
+
+    /// The page is looked up under the lock, since another one may come into force.
+    fn clear_on<'a>(&self, page: impl FnOnce() -> &'a Page, device: CUdevice) {
+        let mut inner = lock(&self.inner);
+        if inner.cards.remove(&device) && inner.cards.is_empty() {
+            unmark(page());
+        }
+    }
+
+    /// Marks the page of a new daemon, if memory is away, and puts the page in force by `replace`.
+    pub(crate) fn carry_over(&self, fresh: &Page, replace: impl FnOnce()) {
+        let inner = lock(&self.inner);
+        if !inner.cards.is_empty() {
+            fresh.gate.fetch_or(GateWord::EVICTING, Ordering::SeqCst);
+        }
+        replace();
+    }
+}
+
+fn unmark(page: &Page) {
+    page.gate.fetch_and(!GateWord::EVICTING, Ordering::SeqCst);
+    bell::ring(page);
+}
+
+#[cfg(test)]
+mod tests {
+    use gpushare_proto::GateState;
+
+    use super::*;
+
+    #[test]
+    fn a_gate_is_marked_only_under_the_word_that_was_proved() {
+        let (page, other) = (Page::new(GateState::Open), Page::new(GateState::Closed));
+        let word = GateWord(page.gate.load(Ordering::SeqCst)).next(GateState::Closed);
+        let guard = Guard::default();
+        let set = |device| guard.set_on(|| &page, device, |excused| excused == 3);
+        let state = |page: &Page| GateWord(page.gate.load(Ordering::SeqCst)).state();
+        assert_eq!(set(0), Err(()), "nothing is proved");
+        guard.note(Proof::new(&page, word, 3));
+        assert_eq!(set(0), Err(()), "the gate has another word");
+        page.gate.store(word.0, Ordering::SeqCst);
+        guard.note(Proof::new(&page, word, 2));
+        assert_eq!(set(0), Err(()), "a thread passed the closed gate");
+        assert_eq!(page.gate.load(Ordering::SeqCst), word.0);
+        guard.note(Proof::new(&other, word, 3));
+        assert_eq!(set(0), Err(()), "the proof is of another daemon's page");
+        guard.note(Proof::new(&page, word, 3));
+        assert_eq!((set(0), set(1)), (Ok(()), Ok(())));
+        page.gate
+            .store(word.next(GateState::Open).0 | GateWord::EVICTING, Ordering::SeqCst);
+        assert_eq!(state(&page), GateState::Moving);
+        guard.carry_over(&other, || ());
+        assert!(GateWord(other.gate.load(Ordering::SeqCst)).is_evicting());
+        guard.clear_on(|| &page, 0);
+        assert_eq!(state(&page), GateState::Moving, "the other card has holes");
+        guard.clear_on(|| &page, 1);
+        assert_eq!(state(&page), GateState::Open);
+        assert!(!guard.is_set());
+    }
+}

@@ -1,0 +1,369 @@
+//! Events about remapped memory, and goals: the plan of each card, carried out after all grants and drops.
+//!
+//! ```text
+//!   transfers that are late ─▶ rows, by the order of turns ─▶ plan ─▶ Goal ─┬─ until no card's plan changes
+//!                                       ▲                                  │  (all share the host memory)
+//!                                       └──────────────────────────────────┘
+//! ```
+
+use std::cmp::Reverse;
+use std::collections::BTreeMap;
+
+use gpushare_proto::{Bytes, ClientId, GpuId, Nanos, SessionId};
+
+use crate::card::{Card, believed};
+use crate::events::{Effect, GoalNumber, WaitsFor};
+use crate::machine::Core;
+use crate::machine::agenda::Timer;
+use crate::memory::sums::Total;
+use crate::residency::facts::{Figures, Report};
+use crate::residency::plan::{self, Rank, Row, Supply};
+use crate::residency::residents::Resident;
+use crate::residency::transfer::{Task, Way};
+use crate::session::Session;
+use crate::session::client::Client;
+use crate::session::lock::Lock;
+use crate::values::gpu_set::GpuSet;
+use crate::values::small_map::ByGpu;
+use crate::view::View;
+use crate::view::snapshot::RemappedSnapshot;
+
+/// Largest number of times that the plans of all cards are made after one event.
+const ROUNDS: usize = 8;
+
+/// Whether remapped memory that a process needs is not on its cards.
+pub(crate) fn has_hole(cards: &ByGpu<Card>, id: ClientId, client: &Client) -> bool {
+    client.books.iter().any(|(gpu, book)| {
+        let resident = cards.get(gpu).and_then(|card| card.residents.get(id));
+        let figures = resident.map(|resident| resident.facts.figures(book));
+        figures.is_some_and(|figures| figures.resident < figures.whole)
+    })
+}
+
+impl View {
+    /// Figures of a process's remapped memory on a card.
+    pub(crate) fn figures(&self, client: ClientId, gpu: GpuId) -> Option<Figures> {
+        let resident = self.cards.get(gpu)?.residents.get(client)?;
+        Some(resident.facts.figures(self.book(client, gpu)?))
+    }
+
+    /// Whether the movable memory of a process is remapped.
+    pub(crate) fn remaps(&self, client: ClientId) -> bool {
+        self.sessions.client(client).is_some_and(|client| client.remaps)
+    }
+
+    /// Whether any process of a session has remapped memory.
+    pub(crate) fn has_remapped(&self, id: SessionId) -> bool {
+        let remaps = |session: &Session| session.clients.values().any(|client| client.remaps);
+        !self.remapped.is_empty() && self.sessions.get(id).is_some_and(remaps)
+    }
+
+    /// Processes with remapped memory on a card, in the order of keeping it.
+    pub(crate) fn rows(&self, gpu: GpuId) -> Vec<Row> {
+        let Some(card) = self.cards.get(gpu).filter(|card| !card.residents.is_empty()) else {
+            return Vec::new();
+        };
+        let places: BTreeMap<SessionId, u32> = card.groups.in_order(|_| true).zip(0..).collect();
+        let row = |(client, resident): (ClientId, &Resident)| {
+            let id = self.session_of(client)?;
+            let session = self.sessions.get(id)?;
+            let figures = resident.facts.figures(session.clients.get(client)?.books.get(gpu)?);
+            let late = [Way::In, Way::Out].into_iter().find(|&way| resident.transfer.is_late(way));
+            Some(Row { client, rank: rank(session, places.get(&id).copied()), figures, late })
+        };
+        let mut rows: Vec<Row> = card.residents.iter().filter_map(row).collect();
+        rows.sort_by_key(|row| row.rank);
+        rows
+    }
+
+    /// Bytes of a card for remapped memory, without memory of processes that did not return.
+    pub(crate) fn for_remapped(&self, gpu: GpuId) -> Bytes {
+        let card = self.cards.get(gpu).map_or(Bytes::ZERO, Card::for_remapped);
+        card - self.recovery.used(gpu)
+    }
+
+    /// Host memory that evictions on a card may still bring, beside what is hosted or promised.
+    fn host_room(&self, gpu: GpuId, rows: &[Row]) -> Bytes {
+        let mut claims = Total::default();
+        rows.iter().for_each(|row| claims += row.host_claim().into());
+        for other in self.remapped.without(gpu.into()) {
+            let promised = |row: &Row| row.figures.host_claim(row.figures.goal);
+            self.rows(other).iter().for_each(|row| claims += promised(row).into());
+        }
+        self.host.room(claims.get())
+    }
+
+    /// Sums over the remapped memory on a card.
+    pub(crate) fn remapped_snapshot(&self, gpu: GpuId) -> RemappedSnapshot {
+        let mut sums = RemappedSnapshot::default();
+        for row in self.rows(gpu) {
+            let resident = self.cards.get(gpu).and_then(|card| card.residents.get(row.client));
+            let target = resident.and_then(|resident| resident.transfer.target());
+            sums.resident_bytes += row.figures.resident;
+            sums.hosted_bytes += row.figures.hosted;
+            if let Some(target) = target {
+                let resident = row.figures.resident;
+                sums.moving_bytes += resident.max(target) - resident.min(target);
+            }
+        }
+        sums
+    }
+
+    /// Whether goals must wait for processes of the last daemon, whose memory nobody knows.
+    pub(crate) fn awaits_reports(&self, gpu: GpuId) -> bool {
+        self.recovery.holds_up(gpu.into()) || self.recovery.returns_to(gpu)
+    }
+
+    /// Reason for which a session with the lock waits for its own memory, and the expected duration of the rest of
+    /// the move; `None` if all is on its cards.
+    pub(crate) fn waits_for_memory(&self, id: SessionId) -> Option<(WaitsFor, Nanos)> {
+        let session = self.sessions.get(id).filter(|session| session.lock.grant().is_some())?;
+        let (mut missing, mut lack, mut rest) = (Bytes::ZERO, None, Nanos::ZERO);
+        let moving = || session.attached().filter(|(_, client)| client.gate.is_moving());
+        for (gpu, card) in self.cards.among(self.remapped) {
+            let here = moving().filter_map(|(client, _)| self.figures(client, gpu));
+            let lacking = here.filter(|figures| figures.resident < figures.whole);
+            let mut bytes = Bytes::ZERO;
+            for Figures { resident, whole, goal, .. } in lacking {
+                bytes += whole - resident;
+                lack = lack.or(card.residents.lack.filter(|_| goal < Some(whole)));
+            }
+            missing += bytes;
+            rest = rest.max(card.move_time(bytes));
+        }
+        (!missing.is_zero()).then_some((WaitsFor::Memory { missing, lack }, rest))
+    }
+
+    /// Move that the latest goal of a process asks for.
+    fn task(&self, row: &Row, number: GoalNumber) -> Option<Task> {
+        let Figures { resident, whole, goal, claim, .. } = row.figures;
+        let goal = goal?;
+        let target = if row.rank.has_lock() { goal.max(resident) } else { goal };
+        if claim > target {
+            return Some(Task { way: Way::Out, number, target });
+        }
+        let moves = || self.sessions.client(row.client).is_some_and(|client| client.gate.is_moving());
+        let target = goal.min(whole);
+        let comes_in = matches!(row.rank, Rank::Holds(_)) && resident < target && moves();
+        comes_in.then_some(Task { way: Way::In, number, target })
+    }
+}
+
+impl Core {
+    /// Notes that the memory of a process moves by goals.
+    pub(crate) fn remaps(&mut self, client: ClientId) {
+        if let Some(process) = self.client_mut(client).filter(|process| !process.is_attached()) {
+            process.remaps = true;
+        }
+    }
+
+    /// Notes where the remapped memory of a process is.
+    pub(crate) fn resides(&mut self, client: ClientId, gpu: GpuId, seen: GoalNumber, report: Report) {
+        let Some(card) = self.view.cards.get_mut(gpu) else { return };
+        if card.residents.say(client, seen, report) {
+            let pinned = report.pinned.min(report.resident);
+            self.change_book(client, gpu, |book| book.pinned = pinned.min(book.remapped()));
+            self.agenda.look_at(gpu);
+        }
+    }
+
+    /// Notes that a process could not follow a goal.
+    pub(crate) fn move_failed(&mut self, client: ClientId, gpu: GpuId, number: GoalNumber) {
+        let session = self.view.session_of(client).and_then(|id| self.view.sessions.get(id));
+        let held = session.is_some_and(|session| session.lock.grant().is_some());
+        let now = self.view.now;
+        if let Some(card) = self.view.cards.get_mut(gpu)
+            && let Some(resident) = card.residents.get_mut(client)
+        {
+            resident.transfer.fail(now, number, held);
+        }
+    }
+
+    /// Notes how much of a process NVML sees on a card at least.
+    pub(crate) fn measured(&mut self, client: ClientId, gpu: GpuId, bytes: Bytes) {
+        if let Some(card) = self.view.cards.get_mut(gpu)
+            && let Some(resident) = card.residents.get_mut(client)
+        {
+            resident.facts.measure(bytes.min(card.total));
+        }
+    }
+
+    /// Notes the free memory of a card: what is not free beside all known memory belongs to dead processes at
+    /// most.
+    pub(crate) fn card_free(&mut self, gpu: GpuId, free: Bytes) {
+        let mut known = Total::default();
+        self.view.rows(gpu).iter().for_each(|row| known += row.figures.resident.into());
+        if let Some(card) = self.view.cards.get_mut(gpu) {
+            let fixed = card.fixed() - card.index.sums.pinned.get();
+            let taken = card.total - free;
+            card.residents.seen_free(taken - card.reserve() - fixed - known.get());
+            self.agenda.look_at(gpu);
+        }
+    }
+
+    /// Notes that the page of a process is new and has no goal.
+    pub(crate) fn has_new_page(&mut self, client: ClientId, gpu: GpuId) {
+        if let Some(card) = self.view.cards.get_mut(gpu)
+            && let Some(resident) = card.residents.get_mut(client)
+        {
+            resident.has_new_page();
+        }
+    }
+
+    /// Notes that a process is dead, before its books are closed. What it may have on its cards counts until the
+    /// driver has taken it back.
+    pub(crate) fn departs(&mut self, client: ClientId, remains: bool) {
+        for gpu in self.view.remapped {
+            let claim = self.view.figures(client, gpu).map(|figures| figures.claim);
+            if let Some(card) = self.view.cards.get_mut(gpu)
+                && let Some(claim) = claim
+            {
+                card.residents.depart(self.view.now, client, claim, remains);
+            }
+        }
+    }
+
+    /// Notes the budget for host memory. Evictions that it limits may go on.
+    pub(crate) fn host_budget(&mut self, bytes: Bytes) {
+        self.view.host.set_budget(bytes);
+        self.view.remapped.into_iter().for_each(|gpu| self.agenda.look_at(gpu));
+    }
+
+    /// Looks at the moves on a card when one may be late, and forgets memory of dead processes that must be free by
+    /// now.
+    pub(crate) fn look_at_moves(&mut self, gpu: GpuId) {
+        if let Some(card) = self.view.cards.get_mut(gpu) {
+            card.residents.expire(self.view.now);
+        }
+        self.agenda.look_at(gpu);
+    }
+
+    /// Cards on the agenda whose goals may change, their sessions' cards included. Where one is, those are too whose
+    /// evictions wait for host memory, which all cards share.
+    fn cards_to_plan(&self) -> GpuSet {
+        let remapped = self.view.remapped;
+        let touched = (0..self.agenda.len()).map(|at| self.view.cards_of(self.agenda.session(at)));
+        let due = touched.fold(self.agenda.cards(), GpuSet::with).and(remapped);
+        if due.is_empty() {
+            return due;
+        }
+        let limited = self.view.cards.among(remapped.without(due));
+        let limited = limited.filter(|(_, card)| card.residents.host_is_full).map(|(gpu, _)| gpu);
+        due.with(limited.collect())
+    }
+
+    /// Gives the goals that follow from all facts, and sets the deadlines of the moves.
+    pub(crate) fn place_memory(&mut self) {
+        if self.view.remapped.is_empty() {
+            return;
+        }
+        let cards = self.cards_to_plan();
+        for gpu in cards {
+            self.note_progress(gpu);
+        }
+        for _ in 0..ROUNDS {
+            let changed = cards.into_iter().filter(|&gpu| self.plan_goals(gpu)).count();
+            if changed == 0 {
+                break;
+            }
+        }
+        for gpu in cards {
+            self.follow_goals(gpu);
+        }
+        self.tell_whether_host_is_full();
+    }
+
+    /// Lets the processes know when the host memory becomes too full for what must leave the cards, and when it is
+    /// so no longer.
+    fn tell_whether_host_is_full(&mut self) {
+        let cards = self.view.remapped;
+        let is_full = self.view.cards.among(cards).any(|(_, card)| card.residents.host_is_full);
+        if std::mem::replace(&mut self.view.host.is_full, is_full) != is_full {
+            for gpu in cards {
+                let members = self.view.cards.get(gpu).map(|card| card.index.members.clone());
+                members.into_iter().flatten().for_each(|id| self.touch(id));
+            }
+        }
+    }
+
+    /// Notes which moves on a card have gone on and which are late.
+    fn note_progress(&mut self, gpu: GpuId) {
+        // Until the reports are back no goal is lowered, so none is seen.
+        let (now, awaits) = (self.view.now, self.view.awaits_reports(gpu));
+        for row in self.view.rows(gpu) {
+            if let Some(card) = self.view.cards.get_mut(gpu)
+                && let Some(resident) = card.residents.get_mut(row.client)
+            {
+                let figures = (row.figures.resident, row.figures.claim);
+                let acknowledged = resident.facts.is_acknowledged() && !awaits;
+                resident.transfer.note(now, figures, acknowledged, row.rank);
+            }
+        }
+    }
+
+    /// Plans a card and gives the goals that changed. Returns whether there were any.
+    fn plan_goals(&mut self, gpu: GpuId) -> bool {
+        if self.view.awaits_reports(gpu) {
+            return false;
+        }
+        let mut rows = self.view.rows(gpu);
+        let supply = Supply { card: self.view.for_remapped(gpu), host: self.view.host_room(gpu, &rows) };
+        let plan = plan::plan(&mut rows, supply);
+        let Some(card) = self.view.cards.get_mut(gpu) else {
+            return false;
+        };
+        (card.residents.lack, card.residents.host_is_full) = (plan.lack, plan.host_is_full);
+        let mut goals = plan.goals;
+        for row in &rows {
+            // A new page has no goal, so the last one is given again.
+            let untold = card.residents.get_mut(row.client).is_some_and(Resident::take_untold);
+            if untold && let Some(goal) = row.figures.goal {
+                goals.retain(|&mut (client, _)| client != row.client);
+                goals.push((row.client, goal));
+            }
+        }
+        for &(client, bytes) in &goals {
+            if let Some(resident) = card.residents.get_mut(client) {
+                let number = resident.facts.order(bytes);
+                self.effects.push_back(Effect::Goal { client, gpu, number, bytes });
+            }
+        }
+        !goals.is_empty()
+    }
+
+    /// Starts and ends the transfers on a card as its goals ask, and sets the timer for the first that is late.
+    fn follow_goals(&mut self, gpu: GpuId) {
+        let now = self.view.now;
+        for row in self.view.rows(gpu) {
+            let last = self.view.cards.get(gpu).and_then(|card| card.residents.get(row.client));
+            let number = last.map_or(GoalNumber::default(), |resident| resident.facts.last());
+            let task = self.view.task(&row, number);
+            if let Some(card) = self.view.cards.get_mut(gpu)
+                && let Some(resident) = card.residents.get_mut(row.client)
+            {
+                let figures = (row.figures.resident, row.figures.claim);
+                if let Some(moved) = resident.transfer.follow(now, task, figures) {
+                    card.residents.rates.add(moved, believed(&self.view.config));
+                }
+            }
+        }
+        if let Some(card) = self.view.cards.get_mut(gpu) {
+            let deadline = card.residents.deadline();
+            self.agenda.set_timer(Timer::Moves(gpu), &mut card.alarms.moves, deadline);
+            if card.residents.is_empty() {
+                self.view.remapped.remove(gpu);
+            }
+        }
+    }
+}
+
+/// Right of a session's processes to be on a card, where it has this place in the queue.
+fn rank(session: &Session, place: Option<u32>) -> Rank {
+    match (&session.lock, place) {
+        (Lock::Holding(grant), _) => Rank::Holds(grant.epoch.counter),
+        (Lock::Dropping(..), _) => Rank::Drains,
+        _ if !session.may_run() => Rank::Barred,
+        (_, Some(place)) => Rank::Waits(place),
+        (_, None) => Rank::Idles(Reverse(session.left.map(|(at, _)| at))),
+    }
+}

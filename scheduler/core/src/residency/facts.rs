@@ -1,0 +1,227 @@
+//! Facts about the memory of one process on one card: where its bytes are, and the goals that it was given.
+//!
+//! ```text
+//!   Resides ──▶ say ─────┐
+//!   Measured ─▶ measure ─┼─▶ Facts ── figures(book) ─▶ Figures, which the plan reads
+//!   plan ─────▶ order ───┘
+//! ```
+//!
+//! A process is believed up to what it was leased, and NVML's figure is the least that counts. Goals stay
+//! in the list until the process acknowledges a later one, since it may still create memory under them.
+
+use gpushare_proto::Bytes;
+use smallvec::SmallVec;
+
+use crate::events::GoalNumber;
+use crate::memory::book::Book;
+use crate::residency::CHUNK;
+
+/// Largest number of goals that are kept apart while none is acknowledged.
+const KEPT: usize = 8;
+
+/// Report of a process about its remapped memory on one card ([`crate::Event::Resides`]).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Report {
+    /// Bytes of chunks on the card.
+    pub(crate) resident: Bytes,
+    /// Bytes of chunks in host memory, or without a place yet.
+    pub(crate) hosted: Bytes,
+    /// Resident bytes of chunks that must not move now.
+    pub(crate) pinned: Bytes,
+    /// Bytes of slots in host memory that no chunk needs now.
+    pub(crate) prepared: Bytes,
+}
+
+/// Facts about the remapped memory of one process on one card.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Facts {
+    /// Last report; `None` before the first one.
+    report: Option<Report>,
+    /// Least number of bytes on the card, by NVML's figure for the process.
+    measured: Bytes,
+    goals: Goals,
+}
+
+/// Goals that a process may still act on.
+#[derive(Clone, Debug, Default)]
+struct Goals {
+    /// Goals with their numbers, by falling bytes: an earlier one that is not above a later one says nothing.
+    open: SmallVec<[(GoalNumber, Bytes); 2]>,
+    last: GoalNumber,
+}
+
+/// Figures of one process on one card, believed as far as they can be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Figures {
+    /// Bytes that the process uses.
+    pub(crate) used: Bytes,
+    /// Bytes that the process may use without a message.
+    pub(crate) leased: Bytes,
+    /// Bytes on the card.
+    pub(crate) resident: Bytes,
+    /// Bytes that are in host memory, or have no place yet.
+    pub(crate) hosted: Bytes,
+    /// Resident bytes that must not move now.
+    pub(crate) pinned: Bytes,
+    /// Bytes of host memory that are kept for the next eviction.
+    pub(crate) prepared: Bytes,
+    /// Bytes that must be on the card when the process runs.
+    pub(crate) whole: Bytes,
+    /// Latest goal, if there is any.
+    pub(crate) goal: Option<Bytes>,
+    /// Most bytes that the process may have on the card by now.
+    pub(crate) claim: Bytes,
+}
+
+impl Goals {
+    fn most(&self) -> Option<Bytes> {
+        self.open.first().map(|&(_, bytes)| bytes)
+    }
+
+    fn latest(&self) -> Option<Bytes> {
+        self.open.last().map(|&(_, bytes)| bytes)
+    }
+
+    fn add(&mut self, bytes: Bytes) -> GoalNumber {
+        self.last = self.last.next();
+        while self.latest().is_some_and(|before| before <= bytes) {
+            self.open.pop();
+        }
+        if self.open.len() == KEPT {
+            // The larger bytes under the later number: the claim is never too small.
+            let (_, bytes) = self.open.remove(0);
+            self.open[0].1 = bytes;
+        }
+        self.open.push((self.last, bytes));
+        self.last
+    }
+
+    /// Notes that the process creates nothing more under goals before `seen`. Returns whether any was dropped.
+    fn acknowledge(&mut self, seen: GoalNumber) -> bool {
+        let before = self.open.len();
+        // A process may say any number; the latest goal always stays.
+        let seen = seen.min(self.last);
+        self.open.retain(|&mut (number, _)| number >= seen);
+        self.open.len() < before
+    }
+}
+
+impl Facts {
+    /// Notes a report. Returns whether an earlier goal was acknowledged as gone.
+    pub(crate) fn say(&mut self, seen: GoalNumber, report: Report) -> bool {
+        self.report = Some(report);
+        self.goals.acknowledge(seen)
+    }
+
+    /// Notes the least number of bytes on the card, by NVML's figure for the process.
+    pub(crate) fn measure(&mut self, bytes: Bytes) {
+        self.measured = bytes;
+    }
+
+    /// Gives the process a new goal.
+    pub(crate) fn order(&mut self, bytes: Bytes) -> GoalNumber {
+        self.goals.add(bytes)
+    }
+
+    /// Number of the latest goal.
+    pub(crate) fn last(&self) -> GoalNumber {
+        self.goals.last
+    }
+
+    /// Whether no goal before the latest one counts any more.
+    pub(crate) fn is_acknowledged(&self) -> bool {
+        self.goals.open.len() <= 1
+    }
+
+    /// Figures of the process, whose memory book is `book`.
+    pub(crate) fn figures(&self, book: &Book) -> Figures {
+        let (used, leased) = (book.remapped_used(), book.remapped());
+        let most = leased + CHUNK;
+        let report = self.report.unwrap_or(Report { resident: leased, ..Report::default() });
+        let resident = report.resident.min(most).max(self.measured);
+        let said = report.hosted.min(most);
+        Figures {
+            used,
+            leased,
+            resident,
+            hosted: said.max(used - resident),
+            pinned: book.pinned.min(resident),
+            prepared: report.prepared.min(most - said),
+            whole: used.max((resident + said).min(most)).max(resident),
+            goal: self.goals.latest(),
+            claim: self.goals.most().unwrap_or_default().max(resident),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn book(leased: Bytes) -> Book {
+        Book { leased, is_remapped: true, ..Book::default() }
+    }
+
+    fn report(resident: Bytes, hosted: Bytes) -> Report {
+        Report { resident, hosted, ..Report::default() }
+    }
+
+    #[test]
+    fn a_process_is_believed_between_nvml_and_its_lease() {
+        let mut facts = Facts::default();
+        let book = book(Bytes::gib(4));
+        assert_eq!(facts.figures(&book).resident, Bytes::gib(4), "before the first report all counts");
+        facts.say(GoalNumber(0), report(Bytes::gib(1), Bytes::gib(3)));
+        assert_eq!(
+            (facts.figures(&book).resident, facts.figures(&book).hosted),
+            (Bytes::gib(1), Bytes::gib(3))
+        );
+        facts.measure(Bytes::gib(2));
+        assert_eq!(facts.figures(&book).resident, Bytes::gib(2), "NVML sees more");
+        facts.say(GoalNumber(0), report(Bytes::MAX, Bytes::MAX));
+        let most = Bytes::gib(4) + CHUNK;
+        let figures = facts.figures(&book);
+        assert_eq!((figures.resident, figures.hosted, figures.whole), (most, most, most));
+        facts.say(GoalNumber(0), Report { prepared: Bytes::MAX, ..report(Bytes::ZERO, Bytes::gib(1)) });
+        assert_eq!(
+            facts.figures(&book).prepared,
+            most - Bytes::gib(1),
+            "slots for more than the lease are not believed"
+        );
+        facts.say(GoalNumber(0), report(Bytes::ZERO, Bytes::ZERO));
+        facts.measure(Bytes::ZERO);
+        assert_eq!(facts.figures(&book).hosted, Bytes::gib(4), "what is nowhere needs a place");
+    }
+
+    #[test]
+    fn a_claim_falls_when_the_lower_goal_is_acknowledged() {
+        let mut facts = Facts::default();
+        let book = book(Bytes::gib(9));
+        let claim = |facts: &Facts| facts.figures(&book).claim;
+        facts.say(GoalNumber(0), Report::default());
+        let high = facts.order(Bytes::gib(8));
+        let low = facts.order(Bytes::gib(2));
+        let mid = facts.order(Bytes::gib(5));
+        facts.say(high, Report::default());
+        assert_eq!(claim(&facts), Bytes::gib(8));
+        facts.say(low, Report::default());
+        assert_eq!(claim(&facts), Bytes::gib(5), "the later goal is above the acknowledged one");
+        facts.say(mid, report(Bytes::gib(6), Bytes::ZERO));
+        assert_eq!(claim(&facts), Bytes::gib(6), "more is resident than the goal allows");
+        facts.say(high, report(Bytes::gib(1), Bytes::ZERO));
+        assert_eq!(claim(&facts), Bytes::gib(5), "an old acknowledgement changes nothing");
+        facts.say(GoalNumber(u64::MAX), report(Bytes::gib(1), Bytes::ZERO));
+        assert_eq!((claim(&facts), facts.figures(&book).goal), (Bytes::gib(5), Some(Bytes::gib(5))));
+    }
+
+    #[test]
+    fn many_goals_without_an_answer_take_no_room_and_keep_the_claim() {
+        let mut facts = Facts::default();
+        facts.say(GoalNumber(0), Report::default());
+        (0..100).for_each(|n| _ = facts.order(Bytes::gib(100 - n)));
+        assert_eq!(facts.figures(&book(Bytes::gib(200))).claim, Bytes::gib(100));
+        assert_eq!(facts.goals.open.len(), KEPT);
+        facts.say(facts.last(), Report::default());
+        assert_eq!(facts.figures(&book(Bytes::gib(200))).claim, Bytes::gib(1));
+    }
+}

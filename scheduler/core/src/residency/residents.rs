@@ -1,0 +1,128 @@
+//! Processes with remapped memory on one card, and memory of those that died.
+
+use std::collections::BTreeMap;
+
+use gpushare_proto::{Bytes, ClientId, Nanos};
+
+use crate::events::{GoalNumber, Lack};
+use crate::memory::sums::Total;
+use crate::residency::facts::{Facts, Report};
+use crate::residency::rates::Rates;
+use crate::residency::transfer::Transfer;
+
+/// Longest time for which the memory of a dead process counts. The driver returned it after 60 to 80 ms.
+const RETURN: Nanos = Nanos::from_millis(200);
+
+/// Remapped memory of one process on one card.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Resident {
+    pub(crate) facts: Facts,
+    pub(crate) transfer: Transfer,
+    /// Whether the page of the process has no goal, since it is new.
+    is_untold: bool,
+}
+
+impl Resident {
+    /// Notes that the process has a new page without a goal.
+    pub(crate) fn has_new_page(&mut self) {
+        self.is_untold = self.facts.last() > GoalNumber::default();
+    }
+
+    /// Takes the mark of a page without goal.
+    pub(crate) fn take_untold(&mut self) -> bool {
+        std::mem::take(&mut self.is_untold)
+    }
+}
+
+/// Claim of a dead process.
+#[derive(Clone, Copy, Debug)]
+struct Departed {
+    bytes: Bytes,
+    /// Time at which the memory is taken for free; `None` while another process keeps the card's files open.
+    until: Option<Nanos>,
+}
+
+/// All remapped memory on one card.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Residents {
+    living: BTreeMap<ClientId, Resident>,
+    departed: BTreeMap<ClientId, Departed>,
+    /// Reason why a holder does not have its memory yet, by the last plan.
+    pub(crate) lack: Option<Lack>,
+    /// Whether the last plan was limited by the host memory.
+    pub(crate) host_is_full: bool,
+    pub(crate) rates: Rates,
+}
+
+impl Residents {
+    /// Whether the card has no remapped memory at all.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.living.is_empty() && self.departed.is_empty()
+    }
+
+    pub(crate) fn get(&self, client: ClientId) -> Option<&Resident> {
+        self.living.get(&client)
+    }
+
+    pub(crate) fn get_mut(&mut self, client: ClientId) -> Option<&mut Resident> {
+        self.living.get_mut(&client)
+    }
+
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (ClientId, &Resident)> {
+        self.living.iter().map(|(&client, resident)| (client, resident))
+    }
+
+    /// Adds a process whose memory is remapped.
+    pub(crate) fn join(&mut self, client: ClientId) {
+        self.living.entry(client).or_default();
+    }
+
+    /// Notes a report, and returns whether the process is here.
+    pub(crate) fn say(&mut self, client: ClientId, seen: GoalNumber, report: Report) -> bool {
+        let resident = self.living.get_mut(&client);
+        resident.map(|resident| resident.facts.say(seen, report)).is_some()
+    }
+
+    /// Notes that a process is dead. Its `claim` counts until its memory is free, or while an orphan `remains`.
+    pub(crate) fn depart(&mut self, now: Nanos, client: ClientId, claim: Bytes, remains: bool) {
+        if self.living.remove(&client).is_some() && !claim.is_zero() {
+            let until = (!remains).then_some(now + RETURN);
+            self.departed.insert(client, Departed { bytes: claim, until });
+        }
+    }
+
+    /// Notes that the driver has taken the memory of an orphan back.
+    pub(crate) fn bury(&mut self, client: ClientId) {
+        self.departed.remove(&client);
+    }
+
+    /// Memory of dead processes.
+    pub(crate) fn departed(&self) -> Bytes {
+        let mut sum = Total::default();
+        self.departed.values().for_each(|departed| sum += departed.bytes.into());
+        sum.get()
+    }
+
+    /// Lowers the memory of dead processes to `most`, the bytes that NVML sees beside all others.
+    pub(crate) fn seen_free(&mut self, most: Bytes) {
+        let mut excess = self.departed() - most;
+        for departed in self.departed.values_mut().filter(|departed| departed.until.is_some()) {
+            let gone = excess.min(departed.bytes);
+            departed.bytes -= gone;
+            excess -= gone;
+        }
+        self.departed.retain(|_, departed| !departed.bytes.is_zero());
+    }
+
+    /// Forgets the memory of dead processes whose time is over.
+    pub(crate) fn expire(&mut self, now: Nanos) {
+        self.departed
+            .retain(|_, departed| departed.until.is_none_or(|until| until > now));
+    }
+
+    /// Point in time at which a move is late, is tried again, or memory of a dead process is free.
+    pub(crate) fn deadline(&self) -> Option<Nanos> {
+        let moves = self.living.values().filter_map(|resident| resident.transfer.deadline());
+        moves.chain(self.departed.values().filter_map(|departed| departed.until)).min()
+    }
+}

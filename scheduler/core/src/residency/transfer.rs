@@ -1,0 +1,254 @@
+//! Running move of one process on one card, with its deadline.
+//!
+//! ```text
+//!             goal differs from what is resident        one second without progress, or MoveFailed
+//!   Resting ────────────────────────────────────▶ Moving ───────────────────────────────────────▶ Late
+//!      ▲                                          │  ▲                                             │
+//!      └──────────────── done, or called off ─────┘  └── progress, pause over, another interval ───┘
+//! ```
+//!
+//! Progress is what the process reports: less resident or a goal acknowledged on the way out, more resident on
+//! the way in. A process that answers without progress is as late as one that is stopped.
+
+use gpushare_proto::{Bytes, Nanos};
+
+use crate::events::GoalNumber;
+use crate::residency::plan::Rank;
+
+/// Time without progress after which a move is late, and pause after a failed move.
+pub(crate) const PATIENCE: Nanos = Nanos::from_secs(1);
+
+/// Direction of a move.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Way {
+    /// Memory or credit is given up.
+    Out,
+    /// Memory comes in.
+    In,
+}
+
+/// Move that the latest goal of a process asks for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Task {
+    pub(crate) way: Way,
+    /// Number of the goal.
+    pub(crate) number: GoalNumber,
+    /// Resident bytes at the end of the move.
+    pub(crate) target: Bytes,
+}
+
+/// Memory that a process has moved.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Moved {
+    pub(crate) way: Way,
+    pub(crate) bytes: Bytes,
+    pub(crate) took: Nanos,
+}
+
+/// State of a process's move.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Transfer {
+    /// Nothing is asked of the process.
+    #[default]
+    Resting,
+    Moving {
+        task: Task,
+        /// Resident bytes and claim at the last progress.
+        at: (Bytes, Bytes),
+        deadline: Nanos,
+        /// Time and resident bytes at the beginning.
+        began: (Nanos, Bytes),
+    },
+    /// The process did not move in time, or said that it could not.
+    Late {
+        task: Task,
+        at: (Bytes, Bytes),
+        /// Whether the session had the lock.
+        held: bool,
+        /// Point in time at which the process is asked again; `None` if that takes progress.
+        until: Option<Nanos>,
+    },
+}
+
+impl Transfer {
+    /// Whether the process is late in one direction.
+    pub(crate) fn is_late(&self, way: Way) -> bool {
+        matches!(self, Self::Late { task, .. } if task.way == way)
+    }
+
+    /// Resident bytes at the end of the running move, if there is one.
+    pub(crate) fn target(&self) -> Option<Bytes> {
+        match self {
+            Self::Moving { task, .. } => Some(task.target),
+            Self::Resting | Self::Late { .. } => None,
+        }
+    }
+
+    /// Point in time at which the state changes without an event.
+    pub(crate) fn deadline(&self) -> Option<Nanos> {
+        match *self {
+            Self::Resting => None,
+            Self::Moving { deadline, .. } => Some(deadline),
+            Self::Late { until, .. } => until,
+        }
+    }
+
+    /// Notes how much of the process is resident and claimed now. `acknowledged` says whether the process has
+    /// seen its latest goal.
+    pub(crate) fn note(&mut self, now: Nanos, figures: (Bytes, Bytes), acknowledged: bool, rank: Rank) {
+        let held = rank.has_lock();
+        // A session that must let go needs nothing more, so its move in is about to be called off.
+        let is_wanted = |task: &Task| task.way == Way::Out || matches!(rank, Rank::Holds(_));
+        match self {
+            Self::Moving { task, at, deadline, .. } if has_progressed(task.way, *at, figures) => {
+                (*at, *deadline) = (figures, now + PATIENCE);
+            }
+            Self::Moving { task, at, deadline, .. } if now >= *deadline && is_wanted(task) => {
+                *self = Self::Late { task: *task, at: *at, held, until: None };
+            }
+            Self::Late { task, at, held: before, until } => {
+                let waits = match (*until, task.way) {
+                    (Some(until), _) => now < until,
+                    (None, Way::Out) => true,
+                    // Its goal was lowered to what is resident, so it cannot progress.
+                    (None, Way::In) => !acknowledged,
+                };
+                if *before != held || !waits || has_progressed(task.way, *at, figures) {
+                    *self = Self::Resting;
+                }
+            }
+            Self::Resting | Self::Moving { .. } => {}
+        }
+    }
+
+    /// Follows the task that the latest goal asks for, and returns the move that has ended with it, if any. A new
+    /// task in the same direction keeps the deadline.
+    pub(crate) fn follow(
+        &mut self,
+        now: Nanos,
+        task: Option<Task>,
+        figures: (Bytes, Bytes),
+    ) -> Option<Moved> {
+        let before = *self;
+        *self = match (before, task) {
+            (Self::Late { .. }, _) => return None,
+            (_, None) => Self::Resting,
+            (Self::Moving { task: before, at, deadline, began }, Some(task)) if before.way == task.way => {
+                Self::Moving { task, at, deadline, began }
+            }
+            (_, Some(task)) => {
+                let (deadline, began) = (now + PATIENCE, (now, figures.0));
+                Self::Moving { task, at: figures, deadline, began }
+            }
+        };
+        let Self::Moving { task: Task { way, .. }, began: (begin, resident), .. } = before else {
+            return None;
+        };
+        let goes_on = task.is_some_and(|task| task.way == way);
+        let bytes = match way {
+            Way::Out => resident - figures.0,
+            Way::In => figures.0 - resident,
+        };
+        (!goes_on).then(|| Moved { way, bytes, took: now - begin })
+    }
+
+    /// Notes that the process could not carry out its goal `number`. Returns whether that is the running move.
+    pub(crate) fn fail(&mut self, now: Nanos, number: GoalNumber, held: bool) -> bool {
+        match *self {
+            Self::Moving { task, at, .. } if task.number == number => {
+                *self = Self::Late { task, at, held, until: Some(now + PATIENCE) };
+                true
+            }
+            _ => false,
+        }
+    }
+}
+
+fn has_progressed(way: Way, (resident, claim): (Bytes, Bytes), (now, claims): (Bytes, Bytes)) -> bool {
+    match way {
+        Way::Out => now < resident || claims < claim,
+        Way::In => now > resident,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SECOND: Nanos = PATIENCE;
+    const HOLDS: Rank = Rank::Holds(1);
+    const BARRED: Rank = Rank::Barred;
+    const HALF: Nanos = Nanos(PATIENCE.0 / 2);
+
+    fn task(way: Way, number: u64) -> Option<Task> {
+        Some(Task { way, number: GoalNumber(number), target: Bytes(0) })
+    }
+
+    fn figures(resident: u64) -> (Bytes, Bytes) {
+        (Bytes(resident), Bytes(9))
+    }
+
+    #[test]
+    fn progress_and_nothing_else_moves_the_deadline() {
+        let mut transfer = Transfer::default();
+        transfer.follow(Nanos(0), task(Way::Out, 1), figures(9));
+        transfer.follow(HALF, task(Way::Out, 2), figures(9));
+        assert_eq!(transfer.deadline(), Some(SECOND));
+        transfer.note(HALF, figures(8), false, BARRED);
+        assert_eq!(transfer.deadline(), Some(HALF + SECOND));
+        transfer.note(SECOND, figures(9), true, BARRED);
+        transfer.note(HALF + SECOND, figures(8), true, BARRED);
+        assert!(transfer.is_late(Way::Out));
+        transfer.note(SECOND + SECOND, figures(8), true, BARRED);
+        assert!(transfer.is_late(Way::Out), "an answer without progress");
+        transfer.note(SECOND + SECOND, figures(7), true, BARRED);
+        assert_eq!(transfer, Transfer::Resting);
+    }
+
+    #[test]
+    fn a_move_that_ends_tells_how_much_moved_in_which_time() {
+        let mut transfer = Transfer::default();
+        assert_eq!(transfer.follow(Nanos(5), task(Way::Out, 1), figures(9)), None);
+        assert_eq!(transfer.follow(Nanos(6), task(Way::Out, 2), figures(7)), None);
+        let moved = transfer.follow(Nanos(8), task(Way::In, 3), figures(4));
+        assert_eq!(moved, Some(Moved { way: Way::Out, bytes: Bytes(5), took: Nanos(3) }));
+        let moved = transfer.follow(Nanos(9), None, figures(6));
+        assert_eq!(moved, Some(Moved { way: Way::In, bytes: Bytes(2), took: Nanos(1) }));
+    }
+
+    #[test]
+    fn a_late_entrant_is_asked_again_once_it_has_seen_its_lower_goal() {
+        let mut transfer = Transfer::default();
+        transfer.follow(Nanos(0), task(Way::In, 1), figures(1));
+        transfer.note(SECOND, figures(1), false, HOLDS);
+        transfer.note(SECOND, figures(1), false, HOLDS);
+        assert!(transfer.is_late(Way::In));
+        transfer.note(SECOND, figures(1), true, HOLDS);
+        assert_eq!(transfer, Transfer::Resting);
+    }
+
+    #[test]
+    fn a_move_in_is_not_late_once_its_session_must_let_go() {
+        let mut transfer = Transfer::default();
+        transfer.follow(Nanos(0), task(Way::In, 1), figures(1));
+        transfer.note(SECOND, figures(1), true, Rank::Drains);
+        assert!(!transfer.is_late(Way::In));
+        assert!(transfer.follow(SECOND, None, figures(1)).is_some());
+        assert_eq!(transfer, Transfer::Resting);
+    }
+
+    #[test]
+    fn a_failed_move_is_tried_again_after_a_pause_or_in_another_interval() {
+        let mut transfer = Transfer::default();
+        transfer.follow(Nanos(0), task(Way::Out, 3), figures(9));
+        assert!(!transfer.fail(Nanos(0), GoalNumber(2), false), "an old failure");
+        assert!(transfer.fail(Nanos(0), GoalNumber(3), false));
+        transfer.note(HALF, figures(9), true, BARRED);
+        assert_eq!(transfer.deadline(), Some(SECOND));
+        let mut granted = transfer;
+        granted.note(HALF, figures(9), true, HOLDS);
+        assert_eq!(granted, Transfer::Resting);
+        transfer.note(SECOND, figures(9), true, BARRED);
+        assert_eq!(transfer, Transfer::Resting);
+    }
+}

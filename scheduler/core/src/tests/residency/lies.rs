@@ -1,0 +1,73 @@
+//! Remapped memory of processes that do not tell the truth.
+
+use super::*;
+
+#[test]
+fn who_says_that_less_is_resident_is_counted_by_nvml() {
+    let (mut world, a, b) = two_programs();
+    world.habits(a).answers = false;
+    world.run_for(ms(500));
+    world.lets_go(a, ms(2));
+    world.honest = false;
+    world.send(Event::Measured { client: a, gpu: GPU, bytes: gib(6) });
+    let (seen, _) = world.goal(a, GPU).unwrap();
+    let none = Bytes::ZERO;
+    world.send(resides(a, GPU, seen, [none, none, none]));
+    world.run_for(ms(500));
+    assert_eq!(world.gate(b).state(), GateState::Moving);
+    assert!(world.resident(b, GPU) <= gib(2) + Bytes::mib(160));
+}
+
+#[test]
+fn who_says_that_more_is_resident_keeps_no_more_than_it_was_leased() {
+    let mut world = world();
+    let (_, liar) = world.remapping_program(gib(1));
+    world.run_for(ms(100));
+    world.goes_idle(liar);
+    world.habits(liar).answers = false;
+    world.honest = false;
+    let (seen, all) = (GoalNumber(9), Bytes::MAX);
+    world.send(resides(liar, GPU, seen, [all, all, all]));
+    let (_, other) = world.busy_remapping_program(gib(6));
+    world.run_for(ms(500));
+    assert!(world.passes(other), "{:?}", world.core.view.rows(GPU));
+}
+
+#[test]
+fn who_says_that_all_is_pinned_gives_nothing_and_is_charged() {
+    let (mut world, a, b) = two_programs();
+    world.pins(a, GPU, gib(6));
+    world.run_for(Nanos::from_secs(2));
+    assert_eq!(world.resident(a, GPU), gib(6));
+    assert!(!world.passes(b));
+    assert_eq!(world.card().fixed_bytes, gib(6));
+}
+
+#[test]
+fn who_says_that_all_host_memory_is_prepared_keeps_no_more_than_its_lease() {
+    let mut world = world_with(gib(7));
+    let (_, liar) = world.remapping_program(gib(1));
+    world.run_for(ms(100));
+    world.goes_idle(liar);
+    world.habits(liar).answers = false;
+    world.honest = false;
+    let (seen, resident, none, prepared) = (GoalNumber(1), gib(1), Bytes::ZERO, Bytes::MAX);
+    world.send(Event::Resides {
+        client: liar,
+        gpu: GPU,
+        seen,
+        resident,
+        hosted: none,
+        pinned: none,
+        prepared,
+    });
+    let others = [(); 2].map(|()| world.busy_remapping_program(gib(6)).1);
+    let mut opened = [false; 2];
+    for _ in 0..100 {
+        world.run_for(ms(50));
+        for (opened, open) in opened.iter_mut().zip(world.open(&others)) {
+            *opened |= open;
+        }
+    }
+    assert_eq!(opened, [true, true], "{:?}", world.core.view.rows(GPU));
+}

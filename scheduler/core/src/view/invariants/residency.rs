@@ -1,0 +1,272 @@
+//! Invariants of remapped memory (`docs/design/residency.md`), checked after every event.
+//!
+//! The checker keeps its own list of the goals that each process was given and has acknowledged. So an error in
+//! the claims of `residency/facts.rs` is found too.
+//!
+//! A limit can shrink below what processes have, and a process can report anything. So the sums are compared
+//! with what they would be without the goals of this event: a goal makes none of them too large.
+
+use std::collections::BTreeMap;
+
+use gpushare_proto::{Bytes, ClientId, GpuId};
+
+use super::{Broken, hold};
+use crate::events::{Effect, Event, GoalNumber, Lack};
+use crate::machine::Core;
+use crate::memory::sums::Total;
+use crate::residency::CHUNK;
+use crate::residency::plan::{self, Rank, Row};
+use crate::residency::transfer::Way;
+
+/// Goals of one process on one card.
+#[derive(Clone, Debug, Default)]
+struct Given {
+    goals: Vec<(GoalNumber, Bytes)>,
+    seen: GoalNumber,
+}
+
+impl Given {
+    fn last(&self) -> GoalNumber {
+        self.goals.last().map_or(GoalNumber::default(), |&(number, _)| number)
+    }
+
+    fn latest(&self) -> Option<Bytes> {
+        self.goals.last().map(|&(_, bytes)| bytes)
+    }
+
+    fn claim(&self, resident: Bytes) -> Bytes {
+        let open = self.goals.iter().filter(|&&(number, _)| number >= self.seen);
+        open.map(|&(_, bytes)| bytes).max().unwrap_or_default().max(resident)
+    }
+}
+
+/// Checker of the invariants of remapped memory.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Residency {
+    given: BTreeMap<(GpuId, ClientId), Given>,
+}
+
+/// Sums over the processes of all cards, once with and once without the goals of an event.
+#[derive(Clone, Debug, Default)]
+struct Sums {
+    claims: BTreeMap<GpuId, Total>,
+    hosted: Total,
+}
+
+impl Residency {
+    /// Checks the invariants after the decision machine handled `event` and gave `effects`.
+    pub(super) fn after(&mut self, core: &Core, event: Event, effects: &[Effect]) -> Result<(), Broken> {
+        let lives = |gpu, client| core.view.figures(client, gpu).is_some();
+        self.given.retain(|&(gpu, client), _| lives(gpu, client));
+        if let Event::Resides { client, gpu, seen, .. } = event
+            && let Some(given) = self.given.get_mut(&(gpu, client))
+        {
+            given.seen = given.seen.max(seen.min(given.last()));
+        }
+        let before = self.sums(core);
+        for effect in effects {
+            if let Effect::Goal { client, gpu, number, bytes } = *effect {
+                self.goal(core, client, gpu, number, bytes)?;
+            }
+        }
+        let after = self.sums(core);
+        for (&gpu, &claims) in &after.claims {
+            let most = Total::from(core.view.for_remapped(gpu)).max(before.claims[&gpu]);
+            hold("no goal lets more onto a card than it has", claims <= most, || {
+                format!(
+                    "{claims:?} may be on {gpu} of {:?}, before {:?}",
+                    core.view.for_remapped(gpu),
+                    before
+                )
+            })?;
+        }
+        let most = Total::from(core.view.host.budget()).max(before.hosted);
+        hold("no goal lets more into host memory than its budget", after.hosted <= most, || {
+            format!("{:?} of {}, before {:?}", after.hosted, core.view.host.budget(), before.hosted)
+        })?;
+        if core.recalls.is_waiting() {
+            return Ok(());
+        }
+        for (gpu, card) in core.view.cards.iter() {
+            let listed = core.view.remapped.contains(gpu);
+            hold("cards with remapped memory are listed", listed != card.residents.is_empty(), || {
+                format!("{gpu} among {:?}: {:?}", core.view.remapped, card.residents)
+            })?;
+            let rows = core.view.rows(gpu);
+            bytes_have_a_place(gpu, &rows)?;
+            only_the_excess_leaves(core, gpu, &rows)?;
+            lacks_have_an_end(core, gpu, &rows)?;
+        }
+        Ok(())
+    }
+
+    fn sums(&self, core: &Core) -> Sums {
+        let mut sums = Sums::default();
+        for gpu in core.view.cards.keys() {
+            let mut claims = Total::default();
+            for row in core.view.rows(gpu) {
+                let given = self.given.get(&(gpu, row.client)).cloned().unwrap_or_default();
+                claims += given.claim(row.figures.resident).into();
+                sums.hosted += row.figures.host_claim(given.latest()).into();
+            }
+            sums.claims.insert(gpu, claims);
+        }
+        sums
+    }
+
+    /// Checks one goal against the one before, and notes it.
+    fn goal(
+        &mut self,
+        core: &Core,
+        client: ClientId,
+        gpu: GpuId,
+        number: GoalNumber,
+        bytes: Bytes,
+    ) -> Result<(), Broken> {
+        hold("only processes that remap get goals", core.view.remaps(client), || {
+            format!("{client} got {bytes} on {gpu}")
+        })?;
+        hold("no goal is given while processes are about to return", !core.view.awaits_reports(gpu), || {
+            format!("{client} got {bytes} on {gpu}")
+        })?;
+        let given = self.given.entry((gpu, client)).or_default();
+        hold("the numbers of goals rise", number > given.last(), || {
+            format!("{client} got {number:?} after {:?}", given.last())
+        })?;
+        let (before, resident) =
+            (given.latest(), core.view.figures(client, gpu).map(|figures| figures.resident));
+        let resident = resident.unwrap_or_default();
+        let session = core.view.session_of(client).and_then(|id| core.view.sessions.get(id));
+        let has_lock = session.is_some_and(|session| session.lock.grant().is_some());
+        let drained =
+            session.is_some_and(|session| session.attached().all(|(_, client)| client.gate.let_go()));
+        let rule = "memory leaves only after a session let go, and comes in only with its lock";
+        let allowed = match has_lock {
+            true => bytes >= resident || before.is_some_and(|before| before <= bytes),
+            false => bytes <= resident.max(before.unwrap_or_default()) && (bytes >= resident || drained),
+        };
+        hold(rule, allowed, || {
+            format!("{client} has {resident} on {gpu} and got {bytes} after {before:?}; lock: {has_lock}")
+        })?;
+        let seen = given.seen;
+        given.goals.retain(|&(number, _)| number >= seen);
+        given.goals.push((number, bytes));
+        Ok(())
+    }
+}
+
+/// Checks that used bytes are resident or hosted, and that pinned bytes are resident.
+fn bytes_have_a_place(gpu: GpuId, rows: &[Row]) -> Result<(), Broken> {
+    let lost = rows.iter().find(|row| {
+        let figures = row.figures;
+        figures.used > figures.resident + figures.hosted
+            || figures.pinned > figures.resident
+            || figures.resident > figures.claim
+            || figures.goal > Some(figures.claim)
+    });
+    hold("all used bytes have a place", lost.is_none(), || format!("{lost:?} on {gpu}"))
+}
+
+fn only_the_excess_leaves(core: &Core, gpu: GpuId, rows: &[Row]) -> Result<(), Broken> {
+    let mut leaving = Total::default();
+    for row in rows.iter().filter(|row| row.gives()) {
+        leaving += row.figures.goal.map_or(Bytes::ZERO, |goal| row.figures.resident - goal).into();
+    }
+    let most = plan::excess(rows, core.view.for_remapped(gpu)) + CHUNK;
+    let fits = leaving <= most.into() || core.view.awaits_reports(gpu);
+    hold("only the excess leaves a card", fits, || format!("{leaving:?} of {most} leave {gpu}: {rows:?}"))
+}
+
+/// Checks that each move has a deadline, and that holders which lack memory wait for a move or have a stated
+/// reason.
+fn lacks_have_an_end(core: &Core, gpu: GpuId, rows: &[Row]) -> Result<(), Broken> {
+    let rule = "every holder that lacks memory has a move to wait for or a stated reason";
+    let Some(card) = core.view.cards.get(gpu) else { return Ok(()) };
+    let lacks = rows.iter().find(|row| {
+        let gets = matches!(row.rank, Rank::Holds(_)) && row.late != Some(Way::In);
+        gets && row.figures.goal < Some(row.figures.whole)
+    });
+    let Some(row) = lacks.filter(|_| !core.view.awaits_reports(gpu)) else {
+        return Ok(());
+    };
+    let bounded = match card.residents.lack {
+        Some(Lack::Moves) => card.residents.deadline().is_some_and(|at| core.next_deadline() <= Some(at)),
+        Some(Lack::HostMemory | Lack::Kept) => true,
+        None => false,
+    };
+    hold(rule, bounded, || format!("{row:?} lacks memory on {gpu}: {:?}", card.residents))
+}
+
+#[cfg(test)]
+mod tests {
+    use gpushare_proto::{Nanos, SessionId};
+
+    use super::*;
+    use crate::Config;
+
+    const GPU: GpuId = GpuId(0);
+    const REMAPS: ClientId = ClientId(1);
+    const OTHER: ClientId = ClientId(2);
+
+    /// A machine with a card of 10 GiB, a process that remaps and has 4 GiB there, and one that does not.
+    fn machine() -> Core {
+        let mut core = Core::new(Config::default(), 1, [].into(), Nanos(1));
+        let session = SessionId(1);
+        let (seen, resident) = (GoalNumber(0), Bytes::gib(4));
+        for event in [
+            Event::GpuFound { gpu: GPU, total: Bytes::gib(10) },
+            Event::SessionOpened { session, limit: None, oversubscribe: false },
+            Event::ClientJoined { client: REMAPS, session, holding: None },
+            Event::ClientJoined { client: OTHER, session, holding: None },
+            Event::Remaps { client: REMAPS },
+            Event::Attached { client: REMAPS, gpu: GPU, used: resident },
+            Event::Attached { client: OTHER, gpu: GPU, used: Bytes::ZERO },
+            Event::Resides {
+                client: REMAPS,
+                gpu: GPU,
+                seen,
+                resident,
+                hosted: Bytes::ZERO,
+                pinned: Bytes::ZERO,
+                prepared: Bytes::ZERO,
+            },
+        ] {
+            core.handle(Nanos(2), event);
+        }
+        core
+    }
+
+    /// Rule that goals break, one after the other, of the process that the goals are for.
+    fn broken(client: ClientId, goals: &[u64]) -> &'static str {
+        let core = machine();
+        let goals = goals.iter().zip(1..).map(|(&gibs, number)| Effect::Goal {
+            client,
+            gpu: GPU,
+            number: GoalNumber(number),
+            bytes: Bytes::gib(gibs),
+        });
+        let goals: Vec<Effect> = goals.collect();
+        let broken = Residency::default().after(&core, Event::Tick, &goals);
+        broken.map_or_else(|broken| broken.rule, |()| "none")
+    }
+
+    #[test]
+    fn each_broken_rule_is_named() {
+        assert_eq!(broken(REMAPS, &[5]), "none");
+        assert_eq!(broken(OTHER, &[5]), "only processes that remap get goals");
+        assert_eq!(broken(REMAPS, &[11]), "no goal lets more onto a card than it has");
+        assert_eq!(
+            broken(REMAPS, &[11, 5]),
+            "no goal lets more onto a card than it has",
+            "the first may be seen"
+        );
+        let leaves = "memory leaves only after a session let go, and comes in only with its lock";
+        assert_eq!(broken(REMAPS, &[3]), leaves);
+        let core = machine();
+        let again = Effect::Goal { client: REMAPS, gpu: GPU, number: GoalNumber(1), bytes: Bytes::gib(5) };
+        let mut rules = Residency::default();
+        assert_eq!(rules.after(&core, Event::Tick, std::slice::from_ref(&again)), Ok(()));
+        let rule = rules.after(&core, Event::Tick, &[again]).unwrap_err().rule;
+        assert_eq!(rule, "the numbers of goals rise");
+    }
+}

@@ -1,0 +1,184 @@
+//! Daemon that a test plays: one client, one card, and a page whose words the test writes.
+//!
+//! For what the client does about words of the page that no scheduler writes yet. It grants all memory that is
+//! asked for, and notes what the client reports about its gate.
+
+use std::fs;
+use std::io::{Read, Write};
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread;
+
+use anyhow::Context;
+use gpushare_proto::page::{Goal, MoveRow};
+use gpushare_proto::tenant::{GpuInfo, Hello, PROTOCOL, Role, TenantReply, TenantRequest, Welcome};
+use gpushare_proto::{Bytes, ClientId, Epoch, GateState, GateWord, GpuId, SessionId, codec};
+use gpushare_sys::page::SharedPage;
+use gpushare_sys::{bell, page, socket};
+
+use crate::patience::until;
+use crate::world::World;
+
+/// Quota that the client may use without asking.
+const LEASE: Bytes = Bytes::gib(64);
+
+/// Daemon of one client. Its gate is open at first, and changes only by the test.
+#[derive(Debug)]
+pub struct ScriptedDaemon {
+    page: Arc<SharedPage>,
+    said: Arc<Mutex<Vec<TenantRequest>>>,
+    stream: Arc<Mutex<Option<UnixStream>>>,
+    word: GateWord,
+    goals: u32,
+}
+
+impl ScriptedDaemon {
+    /// Listens at the tenants' socket of a world.
+    pub fn listen(world: &World) -> anyhow::Result<Self> {
+        let path = world.runtime_dir().tenant_socket();
+        fs::create_dir_all(world.runtime_dir().tenant_dir())?;
+        let listener =
+            UnixListener::bind(&path).with_context(|| format!("cannot bind {}", path.display()))?;
+        let (file, page) = page::create()?;
+        let word = GateWord::new(1, GateState::Open);
+        page.gate.store(word.0, Ordering::SeqCst);
+        page.gpus[0].free.store(LEASE.0, Ordering::SeqCst);
+        page.gpus[0].limit.store(u64::MAX, Ordering::SeqCst);
+        page.gpus[0].ceiling.store(u64::MAX, Ordering::SeqCst);
+        let (said, stream) = (Arc::default(), Arc::default());
+        let daemon = Self { page: Arc::new(page), said, stream, word, goals: 0 };
+        let (said, kept) = (daemon.said.clone(), daemon.stream.clone());
+        thread::spawn(move || {
+            // Tools connect too; the client is who says so.
+            while let Ok((stream, _)) = listener.accept() {
+                let (said, kept, file) = (said.clone(), kept.clone(), file.try_clone());
+                thread::spawn(move || serve(stream, &file?, &said, &kept));
+            }
+        });
+        Ok(daemon)
+    }
+
+    /// Row of the client's memory in the page.
+    pub fn row(&self) -> &MoveRow {
+        &self.page.moves[0]
+    }
+
+    /// Present word of the gate.
+    pub fn gate(&self) -> GateWord {
+        GateWord(self.page.gate.load(Ordering::SeqCst))
+    }
+
+    /// Writes the next gate word, and keeps the client's bit, as the scheduler does.
+    pub fn set_gate(&mut self, state: GateState) -> anyhow::Result<()> {
+        self.word = self.word.next(state);
+        let (gate, word) = (&self.page.gate, self.word.0);
+        let keep = |before: u32| Some(word | (before & GateWord::EVICTING));
+        gate.fetch_update(Ordering::SeqCst, Ordering::SeqCst, keep).ok();
+        bell::ring(&self.page);
+        self.say(&TenantReply::Gate { word: self.word, epoch: Epoch::default() })
+    }
+
+    /// Closes the gate, and waits until the client has given the lock back.
+    pub fn take_back(&mut self) -> anyhow::Result<()> {
+        self.set_gate(GateState::Closed)?;
+        let word = self.word;
+        self.wait_for(
+            "the client has drained",
+            |said| matches!(said, TenantRequest::Released { word: of, .. } if *of == word),
+        )
+    }
+
+    /// Sets the most bytes that may be on the card.
+    pub fn set_goal(&mut self, bytes: Bytes) {
+        self.goals += 1;
+        self.row()
+            .goal
+            .store(Goal { number: self.goals, bytes }.to_bits(), Ordering::SeqCst);
+        bell::ring(&self.page);
+    }
+
+    /// Waits until the client acts under the present goal, with at most its bytes on the card.
+    pub fn is_followed(&self) -> anyhow::Result<()> {
+        let row = self.row();
+        until("the client follows its goal", || {
+            let goal = Goal::from_bits(row.goal.load(Ordering::SeqCst));
+            let is_seen = row.seen.load(Ordering::SeqCst) == u64::from(goal.number);
+            let fits = row.resident.load(Ordering::SeqCst) <= goal.bytes.0;
+            Ok((is_seen && fits).then_some(()))
+        })
+    }
+
+    /// Waits for the client's report that the gate under the present word is open, and returns the bytes that came
+    /// in.
+    pub fn entered(&self) -> anyhow::Result<Bytes> {
+        let word = self.word;
+        until("the client has entered", || {
+            let said = self.said.lock().unwrap_or_else(PoisonError::into_inner);
+            Ok(said.iter().find_map(|said| match said {
+                TenantRequest::Entered { word: of, moved, .. } if *of == word => Some(*moved),
+                _ => None,
+            }))
+        })
+    }
+
+    fn wait_for(&self, what: &str, is_it: impl Fn(&TenantRequest) -> bool) -> anyhow::Result<()> {
+        until(what, || {
+            let said = self.said.lock().unwrap_or_else(PoisonError::into_inner);
+            Ok(said.iter().any(&is_it).then_some(()))
+        })
+    }
+
+    fn say(&self, reply: &TenantReply) -> anyhow::Result<()> {
+        let stream = self.stream.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut stream = stream.as_ref().context("no client has come")?;
+        Ok(stream.write_all(&codec::encode(reply)?)?)
+    }
+}
+
+/// Talks with one client until it is gone.
+fn serve(
+    mut stream: UnixStream,
+    page: &OwnedFd,
+    said: &Mutex<Vec<TenantRequest>>,
+    kept: &Mutex<Option<UnixStream>>,
+) -> anyhow::Result<()> {
+    loop {
+        let request = receive(&mut stream)?;
+        let reply = match &request {
+            TenantRequest::Hello(Hello { role: Role::Client { .. }, .. }) => {
+                let (client, session, name) = (ClientId(1), SessionId(1), "scripted".to_owned());
+                let welcome = Welcome { protocol: PROTOCOL, client, session, name, gpus: Vec::new() };
+                let frame = codec::encode(&TenantReply::Welcome(welcome))?;
+                socket::send_with_fd(&stream, &frame, Some(page.as_fd()))?;
+                *kept.lock().unwrap_or_else(PoisonError::into_inner) = Some(stream.try_clone()?);
+                None
+            }
+            TenantRequest::Hello(_) => Some(TenantReply::Ready { protocol: PROTOCOL }),
+            TenantRequest::Attach(GpuInfo { uuid, .. }) => {
+                Some(TenantReply::Attached { uuid: *uuid, gpu: GpuId(0) })
+            }
+            TenantRequest::Reserve { request, bytes, .. }
+            | TenantRequest::ReserveFixed { request, bytes, .. } => {
+                Some(TenantReply::Reserved { request: *request, bytes: *bytes })
+            }
+            TenantRequest::Headroom { request, .. } => {
+                Some(TenantReply::Headroom { request: *request, bytes: Bytes::ZERO })
+            }
+            _ => None,
+        };
+        said.lock().unwrap_or_else(PoisonError::into_inner).push(request);
+        if let Some(reply) = reply {
+            stream.write_all(&codec::encode(&reply)?)?;
+        }
+    }
+}
+
+fn receive(stream: &mut UnixStream) -> anyhow::Result<TenantRequest> {
+    let mut header = [0; codec::HEADER];
+    stream.read_exact(&mut header)?;
+    let mut body = vec![0; codec::body_length::<TenantRequest>(header)?];
+    stream.read_exact(&mut body)?;
+    Ok(codec::decode(&body)?)
+}

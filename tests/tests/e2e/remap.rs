@@ -1,0 +1,131 @@
+//! Memory of the backend `remap`: plain device memory that leaves the card at a handoff and comes back.
+
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use anyhow::Context;
+use gpushare_proto::{Bytes, GateState, names};
+use gpushare_tests::scripted::ScriptedDaemon;
+use gpushare_tests::{Program, Sharing, World};
+
+/// A program whose memory is remapped, and the daemon that the test plays for it.
+fn program() -> anyhow::Result<(World, ScriptedDaemon, Program)> {
+    let world = World::of(Bytes::mib(256))?;
+    let daemon = ScriptedDaemon::listen(&world)?;
+    let program = Program::hold_with(&world, &Sharing::Preload, "a", names::BACKEND, "remap")?;
+    Ok((world, daemon, program))
+}
+
+/// Bytes of the program on the simulated card: device memory and managed memory.
+fn on_card(world: &World, program: &Program) -> anyhow::Result<(Bytes, u64)> {
+    let stats = world.card().context("a simulated card")?.stats()?;
+    let own = stats.processes.iter().find(|known| known.pid == program.process().pid());
+    let own = own.context("the program is on the card")?;
+    Ok((Bytes(own.device_bytes), own.managed_bytes))
+}
+
+fn resident(daemon: &ScriptedDaemon) -> Bytes {
+    Bytes(daemon.row().resident.load(Ordering::SeqCst))
+}
+
+fn hosted(daemon: &ScriptedDaemon) -> Bytes {
+    Bytes(daemon.row().hosted.load(Ordering::SeqCst))
+}
+
+#[test]
+fn memory_leaves_the_card_at_a_handoff_and_comes_back_with_its_bytes() -> anyhow::Result<()> {
+    let (world, mut daemon, mut program) = program()?;
+    let address = program.must("alloc x 64MiB")?.number("address");
+    program.must("alloc y 1MiB; alloc z 48MiB --door pitch; fill x 7; fill y 3; fill z 5; sync")?;
+    let (whole, managed) = on_card(&world, &program)?;
+    assert!(whole >= Bytes::mib(113) && managed == 0, "{whole} of device memory, {managed} managed");
+
+    // All of it leaves once the program is drained, and not before.
+    daemon.set_goal(Bytes::ZERO);
+    program.must("check x 7")?;
+    assert_eq!(on_card(&world, &program)?, (whole, 0), "the gate is open");
+    daemon.take_back()?;
+    daemon.is_followed()?;
+    assert_eq!(on_card(&world, &program)?, (Bytes::ZERO, 0));
+    assert_eq!((resident(&daemon), hosted(&daemon)), (Bytes::ZERO, whole));
+    assert!(daemon.gate().is_evicting());
+
+    // The driver knows nothing of the address now, and the program's questions are answered as before.
+    let range = program.must("range x 1MiB")?;
+    assert_eq!((range.number("address"), range.number("bytes")), (address, 64 << 20));
+    let attributes = program.must("attributes x")?;
+    assert_eq!((attributes.number("memory_type"), attributes.flag("managed")), (2, false));
+
+    // Nobody opens the gate onto a hole, not even a daemon that knows nothing of the eviction.
+    daemon.set_gate(GateState::Open)?;
+    let waiting = program.tell("check x 7")?;
+    assert!(program.answer_within(waiting, Duration::from_millis(300)).is_err());
+    assert_eq!(daemon.gate().state(), GateState::Moving);
+    daemon.set_goal(Bytes::mib(256));
+    assert!(program.answer(waiting)?.flag("matches"));
+    program.must("check y 3; check z 5")?;
+    assert!(!daemon.gate().is_evicting());
+    assert_eq!((resident(&daemon), hosted(&daemon)), (whole, Bytes::ZERO));
+
+    // What is written after the way back leaves with the next handoff, and only as much as the goal says.
+    program.must("fill x 9; sync")?;
+    daemon.take_back()?;
+    daemon.set_goal(Bytes::mib(64));
+    daemon.is_followed()?;
+    let left = resident(&daemon);
+    assert!(left > Bytes::mib(32) && left + hosted(&daemon) == whole, "{left} left");
+    assert_eq!(on_card(&world, &program)?.0, left);
+    daemon.set_goal(Bytes::mib(256));
+    daemon.set_gate(GateState::Moving)?;
+    assert_eq!(daemon.entered()?, whole - left);
+    program.must("check x 9; check y 3; check z 5")?;
+    Ok(())
+}
+
+#[test]
+fn memory_that_is_away_is_freed_and_new_memory_waits_for_the_card() -> anyhow::Result<()> {
+    let (world, mut daemon, mut program) = program()?;
+    program.must("alloc x 64MiB; alloc y 32MiB; fill x 7; fill y 3; sync")?;
+    daemon.take_back()?;
+    daemon.set_goal(Bytes::ZERO);
+    daemon.is_followed()?;
+    let whole = hosted(&daemon);
+    program.must("free x; alloc z 64MiB")?;
+    assert_eq!((hosted(&daemon), on_card(&world, &program)?.0), (whole, Bytes::ZERO));
+    daemon.set_goal(Bytes::mib(256));
+    daemon.set_gate(GateState::Moving)?;
+    program.must("fill z 4; check y 3; check z 4; free y; free z")?;
+    // A check counts in a few bytes of a shared block, and the last of those is kept.
+    assert_eq!(on_card(&world, &program)?.0, Bytes::mib(2), "large blocks are given back at once");
+    Ok(())
+}
+
+#[test]
+fn a_process_without_a_goal_keeps_its_memory() -> anyhow::Result<()> {
+    let (world, mut daemon, mut program) = program()?;
+    program.must("alloc x 64MiB; fill x 7; sync")?;
+    daemon.take_back()?;
+    daemon.set_gate(GateState::Moving)?;
+    assert_eq!(daemon.entered()?, Bytes::ZERO);
+    assert_eq!(on_card(&world, &program)?.0, Bytes::mib(64));
+    program.must("check x 7")?;
+    Ok(())
+}
+
+#[test]
+fn the_scheduler_of_today_shares_a_card_between_remapped_programs() -> anyhow::Result<()> {
+    let (world, daemon) = World::of(Bytes::mib(256))?.with_daemon(&[])?;
+    let remapped = |name| Sharing::session(name).and(&["--backend", "remap"]);
+    let mut programs =
+        [Program::hold(&world, &remapped("a"), "a")?, Program::hold(&world, &remapped("b"), "b")?];
+    for (program, fill) in programs.iter_mut().zip([3, 4]) {
+        program.must(&format!("alloc x 32MiB; fill x {fill}; sync"))?;
+    }
+    for (program, fill) in programs.iter_mut().zip([3, 4]) {
+        program.must(&format!("check x {fill}"))?;
+    }
+    assert_eq!(daemon.session("a")?.gpus[0].allocated_bytes, Bytes::mib(32));
+    programs[0].must("free x")?;
+    assert_eq!(daemon.session("a")?.gpus[0].allocated_bytes, Bytes::ZERO);
+    Ok(())
+}
