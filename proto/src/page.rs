@@ -101,6 +101,11 @@ impl GateWord {
         }
     }
 
+    /// Returns whether work may pass: the gate is open, and no memory is away. This is one comparison.
+    pub const fn is_open(self) -> bool {
+        self.0 & (Self::EVICTING | 3) == GateState::Open as u32
+    }
+
     /// Returns whether memory of the process is away from a card.
     pub const fn is_evicting(self) -> bool {
         self.0 & Self::EVICTING != 0
@@ -310,6 +315,8 @@ mod tests {
         let states = [GateState::Closed, GateState::Moving, GateState::Open, GateState::Idle];
         let acts = [GateState::Closed, GateState::Moving, GateState::Moving, GateState::Moving];
         assert_eq!(states.map(|state| away(state).state()), acts);
+        let words = states.map(|state| GateWord::new(7, state)).into_iter().chain(states.map(away));
+        assert!(words.into_iter().all(|word| word.is_open() == (word.state() == GateState::Open)));
         assert!(states.iter().all(|&state| away(state).plain() == GateWord::new(7, state)));
         assert_eq!(away(GateState::Open).change(), 7);
     }

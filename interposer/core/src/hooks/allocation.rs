@@ -92,7 +92,7 @@ pub fn free(address: CUdeviceptr, real: impl FnOnce() -> CUresult) -> CUresult {
     match State::existing() {
         Some(state) => state
             .memory
-            .free_remapped(address, state.gate.captures.any())
+            .free_remapped(address, || state.gate.captures.any())
             .unwrap_or_else(|| state.memory.free(Table::Blocks, address, real)),
         None => real(),
     }

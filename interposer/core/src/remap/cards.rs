@@ -42,6 +42,8 @@ const NO_GPU: u32 = u32::MAX;
 #[derive(Debug, Default)]
 pub(crate) struct Remap {
     cards: [OnceLock<Card>; MAX_GPUS],
+    /// Whether there is a card. Each free of any memory asks.
+    is_used: AtomicBool,
     guard: Guard,
     is_parked: AtomicBool,
 }
@@ -98,6 +100,7 @@ impl Remap {
             .and_then(|index| self.cards.get(index))
             .ok_or(unsupported)?;
         let calls = MemoryCalls::of(driver).ok_or(unsupported)?;
+        self.is_used.store(true, Ordering::Relaxed);
         let card = slot.get_or_init(|| Card {
             lanes: Lanes::default(),
             hardware: OnCard::new(driver, calls, contexts, &self.guard, device),
@@ -145,8 +148,10 @@ impl Remap {
     }
 
     /// Returns whether the process has memory of this backend, now or before.
+    #[inline]
     pub(crate) fn is_used(&self) -> bool {
-        self.cards().next().is_some()
+        // The thread that frees a block knows its address from the thread that allocated it.
+        self.is_used.load(Ordering::Relaxed)
     }
 
     /// Returns whether memory may be away from a card.
