@@ -9,9 +9,11 @@ use std::collections::BTreeSet;
 
 use gpushare_core::config::{StuckPolicy, Tuning};
 use gpushare_core::harness::Harness;
-use gpushare_core::{Config, Core, Effect, Event, GoalNumber, Standing, UserId};
+use gpushare_core::{Config, Core, Effect, Event, Standing, UserId};
 use gpushare_proto::admin::{Knob, Mode, Setting};
+use gpushare_proto::page::GoalNumber;
 use gpushare_proto::session::Priority;
+use gpushare_proto::tenant::Residence;
 use gpushare_proto::{
     Bytes, ClientId, Epoch, GateState, GateWord, GpuId, Nanos, Percent, RequestId, SessionId,
 };
@@ -352,15 +354,11 @@ fn remapped(tape: &mut Tape<'_>, client: ClientId, gpu: GpuId) -> Event {
         3 => Event::MoveFailed { client, gpu, number: GoalNumber(u64::from(tape.below(9))) },
         4 => Event::HostBudget { bytes: tape.bytes() },
         5 => Event::CardFree { gpu, bytes: tape.bytes() },
-        _ => Event::Resides {
-            client,
-            gpu,
-            seen: GoalNumber(u64::from(tape.below(9))),
-            resident: tape.bytes(),
-            hosted: tape.bytes(),
-            pinned: tape.bytes(),
-            prepared: tape.bytes(),
-        },
+        _ => {
+            let [resident, hosted, unbacked, pinned, prepared] = std::array::from_fn(|_| tape.bytes());
+            let residence = Residence { resident, hosted, unbacked, pinned, prepared };
+            Event::Resides { client, gpu, seen: GoalNumber(u64::from(tape.below(9))), residence }
+        }
     }
 }
 

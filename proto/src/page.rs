@@ -11,15 +11,14 @@
 //!        20    features what the daemon does beyond this layout's version
 //!        64    gpus[0]  free lease, quota, bytes of sibling processes, ceiling, part in the utilization, refusals
 //!        128   gpus[1]  ...
-//!        1088  moves[0] goal, and where the process's memory of the backend `remap` is
-//!        1152  moves[1] ...
+//!        1088  goals[0] most bytes of the backend `remap` that may be on the card
+//!        1096  goals[1] ...
 //! ```
 //!
 //! The daemon writes every field. The process writes two by compare-and-swap: the *state* of the gate under
 //! an unchanged change number, and `free`, from which it takes and to which it returns bytes. It also rings
-//! the bell, counts its refusals, and owns the flag [`FLAG_CAPTURING`], the bit [`GateWord::EVICTING`], and the
-//! figures in `moves`. The daemon does not trust the page: other writes of a process affect only that process's
-//! own accounts.
+//! the bell, counts its refusals, and owns the flag [`FLAG_CAPTURING`] and the bit [`GateWord::EVICTING`]. The
+//! daemon does not trust the page: other writes of a process affect only that process's own accounts.
 //!
 //! A thread that is about to sleep reads the bell before it reads the gate and the flags, and then sleeps
 //! while the bell has that value. So no change between its look and its sleep is lost.
@@ -58,6 +57,9 @@ pub const FLAG_HOST_FULL: u32 = 32;
 /// Feature in [`Page::features`]: the daemon takes the number of refusals from [`LeaseRow::refused`] when it
 /// handles a report, so a process reports only the first of them.
 pub const FEATURE_REFUSALS: u32 = 1;
+/// Feature in [`Page::features`]: the daemon gives goals ([`Goal`]) to processes of the backend `remap`. Without it
+/// such a process keeps all its memory on the card.
+pub const FEATURE_GOALS: u32 = 2;
 
 /// State of a process's gate, which decides whether a thread that submits work passes or sleeps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -99,6 +101,11 @@ impl GateWord {
             3 if !self.is_evicting() => GateState::Idle,
             _ => GateState::Moving,
         }
+    }
+
+    /// Returns whether work may pass: the gate is open, and no memory is away. This is one comparison.
+    pub const fn is_open(self) -> bool {
+        self.0 & (Self::EVICTING | 3) == GateState::Open as u32
     }
 
     /// Returns whether memory of the process is away from a card.
@@ -164,12 +171,31 @@ impl LeaseRow {
     }
 }
 
+/// Number of a goal for the memory of one process on one card. The daemon counts from 1 in each new page, and 0 is
+/// no goal.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct GoalNumber(pub u64);
+
+impl GoalNumber {
+    /// Number of no goal.
+    pub const NONE: Self = Self(0);
+
+    /// Returns the number of the next goal.
+    #[must_use]
+    pub const fn next(self) -> Self {
+        Self(self.0 + 1)
+    }
+}
+
 /// Goal of the daemon for the memory of a process on one card, under the backend `remap`. It is a state and not a
 /// message, so lost and repeated ones do no harm.
+///
+/// Without a goal nothing leaves the card and nothing comes in: a page begins so.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Goal {
-    /// Number of the goal; 0 for none, under which nothing leaves the card.
-    pub number: u32,
+    /// Number of the goal, below 2⁴⁰. At a thousand goals a second that lasts 35 years.
+    pub number: GoalNumber,
     /// Most bytes of the process that may be on the card, in whole units of 2 MiB.
     pub bytes: Bytes,
 }
@@ -177,41 +203,19 @@ pub struct Goal {
 impl Goal {
     /// Size of the unit in which a goal is written.
     const UNIT: Bytes = Bytes::mib(2);
+    /// Bits of a word for the units: up to 32 TiB.
+    const UNIT_BITS: u32 = 24;
 
     /// Returns the goal as one word of the page. Bytes are rounded down to whole units.
     pub const fn to_bits(self) -> u64 {
-        let units = self.bytes.0 / Self::UNIT.0;
-        let units = if units > u32::MAX as u64 { u32::MAX as u64 } else { units };
-        ((self.number as u64) << 32) | units
+        let (units, most) = (self.bytes.0 / Self::UNIT.0, (1 << Self::UNIT_BITS) - 1);
+        (self.number.0 << Self::UNIT_BITS) | if units > most { most } else { units }
     }
 
     /// Returns the goal in a word of the page.
     pub const fn from_bits(bits: u64) -> Self {
-        let units = bits & u32::MAX as u64;
-        Self { number: (bits >> 32) as u32, bytes: Bytes(units * Self::UNIT.0) }
-    }
-}
-
-/// Row of the shared page for the memory of a process on one card, under the backend `remap`.
-#[derive(Debug, Default)]
-#[repr(C, align(64))]
-pub struct MoveRow {
-    /// [`Goal`] as bits, written by the daemon.
-    pub goal: AtomicU64,
-    /// Number of the latest goal under which the process acts: it creates nothing more under earlier ones.
-    pub seen: AtomicU64,
-    /// Bytes of the process on the card.
-    pub resident: AtomicU64,
-    /// Bytes of the process that are not on the card: in host memory, or without a place yet.
-    pub hosted: AtomicU64,
-}
-
-impl MoveRow {
-    /// Returns the row of a card without a goal and without memory.
-    pub const fn new() -> Self {
-        const { assert!(size_of::<Self>() == 64) };
-        let [goal, seen, resident, hosted] = [const { AtomicU64::new(0) }; 4];
-        Self { goal, seen, resident, hosted }
+        let units = bits & ((1 << Self::UNIT_BITS) - 1);
+        Self { number: GoalNumber(bits >> Self::UNIT_BITS), bytes: Bytes(units * Self::UNIT.0) }
     }
 }
 
@@ -234,8 +238,8 @@ pub struct Page {
     pub features: AtomicU32,
     /// Leases and limits of memory, one row per card, indexed by [`GpuId`](crate::GpuId).
     pub gpus: [LeaseRow; MAX_GPUS],
-    /// Goals and places of memory of the backend `remap`, one row per card, indexed by [`GpuId`](crate::GpuId).
-    pub moves: [MoveRow; MAX_GPUS],
+    /// [`Goal`] of each card as bits, written by the daemon and indexed by [`GpuId`](crate::GpuId).
+    pub goals: [AtomicU64; MAX_GPUS],
 }
 
 impl Page {
@@ -249,7 +253,7 @@ impl Page {
             bell: AtomicU32::new(0),
             features: AtomicU32::new(0),
             gpus: [const { LeaseRow::new() }; MAX_GPUS],
-            moves: [const { MoveRow::new() }; MAX_GPUS],
+            goals: [const { AtomicU64::new(0) }; MAX_GPUS],
         }
     }
 }
@@ -310,21 +314,23 @@ mod tests {
         let states = [GateState::Closed, GateState::Moving, GateState::Open, GateState::Idle];
         let acts = [GateState::Closed, GateState::Moving, GateState::Moving, GateState::Moving];
         assert_eq!(states.map(|state| away(state).state()), acts);
+        let words = states.map(|state| GateWord::new(7, state)).into_iter().chain(states.map(away));
+        assert!(words.into_iter().all(|word| word.is_open() == (word.state() == GateState::Open)));
         assert!(states.iter().all(|&state| away(state).plain() == GateWord::new(7, state)));
         assert_eq!(away(GateState::Open).change(), 7);
     }
 
     #[test]
     fn a_goal_is_one_word() {
-        let goal = Goal { number: u32::MAX, bytes: Bytes::gib(80) };
+        let goal = Goal { number: GoalNumber((1 << 40) - 1), bytes: Bytes::gib(80) };
         assert_eq!(Goal::from_bits(goal.to_bits()), goal);
-        let rounded = Goal { number: 1, bytes: Bytes::mib(3) };
+        let number = GoalNumber(1);
+        let rounded = Goal { number, bytes: Bytes::mib(3) };
         assert_eq!(Goal::from_bits(rounded.to_bits()).bytes, Bytes::mib(2));
-        let most = Goal { number: 1, bytes: Bytes::MAX };
-        assert_eq!(
-            Goal::from_bits(most.to_bits()),
-            Goal { number: 1, bytes: Bytes::mib(2 * u64::from(u32::MAX)) }
-        );
+        let most = Goal { number, bytes: Bytes::MAX };
+        let kept = Goal { number, bytes: Bytes::gib(32 << 10) - Bytes::mib(2) };
+        assert_eq!(Goal::from_bits(most.to_bits()), kept);
+        assert_eq!(Goal::from_bits(0), Goal { number: GoalNumber::NONE, bytes: Bytes::ZERO });
     }
 
     #[test]
@@ -336,7 +342,7 @@ mod tests {
         assert_eq!(std::mem::offset_of!(Page, bell), 16);
         assert_eq!(std::mem::offset_of!(Page, features), 20);
         assert_eq!(std::mem::offset_of!(Page, gpus), 64);
-        assert_eq!(std::mem::offset_of!(Page, moves), 1088);
+        assert_eq!(std::mem::offset_of!(Page, goals), 1088);
         assert_eq!(size_of::<LeaseRow>(), 64);
         assert_eq!(std::mem::offset_of!(LeaseRow, part), 32);
         assert_eq!(std::mem::offset_of!(LeaseRow, refused), 40);

@@ -97,6 +97,7 @@ ranges! {
     CONTEXT_RESERVE: Bytes = "context_reserve", Bytes::ZERO, Bytes::gib(16);
     // A smaller card or session would hold no allocation.
     CAPACITY: Bytes = "capacity", Bytes::mib(1), MOST_BYTES;
+    HOST_BUDGET: Bytes = "host_budget", Bytes::mib(1), MOST_BYTES;
     MANAGED_LIMIT: Bytes = "managed_limit", Bytes::mib(1), MOST_BYTES;
     MAX_MEMORY: Bytes = "max_memory", Bytes::mib(1), MOST_BYTES;
     MAX_SESSIONS: usize = "max_sessions", 1, 100_000;

@@ -15,6 +15,7 @@
 //!         ◀──────────────────────────────── Gate    every change of the gate, also written to the page
 //!   Entered / Released ────────────────────▶        memory is on the card / drained, lock given back
 //!   NearlyDrained ─────────────────────────▶        work in flight ends within two milliseconds
+//!   Resides / MoveFailed ──────────────────▶        remapped memory has moved, as the goal in the page says / could not
 //! ```
 //!
 //! Enums are append-only: a new message is added at the end, and no variant's fields change.
@@ -24,7 +25,7 @@ use serde::{Deserialize, Serialize};
 use crate::dry_run::{DryRunSession, Forecast};
 use crate::follow::Increments;
 use crate::ids::{ClientId, Epoch, GpuId, GpuUuid, RequestId, SessionId, Token};
-use crate::page::{GateWord, MemoryRefusal};
+use crate::page::{GateWord, GoalNumber, MemoryRefusal};
 use crate::session::Quota;
 use crate::units::{Bytes, Nanos};
 use crate::utilization::UtilizationPart;
@@ -196,6 +197,39 @@ pub enum TenantRequest {
     /// Asks for another memory limit of the caller's own session, which its user registered. Answered by
     /// [`TenantReply::Resized`] or [`TenantReply::Error`].
     Resize(Quota),
+    /// Reports where the process's memory of the backend `remap` is on a card. Sent after each change, and first on
+    /// every connection.
+    Resides {
+        /// Number that the daemon assigned to the card.
+        gpu: GpuId,
+        /// Number of the latest goal under which the process acts: it creates nothing more under earlier ones.
+        seen: GoalNumber,
+        /// Bytes of that memory.
+        residence: Residence,
+    },
+    /// Reports that the process could not move memory as a goal asked.
+    MoveFailed {
+        /// Number that the daemon assigned to the card.
+        gpu: GpuId,
+        /// Number of the goal.
+        number: GoalNumber,
+    },
+}
+
+/// Places of the memory of the backend `remap` that one process has on one card. Bytes are those of whole chunks.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Residence {
+    /// Bytes on the card: all physical memory there, also what is being created or released.
+    pub resident: Bytes,
+    /// Bytes that live in host memory and not on the card.
+    pub hosted: Bytes,
+    /// Bytes of addresses that have no memory at all so far.
+    pub unbacked: Bytes,
+    /// Part of `resident` that must not move now.
+    pub pinned: Bytes,
+    /// Bytes of registered host memory beside `hosted`: slots that hold nothing, or a second copy of what is on the
+    /// card.
+    pub prepared: Bytes,
 }
 
 /// First message of a connection. The first two fields are the same in every protocol version.
@@ -228,6 +262,13 @@ pub enum Role {
     },
     /// A command-line tool, which registers sessions or asks questions and uses no card.
     Tool,
+    /// A process that will use a card, and whose memory moves by goals: that of the backend `remap`.
+    Remapping {
+        /// Token of the session, if the process has one.
+        token: Option<Token>,
+        /// State of a process that reconnects after a lost connection; none for a new process.
+        returning: Option<Returning>,
+    },
 }
 
 /// State that a reconnecting process claims. The daemon books the memory, but grants nothing on a claim

@@ -47,6 +47,10 @@ pub(crate) struct Args {
     /// Limit on the managed memory of all sessions together, on every card or on one (repeatable)
     #[arg(long, value_name = "[GPU=]BYTES")]
     pub(crate) managed_limit: Vec<ForCards>,
+    /// Largest host memory for memory of `--backend remap` that is not on a card [default: what the machine and the
+    /// control group have free, less a sixteenth of it]
+    #[arg(long, value_name = "BYTES", value_parser = |text: &str| within(ranges::HOST_BUDGET, text))]
+    pub(crate) host_budget: Option<Bytes>,
     /// Bytes that a CUDA context is assumed to take until they are measured, at most an eighth of the card
     /// [default: 700MiB]
     #[arg(long, value_name = "BYTES", value_parser = |text: &str| within(ranges::CONTEXT_RESERVE, text))]

@@ -1,7 +1,7 @@
 //! Daemon that a test plays: one client, one card, and a page whose words the test writes.
 //!
-//! For what the client does about words of the page that no scheduler writes yet. It grants all memory that is
-//! asked for, and notes what the client reports about its gate.
+//! For what the client does about words of the page that the scheduler would not write at that moment. It grants all
+//! memory that is asked for, and notes what the client reports.
 
 use std::fs;
 use std::io::{Read, Write};
@@ -12,8 +12,10 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 
 use anyhow::Context;
-use gpushare_proto::page::{Goal, MoveRow};
-use gpushare_proto::tenant::{GpuInfo, Hello, PROTOCOL, Role, TenantReply, TenantRequest, Welcome};
+use gpushare_proto::page::{FEATURE_GOALS, Goal, GoalNumber};
+use gpushare_proto::tenant::{
+    GpuInfo, Hello, PROTOCOL, Residence, Role, TenantReply, TenantRequest, Welcome,
+};
 use gpushare_proto::{Bytes, ClientId, Epoch, GateState, GateWord, GpuId, SessionId, codec};
 use gpushare_sys::page::SharedPage;
 use gpushare_sys::{bell, page, socket};
@@ -31,7 +33,7 @@ pub struct ScriptedDaemon {
     said: Arc<Mutex<Vec<TenantRequest>>>,
     stream: Arc<Mutex<Option<UnixStream>>>,
     word: GateWord,
-    goals: u32,
+    goal: Goal,
 }
 
 impl ScriptedDaemon {
@@ -48,7 +50,7 @@ impl ScriptedDaemon {
         page.gpus[0].limit.store(u64::MAX, Ordering::SeqCst);
         page.gpus[0].ceiling.store(u64::MAX, Ordering::SeqCst);
         let (said, stream) = (Arc::default(), Arc::default());
-        let daemon = Self { page: Arc::new(page), said, stream, word, goals: 0 };
+        let daemon = Self { page: Arc::new(page), said, stream, word, goal: Goal::default() };
         let (said, kept) = (daemon.said.clone(), daemon.stream.clone());
         thread::spawn(move || {
             // Tools connect too; the client is who says so.
@@ -60,9 +62,14 @@ impl ScriptedDaemon {
         Ok(daemon)
     }
 
-    /// Row of the client's memory in the page.
-    pub fn row(&self) -> &MoveRow {
-        &self.page.moves[0]
+    /// Places of the client's memory, and the number of the goal that it has seen, as it said last.
+    pub fn residence(&self) -> (GoalNumber, Residence) {
+        let said = self.said.lock().unwrap_or_else(PoisonError::into_inner);
+        let reports = said.iter().rev().filter_map(|said| match said {
+            TenantRequest::Resides { seen, residence, .. } => Some((*seen, *residence)),
+            _ => None,
+        });
+        reports.into_iter().next().unwrap_or_default()
     }
 
     /// Present word of the gate.
@@ -92,21 +99,22 @@ impl ScriptedDaemon {
 
     /// Sets the most bytes that may be on the card.
     pub fn set_goal(&mut self, bytes: Bytes) {
-        self.goals += 1;
-        self.row()
-            .goal
-            .store(Goal { number: self.goals, bytes }.to_bits(), Ordering::SeqCst);
+        self.goal = Goal { number: self.goal.number.next(), bytes };
+        self.page.goals[0].store(self.goal.to_bits(), Ordering::SeqCst);
+        self.give_goals();
+    }
+
+    /// Gives goals from now on. Until then the client has the card for itself.
+    pub fn give_goals(&self) {
+        self.page.features.store(FEATURE_GOALS, Ordering::SeqCst);
         bell::ring(&self.page);
     }
 
     /// Waits until the client acts under the present goal, with at most its bytes on the card.
     pub fn is_followed(&self) -> anyhow::Result<()> {
-        let row = self.row();
         until("the client follows its goal", || {
-            let goal = Goal::from_bits(row.goal.load(Ordering::SeqCst));
-            let is_seen = row.seen.load(Ordering::SeqCst) == u64::from(goal.number);
-            let fits = row.resident.load(Ordering::SeqCst) <= goal.bytes.0;
-            Ok((is_seen && fits).then_some(()))
+            let (seen, residence) = self.residence();
+            Ok((seen == self.goal.number && residence.resident <= self.goal.bytes).then_some(()))
         })
     }
 
@@ -147,7 +155,7 @@ fn serve(
     loop {
         let request = receive(&mut stream)?;
         let reply = match &request {
-            TenantRequest::Hello(Hello { role: Role::Client { .. }, .. }) => {
+            TenantRequest::Hello(Hello { role: Role::Remapping { .. }, .. }) => {
                 let (client, session, name) = (ClientId(1), SessionId(1), "scripted".to_owned());
                 let welcome = Welcome { protocol: PROTOCOL, client, session, name, gpus: Vec::new() };
                 let frame = codec::encode(&TenantReply::Welcome(welcome))?;

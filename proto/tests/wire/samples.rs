@@ -12,7 +12,7 @@ use gpushare_proto::admin::{
 };
 use gpushare_proto::dry_run::{CardForecast, DryRunSession, Forecast};
 use gpushare_proto::explain::{AheadView, OrphanView, WaitReason};
-use gpushare_proto::page::{LimitKind, MemoryRefusal};
+use gpushare_proto::page::{GoalNumber, LimitKind, MemoryRefusal};
 use gpushare_proto::session::{Binding, Priority};
 use gpushare_proto::tenant::{
     CardPart, FailureCode, GpuChoice, Hello, NewSession, OwnWait, Role, TenantReply, TenantRequest, Welcome,
@@ -24,7 +24,9 @@ use gpushare_proto::{
 
 use follow::increments;
 pub(crate) use values::status;
-use values::{account, card, explained, failure, happenings, instance, returning, session, terms, wait};
+use values::{
+    account, card, explained, failure, happenings, instance, residence, returning, session, terms, wait,
+};
 
 /// A message with the name that its golden line has.
 pub(crate) type Named<M> = (&'static str, M);
@@ -94,6 +96,12 @@ pub(crate) fn tenant_requests() -> Vec<Named<TenantRequest>> {
         ("NearlyDrained", TenantRequest::NearlyDrained { word }),
         ("OwnWait", TenantRequest::OwnWait),
         ("Resize", TenantRequest::Resize(terms().memory)),
+        (
+            "Hello.remapping",
+            TenantRequest::Hello(Hello::new(Role::Remapping { token: None, returning: Some(returning()) })),
+        ),
+        ("Resides", TenantRequest::Resides { gpu, seen: GoalNumber(7), residence: residence() }),
+        ("MoveFailed", TenantRequest::MoveFailed { gpu, number: GoalNumber(300) }),
     ]
 }
 

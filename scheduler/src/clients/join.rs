@@ -29,18 +29,28 @@ use crate::connections::ConnectionId;
 use crate::engine::Engine;
 use crate::identity::{PeerProcess, ProcessId};
 use crate::input::Watched;
+use crate::memory::host;
 use crate::operation::{Operation, failure, plain};
 use crate::registry::Origin;
 use crate::report::status::memory_report;
 use crate::sessions::Session;
 
+/// Hello of a process that will use a card.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct ClientHello {
+    pub(crate) token: Option<Token>,
+    pub(crate) returning: Option<Returning>,
+    /// Whether the process's memory is remapped and moves by goals.
+    pub(crate) remaps: bool,
+}
+
 pub(crate) fn join(
     engine: &mut Engine,
     connection: ConnectionId,
     peer: &PeerProcess,
-    token: Option<&Token>,
-    returning: Option<&Returning>,
+    hello: &ClientHello,
 ) -> Result<(), Failure> {
+    let (token, returning) = (hello.token.as_ref(), hello.returning.as_ref());
     let (file, page) = ClientPage::create().map_err(|cause| {
         failure(
             FailureCode::Unavailable,
@@ -69,6 +79,7 @@ pub(crate) fn join(
     let name = welcome(engine, connection, (id, session), gpus.clone(), file);
     let mut client = Client::new(session, peer, page, restored);
     client.connection = Some(connection);
+    client.remaps = hello.remaps;
     engine.clients.insert(id, client);
     engine.persistence.client_changed(id);
     engine.persistence.count_from(clock::monotonic());
@@ -78,6 +89,10 @@ pub(crate) fn join(
     let believed = returning.filter(|_| restored || may_be_unwritten(engine, peer));
     let holding = believed.and_then(|returning| returning.holding);
     engine.feed(Event::ClientJoined { client: id, session, holding });
+    if hello.remaps {
+        host::budget_if_needed(engine);
+        engine.feed(Event::Remaps { client: id });
+    }
     for (gpu, had) in gpus.into_iter().zip(had) {
         let used = had.used.min(credible_bytes(engine, session, gpu, restored));
         engine.attach(id, gpu, used);

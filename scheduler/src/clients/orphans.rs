@@ -263,6 +263,7 @@ mod tests {
             session: SessionId(1),
             process: ProcessId { pid: PID, start: 70 },
             cards: [CARD, OTHER].map(used).to_vec(),
+            remaps: false,
         };
         let orphan = Orphan {
             entry,

@@ -9,7 +9,7 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use gpushare_proto::page::{FEATURE_REFUSALS, FLAG_CAPTURING, LeaseRow, MAX_GPUS};
+use gpushare_proto::page::{FEATURE_GOALS, FEATURE_REFUSALS, FLAG_CAPTURING, Goal, LeaseRow, MAX_GPUS};
 use gpushare_proto::{Bytes, GateState, GateWord, GpuId, Nanos, UtilizationPart};
 use gpushare_sys::page::SharedPage;
 use gpushare_sys::{lease, page};
@@ -35,7 +35,7 @@ impl ClientPage {
     /// Creates a shared page with a closed gate. Also returns the page's file, for the client.
     pub(crate) fn create() -> io::Result<(OwnedFd, Self)> {
         let (file, page) = page::create()?;
-        page.features.store(FEATURE_REFUSALS, Ordering::Relaxed);
+        page.features.store(FEATURE_REFUSALS | FEATURE_GOALS, Ordering::Relaxed);
         Ok((file, Self { page: Arc::new(page), leased: [None; MAX_GPUS], known: [None; MAX_GPUS] }))
     }
 
@@ -157,6 +157,14 @@ impl ClientPage {
     pub(crate) fn set_drain_target(&self, target: Nanos) {
         let micros = u32::try_from(target.0 / 1000).unwrap_or(u32::MAX).max(1);
         self.page.drain_target.store(micros, Ordering::Relaxed);
+    }
+
+    /// Writes the goal for the process's remapped memory on a card, and wakes all threads that sleep on the page.
+    pub(crate) fn set_goal(&self, gpu: GpuId, goal: Goal) {
+        if let Some(word) = self.page.goals.get(usize::from(gpu.0)) {
+            word.store(goal.to_bits(), Ordering::Release);
+            ringer::ring(&self.page);
+        }
     }
 
     /// Writes a card's figures: the session's limit, bytes of its other processes, and most free bytes

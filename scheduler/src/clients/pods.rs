@@ -13,10 +13,11 @@
 //! A process that the daemon knew before keeps its session, and never waits.
 
 use gpushare_proto::session::Binding;
-use gpushare_proto::tenant::{Failure, FailureCode, Returning, TenantReply};
-use gpushare_proto::{Nanos, Token};
+use gpushare_proto::Nanos;
+use gpushare_proto::tenant::{Failure, FailureCode, TenantReply};
 use gpushare_sys::clock;
 
+use super::join::ClientHello;
 use super::unknown_pods::Waiting;
 use super::{ancestry, join, leave};
 use crate::connections::ConnectionId;
@@ -33,8 +34,7 @@ pub(crate) fn join_or_wait(
     engine: &mut Engine,
     connection: ConnectionId,
     peer: &PeerProcess,
-    token: Option<Token>,
-    returning: Option<Returning>,
+    hello: ClientHello,
 ) -> Result<(), Failure> {
     match unknown_pod(engine, peer) {
         Some(pod) => {
@@ -42,10 +42,10 @@ pub(crate) fn join_or_wait(
                 .peer(peer)
                 .info(format_args!("pid {} waits for the session of its pod {pod}", peer.pid));
             let until = clock::monotonic() + PATIENCE;
-            engine.unknown_pods.insert(connection, Waiting { pod, until, token, returning });
+            engine.unknown_pods.insert(connection, Waiting { pod, until, hello });
             Ok(())
         }
-        None => join::join(engine, connection, peer, token.as_ref(), returning.as_ref()),
+        None => join::join(engine, connection, peer, &hello),
     }
 }
 
@@ -77,9 +77,7 @@ pub(crate) fn look_again(engine: &mut Engine, new: Option<&Binding>) {
         let Some(waiting) = engine.unknown_pods.take(connection) else {
             continue;
         };
-        let joined =
-            join::join(engine, connection, &peer, waiting.token.as_ref(), waiting.returning.as_ref());
-        if let Err(failure) = joined {
+        if let Err(failure) = join::join(engine, connection, &peer, &waiting.hello) {
             leave::refuse(engine, connection, failure, TenantReply::Error);
         }
     }

@@ -191,10 +191,14 @@ pub(super) fn becomes_away(engine: &mut Engine, entry: ClientEntry, peer: &PeerP
         engine.feed(Event::ExpectedGone { client: id });
         return add_dead_of_last_daemon(engine, entry);
     };
-    engine.clients.insert(id, Client::new(session, peer, page, true));
+    let remaps = entry.remaps;
+    engine.clients.insert(id, Client { remaps, ..Client::new(session, peer, page, true) });
     watch_away(engine, id);
     // The registry does not say whether it held the lock, so it may have.
     engine.feed(Event::ClientJoined { client: id, session, holding: Some(Epoch::default()) });
+    if remaps {
+        engine.feed(Event::Remaps { client: id });
+    }
     for of in entry.cards {
         if let Ok(gpu) = engine.add_card(&of.card) {
             engine.attach(id, gpu, of.used);

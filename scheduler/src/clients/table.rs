@@ -25,6 +25,8 @@ pub(crate) struct Client {
     /// Whether the last daemon's registry names this client, so that its session's terms are known.
     pub(crate) restored: bool,
     pub(crate) page: ClientPage,
+    /// Whether the process's memory is remapped and moves by goals.
+    pub(crate) remaps: bool,
     /// Measured memory that the driver itself uses for this process, by card.
     pub(crate) overheads: BTreeMap<GpuId, Overhead>,
     /// Driver functions that the process asked for and its gpushare library does not know.
@@ -40,6 +42,7 @@ impl Client {
             away: Away::default(),
             restored,
             page,
+            remaps: false,
             overheads: BTreeMap::new(),
             unknown: UnknownFunctions::default(),
         }
@@ -57,6 +60,7 @@ impl Client {
             session: self.session,
             process: self.peer.id?,
             cards: page.gpus().filter_map(card_use).collect(),
+            remaps: self.remaps,
         })
     }
 }

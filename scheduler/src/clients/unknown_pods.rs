@@ -2,9 +2,9 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use gpushare_proto::tenant::Returning;
-use gpushare_proto::{Nanos, Token};
+use gpushare_proto::Nanos;
 
+use super::join::ClientHello;
 use crate::connections::ConnectionId;
 
 /// Waiting connections, by number and by the end of their wait.
@@ -21,8 +21,7 @@ pub(super) struct Waiting {
     pub(super) pod: String,
     /// End of the wait in monotonic time.
     pub(super) until: Nanos,
-    pub(super) token: Option<Token>,
-    pub(super) returning: Option<Returning>,
+    pub(super) hello: ClientHello,
 }
 
 impl UnknownPods {
@@ -70,7 +69,7 @@ mod tests {
         let mut unknown = UnknownPods::default();
         let connection = |n: u64| ConnectionId(n);
         for (n, pod, until) in [(1, "a", 30), (2, "b", 10), (3, "a", 20), (4, "b", 10)] {
-            let waiting = Waiting { pod: pod.to_owned(), until: Nanos(until), token: None, returning: None };
+            let waiting = Waiting { pod: pod.to_owned(), until: Nanos(until), hello: ClientHello::default() };
             unknown.insert(connection(n), waiting);
         }
         assert_eq!((unknown.due(), unknown.all()), (Some(Nanos(10)), [1, 2, 3, 4].map(connection).to_vec()));

@@ -56,6 +56,8 @@ pub(super) struct File {
     pub(super) idle_exit: Option<Nanos>,
     #[serde(deserialize_with = "managed_limit")]
     pub(super) managed_limit: Option<Bytes>,
+    #[serde(deserialize_with = "host_budget")]
+    pub(super) host_budget: Option<Bytes>,
     pub(super) record: Option<PathBuf>,
     #[serde(deserialize_with = "record_limit")]
     pub(super) record_limit: Option<Bytes>,
@@ -244,6 +246,7 @@ checked! {
     context_reserve: Bytes = CONTEXT_RESERVE;
     capacity: Bytes = CAPACITY;
     managed_limit: Bytes = MANAGED_LIMIT;
+    host_budget: Bytes = HOST_BUDGET;
     max_memory: Bytes = MAX_MEMORY;
     max_sessions: usize = MAX_SESSIONS;
     connections_per_user: usize = CONNECTIONS_PER_USER;

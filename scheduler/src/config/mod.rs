@@ -111,6 +111,8 @@ pub(crate) struct Settings {
     /// Limit on managed memory, in bytes, for cards without their own limit.
     pub(crate) managed_limit: Option<Bytes>,
     pub(crate) cards: BTreeMap<CardName, CardLimits>,
+    /// Largest host memory for remapped memory; `None` for what is free.
+    pub(crate) host_budget: Option<Bytes>,
     /// Whether processes without a token get an implicit session.
     pub(crate) implicit_sessions: bool,
     /// Whether processes of pods are only served in the session that is bound to their pod.
@@ -274,6 +276,7 @@ impl Settings {
             lock_dir: lock_dir.unwrap_or_else(|| names::SYSTEM_LOCK_DIR.into()),
             core,
             managed_limit,
+            host_budget: args.host_budget.or(file.host_budget),
             cards,
             implicit_sessions: file.implicit_sessions.unwrap_or(owner == Owner::User),
             pod_sessions: file.pod_sessions,

@@ -161,7 +161,8 @@ pub(super) async fn serve<D: Dialect>(
         Err(_) => return End::Silent,
     };
     let role = hello.role;
-    if D::SOCKET == Socket::Tenant && matches!(role, Role::Client { token: None, .. }) {
+    let has_no_token = matches!(role, Role::Client { token: None, .. } | Role::Remapping { token: None, .. });
+    if D::SOCKET == Socket::Tenant && has_no_token {
         genealogist.learn(connection.0, &peer).await;
     }
     let (outbox, outgoing, closed) = Outbox::new();

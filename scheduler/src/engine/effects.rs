@@ -1,6 +1,7 @@
 //! Performs the effects of the decision machine: writes shared pages, sends messages, and logs.
 
 use gpushare_core::{Effect, Event, Notice};
+use gpushare_proto::page::Goal;
 use gpushare_proto::tenant::TenantReply;
 use gpushare_proto::{Bytes, ClientId, SessionId};
 use gpushare_sys::{clock, peer};
@@ -28,8 +29,11 @@ impl Engine {
                     client.page.set_drain_target(target);
                 }
             }
-            // No client sends what makes the core give goals before the page has words for them.
-            Effect::Goal { .. } => {}
+            Effect::Goal { client, gpu, number, bytes } => {
+                if let Some(client) = self.clients.get(client) {
+                    client.page.set_goal(gpu, Goal { number, bytes });
+                }
+            }
             Effect::Figures { client, gpu, limit, siblings, ceiling } => {
                 if let Some(client) = self.clients.get(client) {
                     client.page.set_figures(gpu, limit, siblings, ceiling);

@@ -95,6 +95,8 @@ pub(crate) struct Engine {
     pub(crate) postponed: Postponed,
     pub(crate) persistence: Persistence,
     pub(crate) metering: Metering,
+    /// Budget for host memory that the decision machine was told; none before the first remapped memory.
+    pub(crate) host_budget: Option<Bytes>,
     pub(crate) utilization: Utilization,
     pub(crate) watchers: Watchers,
     pub(crate) followers: Followers,
@@ -146,6 +148,7 @@ impl Engine {
             postponed: Postponed::default(),
             persistence: Persistence::default(),
             metering: Metering::default(),
+            host_budget: None,
             utilization: Utilization::default(),
             watchers: Watchers::default(),
             followers: Followers::default(),

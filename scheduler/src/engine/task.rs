@@ -8,11 +8,12 @@ use gpushare_sys::clock;
 use tracing::warn;
 
 use super::{Engine, POLL};
+use crate::clients::join::ClientHello;
 use crate::clients::{leave, pods};
 use crate::connections::{ConnectionEvent, ConnectionId, Socket};
 use crate::identity::PeerProcess;
 use crate::input::{Input, Watched};
-use crate::memory::{measure, reserve};
+use crate::memory::{host, measure, reserve};
 use crate::operation::bad_request;
 use crate::persist::usage;
 use crate::report::watch::Scene;
@@ -76,11 +77,19 @@ impl Engine {
                 self.peers.reply(connection, &TenantReply::Ready { protocol: PROTOCOL });
             }
             (Socket::Tenant, Role::Client { token, returning }) => {
-                let joined = pods::join_or_wait(self, connection, peer, token, returning);
-                if let Err(failure) = joined {
-                    leave::refuse(self, connection, failure, TenantReply::Error);
-                }
+                let remaps = false;
+                self.client_said_hello(connection, peer, ClientHello { token, returning, remaps });
             }
+            (Socket::Tenant, Role::Remapping { token, returning }) => {
+                let remaps = true;
+                self.client_said_hello(connection, peer, ClientHello { token, returning, remaps });
+            }
+        }
+    }
+
+    fn client_said_hello(&mut self, connection: ConnectionId, peer: &PeerProcess, hello: ClientHello) {
+        if let Err(failure) = pods::join_or_wait(self, connection, peer, hello) {
+            leave::refuse(self, connection, failure, TenantReply::Error);
         }
     }
 
@@ -94,6 +103,7 @@ impl Engine {
         if self.next_poll.is_some_and(|poll| poll <= now) {
             self.next_poll = Some(now + POLL);
             self.read_pages(None);
+            host::budget_if_needed(self);
         }
         measure::measure_if_due(self, now);
         update::update_if_due(self, now);

@@ -111,11 +111,14 @@ fn figure(on_card: &OnCard, pid: u32, lists_clients: bool) -> Option<Bytes> {
     }
 }
 
+/// Returns the bytes of each process that NVML's figure contains beside the driver's own memory. What NVML shows beyond
+/// them counts as the driver's own, so a process that says that less of it is on a card gains nothing.
 fn fixed_now(engine: &Engine) -> FixedBytes {
     let clients = engine.clients.iter();
     let on = clients.flat_map(|(id, client)| client.page.gpus().map(move |gpu| (id, gpu)));
-    on.filter_map(|(id, gpu)| Some(((id, gpu), engine.machine.fixed_bytes(id, gpu)?)))
-        .collect()
+    let machine = &engine.machine;
+    let bytes = |id, gpu| Some(machine.fixed_bytes(id, gpu)? + machine.resident_bytes(id, gpu));
+    on.filter_map(|(id, gpu)| Some(((id, gpu), bytes(id, gpu)?))).collect()
 }
 
 #[cfg(test)]

@@ -7,5 +7,6 @@ pub(crate) mod postponed;
 pub(crate) mod refusals;
 
 // Events, which concern several facts.
+pub(crate) mod host;
 pub(crate) mod measure;
 pub(crate) mod reserve;

@@ -101,7 +101,7 @@ pub(super) const HANDOFFS: Family = Family::histogram(
 );
 pub(super) const REFUSALS: Family = Family::counter(
     "gpushare_gpu_refusals_total",
-    "Refused allocations, by the limit that refused: quota, capacity or managed_limit",
+    "Refused allocations, by the limit that refused: quota, capacity, managed_limit or host_memory",
     Source::Events(&["gpu", "uuid", "limit"]),
 );
 

@@ -124,6 +124,9 @@ pub(crate) struct ClientEntry {
     /// Cards that the client announced; empty if there are none, or if an older daemon wrote the entry.
     #[serde(default)]
     pub(crate) cards: Vec<CardUse>,
+    /// Whether the client's memory is remapped and moves by goals.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub(crate) remaps: bool,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

@@ -183,6 +183,14 @@ fn carry_out(
             let times = engine.clients.get(client).map_or(1, |client| client.page.take_refusals(gpu));
             event = Some(Event::RefusedHere { client, gpu, bytes, times });
         }
+        TenantRequest::Resides { gpu, seen, residence } => {
+            let client = on(engine, gpu)?;
+            engine.read_row(client, gpu);
+            event = Some(Event::Resides { client, gpu, seen, residence });
+        }
+        TenantRequest::MoveFailed { gpu, number } => {
+            event = Some(Event::MoveFailed { client: on(engine, gpu)?, gpu, number });
+        }
         TenantRequest::Trim { gpu } => {
             let client = on(engine, gpu)?;
             engine.read_row(client, gpu);

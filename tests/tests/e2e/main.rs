@@ -3,6 +3,7 @@
 //! Nothing here asserts how long something took: counters, checksums, order and states only.
 
 mod programs;
+mod handoffs;
 mod headroom;
 mod shares;
 mod users;

@@ -1,10 +1,10 @@
 //! Memory of the backend `remap`: plain device memory that leaves the card at a handoff and comes back.
 
-use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use anyhow::Context;
 use gpushare_proto::{Bytes, GateState, names};
+use gpushare_tests::patience::until;
 use gpushare_tests::scripted::ScriptedDaemon;
 use gpushare_tests::{Program, Sharing, World};
 
@@ -25,11 +25,11 @@ fn on_card(world: &World, program: &Program) -> anyhow::Result<(Bytes, u64)> {
 }
 
 fn resident(daemon: &ScriptedDaemon) -> Bytes {
-    Bytes(daemon.row().resident.load(Ordering::SeqCst))
+    daemon.residence().1.resident
 }
 
 fn hosted(daemon: &ScriptedDaemon) -> Bytes {
-    Bytes(daemon.row().hosted.load(Ordering::SeqCst))
+    daemon.residence().1.hosted
 }
 
 #[test]
@@ -89,9 +89,13 @@ fn memory_that_is_away_is_freed_and_new_memory_waits_for_the_card() -> anyhow::R
     daemon.take_back()?;
     daemon.set_goal(Bytes::ZERO);
     daemon.is_followed()?;
-    let whole = hosted(&daemon);
+    assert_eq!(hosted(&daemon), Bytes::mib(96));
     program.must("free x; alloc z 64MiB")?;
-    assert_eq!((hosted(&daemon), on_card(&world, &program)?.0), (whole, Bytes::ZERO));
+    until("the client says where its memory is", || {
+        let residence = daemon.residence().1;
+        Ok(((residence.hosted, residence.unbacked) == (Bytes::mib(32), Bytes::mib(64))).then_some(()))
+    })?;
+    assert_eq!(on_card(&world, &program)?.0, Bytes::ZERO);
     daemon.set_goal(Bytes::mib(256));
     daemon.set_gate(GateState::Moving)?;
     program.must("fill z 4; check y 3; check z 4; free y; free z")?;
@@ -101,31 +105,20 @@ fn memory_that_is_away_is_freed_and_new_memory_waits_for_the_card() -> anyhow::R
 }
 
 #[test]
-fn a_process_without_a_goal_keeps_its_memory() -> anyhow::Result<()> {
+fn without_a_goal_nothing_leaves_and_nothing_comes_in() -> anyhow::Result<()> {
     let (world, mut daemon, mut program) = program()?;
-    program.must("alloc x 64MiB; fill x 7; sync")?;
+    program.must("alloc x 64MiB; fill x 7; check x 7; sync")?;
+    let whole = on_card(&world, &program)?.0;
+    daemon.give_goals();
     daemon.take_back()?;
     daemon.set_gate(GateState::Moving)?;
     assert_eq!(daemon.entered()?, Bytes::ZERO);
-    assert_eq!(on_card(&world, &program)?.0, Bytes::mib(64));
+    assert_eq!(on_card(&world, &program)?.0, whole);
     program.must("check x 7")?;
-    Ok(())
-}
-
-#[test]
-fn the_scheduler_of_today_shares_a_card_between_remapped_programs() -> anyhow::Result<()> {
-    let (world, daemon) = World::of(Bytes::mib(256))?.with_daemon(&[])?;
-    let remapped = |name| Sharing::session(name).and(&["--backend", "remap"]);
-    let mut programs =
-        [Program::hold(&world, &remapped("a"), "a")?, Program::hold(&world, &remapped("b"), "b")?];
-    for (program, fill) in programs.iter_mut().zip([3, 4]) {
-        program.must(&format!("alloc x 32MiB; fill x {fill}; sync"))?;
-    }
-    for (program, fill) in programs.iter_mut().zip([3, 4]) {
-        program.must(&format!("check x {fill}"))?;
-    }
-    assert_eq!(daemon.session("a")?.gpus[0].allocated_bytes, Bytes::mib(32));
-    programs[0].must("free x")?;
-    assert_eq!(daemon.session("a")?.gpus[0].allocated_bytes, Bytes::ZERO);
+    let waiting = program.tell("alloc y 64MiB")?;
+    assert!(program.answer_within(waiting, Duration::from_millis(300)).is_err());
+    assert_eq!(on_card(&world, &program)?.0, whole);
+    daemon.set_goal(Bytes::mib(256));
+    program.answer(waiting)?;
     Ok(())
 }

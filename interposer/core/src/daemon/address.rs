@@ -9,7 +9,7 @@ use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use gpushare_proto::Token;
+use gpushare_proto::{Backend, Token};
 use gpushare_proto::names::{self, RuntimeDir};
 use gpushare_proto::page::Page;
 use gpushare_proto::tenant::{
@@ -96,6 +96,8 @@ fn list(paths: &[PathBuf]) -> String {
 pub struct Address {
     sockets: Vec<Socket>,
     token: Option<Token>,
+    /// Whether the memory of the process is remapped, and moves by goals.
+    remaps: bool,
     /// Setting that forbids this process to use the GPU without a daemon.
     pub required: Option<Requirement>,
 }
@@ -156,19 +158,20 @@ impl Address {
             true => Some(Requirement::MachineConfig),
             false => names::requirement(variable).map(Requirement::Variable),
         };
-        Ok(Self::in_dirs(dirs, token, required))
+        let remaps = variable(names::BACKEND).is_some_and(|word| word.to_string_lossy().parse() == Ok(Backend::Remap));
+        Ok(Self { remaps, ..Self::in_dirs(dirs, token, required) })
     }
 
     /// Creates the address of a daemon in one of the folders `dirs`, tried in order.
     pub fn in_dirs(dirs: Vec<RuntimeDir>, token: Option<Token>, required: Option<Requirement>) -> Self {
         let socket = |dir: RuntimeDir| Socket { path: dir.tenant_socket(), dir: Some(dir) };
-        Self { sockets: dirs.into_iter().map(socket).collect(), token, required }
+        Self { sockets: dirs.into_iter().map(socket).collect(), token, remaps: false, required }
     }
 
     /// Creates the address of a daemon at one of the sockets `paths`, tried in order.
     pub fn new(paths: Vec<PathBuf>, token: Option<Token>, required: Option<Requirement>) -> Self {
         let sockets = paths.into_iter().map(|path| Socket { path, dir: None }).collect();
-        Self { sockets, token, required }
+        Self { sockets, token, remaps: false, required }
     }
 
     /// Connects as a client to the first socket that answers.
@@ -178,7 +181,8 @@ impl Address {
     ) -> Result<(Connection, Welcome, &'static Page), ConnectError> {
         let (path, stream) = self.connect_any(HELLO_TIMEOUT)?;
         let broken = |cause| ConnectError::Broken(path.clone(), cause);
-        let role = Role::Client { token: self.token.clone(), returning };
+        let token = self.token.clone();
+        let role = if self.remaps { Role::Remapping { token, returning } } else { Role::Client { token, returning } };
         let mut connection = Connection::new(stream).map_err(broken)?;
         match connection.hello(role).map_err(broken)? {
             (TenantReply::Welcome(welcome), Some(file)) => {

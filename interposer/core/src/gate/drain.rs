@@ -182,7 +182,7 @@ impl Drainer {
 
     fn step(&mut self) {
         let (page, heard) = listen();
-        self.follow(page);
+        self.memory.follow_daemon(page);
         // An open gate is *moving* while memory is away.
         let acts = GateWord(page.gate.load(Ordering::Acquire));
         let word = acts.plain();
@@ -255,7 +255,7 @@ impl Drainer {
         if remap.is_evicting() {
             remap.enter();
             let is_back = poll(page, word, POLL_MAX, || {
-                self.follow(page);
+                self.memory.follow_daemon(page);
                 remap.can_open()
             });
             if !is_back {
@@ -265,11 +265,6 @@ impl Drainer {
         }
         remap.open();
         true
-    }
-
-    /// Reads the goals for remapped memory in the page.
-    fn follow(&self, page: &Page) {
-        self.memory.remap.follow(page, |device| self.memory.lease.gpu(device));
     }
 
     fn watch_idle(&mut self, page: &'static Page, word: GateWord) {

@@ -127,6 +127,17 @@ impl Stripe {
         #[cfg(loom)]
         fence(Ordering::SeqCst);
     }
+
+    /// Reopens an idle gate. Otherwise the thread is outside again, and the error is the word for which it waits.
+    #[cold]
+    #[inline(never)]
+    fn leave_unless_idle(&self, word: &AtomicU32, seen: GateWord) -> Result<(), GateWord> {
+        if seen.state() == GateState::Idle && reopen(word, seen) {
+            return Ok(());
+        }
+        self.left.fetch_add(1, Ordering::Release);
+        Err(seen.plain())
+    }
 }
 
 impl Gate {
@@ -154,12 +165,11 @@ impl Gate {
             let stripe = &self.stripes[stripe % STRIPES];
             stripe.announce();
             let seen = GateWord(word.load(Ordering::SeqCst));
-            if seen.state() == GateState::Open || (seen.state() == GateState::Idle && reopen(word, seen)) {
-                thread.position.set(INSIDE);
-                return Ok(Pass { stripe: Some(stripe) });
+            if !seen.is_open() {
+                stripe.leave_unless_idle(word, seen)?;
             }
-            stripe.left.fetch_add(1, Ordering::Release);
-            Err(seen.plain())
+            thread.position.set(INSIDE);
+            Ok(Pass { stripe: Some(stripe) })
         })
     }
 

@@ -25,6 +25,5 @@ pub(crate) mod wait;
 pub(crate) mod waiters;
 
 pub use entry::{Gate, Pass, is_inside, thread_number};
-use page::listen;
 pub use page::{GATE, page};
-pub(crate) use page::{replace_page, reset, set_page, wake_sleepers};
+pub(crate) use page::{listen, replace_page, reset, set_page, wake_sleepers};

@@ -75,7 +75,7 @@ pub(crate) fn replace_page(page: &'static Page) {
 
 /// Returns the present shared page and the number of its bell. A thread that then looks at the page, and
 /// sleeps while the bell has that number, misses neither a change of the page nor its replacement.
-pub(super) fn listen() -> (&'static Page, u32) {
+pub(crate) fn listen() -> (&'static Page, u32) {
     PAGE.listen()
 }
 

@@ -3,15 +3,18 @@
 //! `remap` they allocate device memory that gpushare itself moves (`remap/`).
 
 use std::ffi::c_uint;
+use std::time::Duration;
 
 use gpushare_proto::{Backend, Bytes};
 
-use crate::driver::types::{CUDA_SUCCESS, CUdevice, CUdeviceptr, CUresult, MEM_ATTACH_GLOBAL};
+use crate::driver::types::{CUDA_ERROR_OUT_OF_MEMORY, CUDA_SUCCESS, CUdevice, CUdeviceptr, CUresult, MEM_ATTACH_GLOBAL};
 use crate::memory::Table;
 use crate::memory::allocations::Origin;
 use crate::remap::NotAllocated;
 use crate::state::State;
 
+/// Longest wait of an allocation under an open gate for memory of others to leave the card.
+const ROOM_PATIENCE: Duration = Duration::from_secs(10);
 /// Alignment of rows in bytes: the pitch of `cuMemAllocPitch` on every card since Pascal.
 const PITCH_ALIGNMENT: usize = 512;
 
@@ -92,7 +95,7 @@ pub fn free(address: CUdeviceptr, real: impl FnOnce() -> CUresult) -> CUresult {
     match State::existing() {
         Some(state) => state
             .memory
-            .free_remapped(address, state.gate.captures.any())
+            .free_remapped(address, || state.gate.captures.any())
             .unwrap_or_else(|| state.memory.free(Table::Blocks, address, real)),
         None => real(),
     }
@@ -129,8 +132,8 @@ unsafe fn charged<Address: Copy + Into<CUdeviceptr>>(
         .allocate(Table::Blocks, device, Bytes(size as u64), origin, allocate, key)
 }
 
-/// Allocates device memory at an address that gpushare has reserved, like [`charged`]. While the gate is closed and
-/// the card has no room for the process, the thread waits at the gate.
+/// Allocates device memory at an address that gpushare has reserved, like [`charged`]. While the card has no room for
+/// the process, the thread waits at the gate, and then for memory of others that leaves the card.
 ///
 /// # Safety
 /// `address` is writable.
@@ -140,6 +143,7 @@ unsafe fn charged_remapped(
     address: *mut CUdeviceptr,
     size: usize,
 ) -> CUresult {
+    let (mut patience, mut want) = (ROOM_PATIENCE, None);
     let allocate = || loop {
         match state
             .memory
@@ -151,10 +155,18 @@ unsafe fn charged_remapped(
                 return CUDA_SUCCESS;
             }
             Err(NotAllocated::Failed(result)) => return result,
-            Err(NotAllocated::NotNow) => {
-                if let Err(interrupted) = super::work::pass() {
-                    return interrupted;
+            Err(NotAllocated::NotNow(bytes)) => {
+                drop(want.take());
+                want = state.memory.remap.want(device, bytes);
+                // A program that waits for its turn needs no room before.
+                match super::work::pass() {
+                    Ok(pass) => drop(pass),
+                    Err(interrupted) => return interrupted,
                 }
+                if patience.is_zero() {
+                    return CUDA_ERROR_OUT_OF_MEMORY;
+                }
+                patience = patience.saturating_sub(state.memory.wait_for_room());
             }
         }
     };

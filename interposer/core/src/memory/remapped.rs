@@ -1,13 +1,21 @@
 //! Remapped blocks: device memory at addresses that gpushare has reserved (`remap/`).
 
+use std::time::{Duration, Instant};
+
 use gpushare_proto::Bytes;
+use gpushare_proto::page::Page;
+use gpushare_sys::bell;
 
 use super::allocations::{Block, Origin};
 use super::{Memory, Table, lock};
 use crate::driver::Driver;
 use crate::driver::contexts::Contexts;
 use crate::driver::types::{CUDA_ERROR_INVALID_VALUE, CUDA_SUCCESS, CUdevice, CUdeviceptr, CUresult};
+use crate::gate::{listen, page};
 use crate::remap::NotAllocated;
+
+/// Longest pause between two looks at the goal by a thread that allocates.
+const LOOK_FOR_ROOM: Duration = Duration::from_millis(20);
 
 impl Memory {
     /// Allocates a remapped block on the current device, without its quota.
@@ -18,15 +26,41 @@ impl Memory {
         device: CUdevice,
         size: Bytes,
     ) -> Result<CUdeviceptr, NotAllocated> {
-        self.remap.allocate(driver, contexts, device, self.peers(device), size)
+        let parts = (driver, contexts, &*self.daemon);
+        self.remap
+            .begin(parts, device, self.peers(device))
+            .map_err(NotAllocated::Failed)?;
+        self.follow_daemon(page());
+        self.remap.allocate(device, size)
+    }
+
+    /// Follows the daemon's words about remapped memory in the page.
+    pub(crate) fn follow_daemon(&self, page: &'static Page) {
+        self.remap.follow(page, |device| self.lease.gpu(device));
+    }
+
+    /// Asks the daemon to look at the lease, and waits a moment for a higher goal. Returns the duration of the wait.
+    pub(crate) fn wait_for_room(&self) -> Duration {
+        let (page, heard) = listen();
+        let began = Instant::now();
+        self.remap.report_again();
+        let _ = bell::sleep(page, heard, Some(LOOK_FOR_ROOM));
+        began.elapsed()
     }
 
     /// Frees a remapped block, after the work of the current context, as the driver does. During a capture the free
     /// is put aside. Returns `None` for other memory.
-    pub(crate) fn free_remapped(&self, address: CUdeviceptr, is_capturing: bool) -> Option<CUresult> {
-        if !self.remap.is_used() {
-            return None;
-        }
+    #[inline]
+    pub(crate) fn free_remapped(
+        &self,
+        address: CUdeviceptr,
+        is_capturing: impl FnOnce() -> bool,
+    ) -> Option<CUresult> {
+        if self.remap.is_used() { self.free_if_remapped(address, is_capturing()) } else { None }
+    }
+
+    #[cold]
+    fn free_if_remapped(&self, address: CUdeviceptr, is_capturing: bool) -> Option<CUresult> {
         let is_own = |(start, block): &(_, Block)| *start == address && block.origin == Origin::Remapped;
         self.blocks.around(address).filter(is_own)?;
         let Some(block) = self.blocks.remove(address) else {

@@ -10,7 +10,7 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use gpushare_proto::Bytes;
-use gpushare_proto::page::{MAX_GPUS, Page};
+use gpushare_proto::page::MAX_GPUS;
 
 use super::guard::Guard;
 use super::host::{HostError, HostMemory};
@@ -83,10 +83,6 @@ impl OnCard {
     /// Sets the devices whose kernels may use this card's memory from now on, as bits.
     pub(super) fn set_peers(&self, peers: u32) {
         self.peers.store(peers, Ordering::SeqCst);
-    }
-
-    pub(super) fn page(&self) -> Option<&'static Page> {
-        self.guard.page()
     }
 
     pub(super) fn driver(&self) -> &'static Driver {

@@ -3,16 +3,17 @@
 //! ```text
 //!   hooks      allocate, free, pin ──▶ ┌──────┐
 //!   drainer    drained, enter, open ─▶ │ Card │ ── lanes ──▶ driver
-//!   daemon     goal in the page ─────▶ └──────┘ ── figures ─▶ resident, hosted, seen in the page
+//!   daemon     goal in the page ─────▶ └──────┘ ── reporter ─▶ Resides, MoveFailed
 //! ```
 //!
 //! A card has threads from its first allocation on. A process with another backend has none.
 
-use std::sync::OnceLock;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Mutex, OnceLock};
 use std::time::{Duration, Instant};
 
-use gpushare_proto::page::{Goal as PageGoal, MAX_GPUS, Page};
+use gpushare_proto::page::{FEATURE_GOALS, FLAG_HOST_FULL, Goal, GoalNumber, MAX_GPUS, Page};
+use gpushare_proto::tenant::{Residence, TenantRequest};
 use gpushare_proto::{Bytes, GpuId};
 
 use super::blocks::{Allocation, AllocationError, Backing};
@@ -20,14 +21,15 @@ use super::card::OnCard;
 use super::guard::{Gate, Guard, Proof};
 use super::lanes::{Lanes, Moving};
 use super::pins::Reason;
-use super::swap::{Goal, Phase, Residence};
+use super::swap::{Phase, UNLIMITED};
 use super::vmm::{Span, Vmm, VmmError, perform};
 use crate::driver::contexts::Contexts;
 use crate::driver::types::{
     CAPTURE_MODE_RELAXED, CUDA_ERROR_NOT_SUPPORTED, CUDA_ERROR_OUT_OF_MEMORY, CUdevice, CUdeviceptr, CUresult,
 };
+use crate::daemon::Daemon;
 use crate::driver::{Driver, MemoryCalls};
-use crate::process::spawn;
+use crate::process::{lock, spawn};
 
 /// Number of threads that touch and register host memory of a card.
 const TASK_THREADS: usize = 2;
@@ -35,13 +37,15 @@ const TASK_THREADS: usize = 2;
 const LAST_STEPS: Duration = Duration::from_secs(1);
 /// Pause between two looks at the steps of an ending process.
 const LOOK: Duration = Duration::from_millis(1);
-/// Card without a number in the page.
-const NO_GPU: u32 = u32::MAX;
+/// Pause after a failed step until it is tried again.
+const RETRY: Duration = Duration::from_secs(1);
 
 /// Remapped memory of the process.
 #[derive(Debug, Default)]
 pub(crate) struct Remap {
     cards: [OnceLock<Card>; MAX_GPUS],
+    /// Whether there is a card. Each free of any memory asks.
+    is_used: AtomicBool,
     guard: Guard,
     is_parked: AtomicBool,
 }
@@ -50,30 +54,65 @@ pub(crate) struct Remap {
 struct Card {
     lanes: Lanes,
     hardware: OnCard,
-    /// Number of the card in the page, or [`NO_GPU`].
-    gpu: AtomicU32,
-    /// Address of the page that has the card's figures.
-    page: AtomicUsize,
+    daemon: &'static Daemon,
+    told: Mutex<Told>,
+    /// Bytes for which allocations wait.
+    wanted: AtomicU64,
     has_threads: OnceLock<bool>,
+}
+
+/// Bytes for which an allocation waits.
+#[derive(Debug)]
+pub(crate) struct Want {
+    card: &'static Card,
+    bytes: Bytes,
+}
+
+impl Drop for Want {
+    fn drop(&mut self) {
+        self.card.wanted.fetch_sub(self.bytes.0, Ordering::Relaxed);
+        self.card.lanes.change(|_| ());
+    }
+}
+
+/// What the daemon knows of a card.
+#[derive(Debug, Default)]
+struct Told {
+    /// Page of the daemon, and number of the card there.
+    place: Option<(&'static Page, GpuId)>,
+    /// Last report; `None` if it must be made again.
+    report: Option<Report>,
+}
+
+/// Report of a card for the daemon.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Report {
+    gpu: GpuId,
+    seen: GoalNumber,
+    residence: Residence,
+    /// Number of the goal under which a step has failed.
+    failed: Option<GoalNumber>,
 }
 
 /// Reason why memory was not allocated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum NotAllocated {
-    /// The gate is closed, and the goal has no room: the thread passes the gate and asks again.
-    NotNow,
+    /// The goal has no room for so many bytes more: the thread says so ([`Remap::want`]), passes the gate, waits for a
+    /// higher goal, and asks again.
+    NotNow(Bytes),
     /// Result of the application's call.
     Failed(CUresult),
 }
 
 impl From<AllocationError> for NotAllocated {
     fn from(error: AllocationError) -> Self {
-        Self::Failed(match error {
-            AllocationError::NoRoom(_) | AllocationError::Driver(VmmError::OutOfMemory) => {
-                CUDA_ERROR_OUT_OF_MEMORY
+        match error {
+            AllocationError::NoRoom(bytes) => Self::NotNow(bytes),
+            AllocationError::Driver(VmmError::OutOfMemory) => Self::Failed(CUDA_ERROR_OUT_OF_MEMORY),
+            AllocationError::Driver(VmmError::ContextLost(result) | VmmError::Refused(result)) => {
+                Self::Failed(result)
             }
-            AllocationError::Driver(VmmError::ContextLost(result) | VmmError::Refused(result)) => result,
-        })
+        }
     }
 }
 
@@ -83,33 +122,45 @@ impl Remap {
         self.guard.stand_at(gate);
     }
 
-    /// Allocates memory on a card, whose context is current in the calling thread.
-    pub(crate) fn allocate(
+    /// Begins to use a card, whose context is current in the calling thread.
+    ///
+    /// # Errors
+    /// The driver cannot map memory by handle, or the system refuses threads.
+    pub(crate) fn begin(
         &'static self,
-        driver: &'static Driver,
-        contexts: &'static Contexts,
+        (driver, contexts, daemon): (&'static Driver, &'static Contexts, &'static Daemon),
         device: CUdevice,
         peers: u32,
-        size: Bytes,
-    ) -> Result<CUdeviceptr, NotAllocated> {
-        let unsupported = NotAllocated::Failed(CUDA_ERROR_NOT_SUPPORTED);
-        let slot = usize::try_from(device)
-            .ok()
-            .and_then(|index| self.cards.get(index))
-            .ok_or(unsupported)?;
-        let calls = MemoryCalls::of(driver).ok_or(unsupported)?;
+    ) -> Result<(), CUresult> {
+        let slot = usize::try_from(device).ok().and_then(|index| self.cards.get(index));
+        let slot = slot.ok_or(CUDA_ERROR_NOT_SUPPORTED)?;
+        let calls = MemoryCalls::of(driver).ok_or(CUDA_ERROR_NOT_SUPPORTED)?;
+        self.is_used.store(true, Ordering::Relaxed);
         let card = slot.get_or_init(|| Card {
             lanes: Lanes::default(),
             hardware: OnCard::new(driver, calls, contexts, &self.guard, device),
-            gpu: AtomicU32::new(NO_GPU),
-            page: AtomicUsize::new(0),
+            daemon,
+            told: Mutex::default(),
+            wanted: AtomicU64::new(0),
             has_threads: OnceLock::new(),
         });
-        if !*card.has_threads.get_or_init(|| card.start()) {
-            return Err(NotAllocated::Failed(CUDA_ERROR_OUT_OF_MEMORY));
-        }
         card.hardware.set_peers(peers);
+        let has_threads = *card.has_threads.get_or_init(|| card.start());
+        has_threads.then_some(()).ok_or(CUDA_ERROR_OUT_OF_MEMORY)
+    }
+
+    /// Allocates memory on a card that the process has begun to use.
+    pub(crate) fn allocate(&self, device: CUdevice, size: Bytes) -> Result<CUdeviceptr, NotAllocated> {
+        let card = self.card(device).ok_or(NotAllocated::Failed(CUDA_ERROR_NOT_SUPPORTED))?;
         card.allocate(size)
+    }
+
+    /// Tells the daemon that an allocation needs so many bytes more, until the returned guard is dropped.
+    pub(crate) fn want(&'static self, device: CUdevice, bytes: Bytes) -> Option<Want> {
+        let card = self.card(device)?;
+        card.wanted.fetch_add(bytes.0, Ordering::Relaxed);
+        card.lanes.change(|_| ());
+        Some(Want { card, bytes })
     }
 
     /// Frees the block that begins at an address, after all work on it. Returns `false` for another address.
@@ -145,8 +196,10 @@ impl Remap {
     }
 
     /// Returns whether the process has memory of this backend, now or before.
+    #[inline]
     pub(crate) fn is_used(&self) -> bool {
-        self.cards().next().is_some()
+        // The thread that frees a block knows its address from the thread that allocated it.
+        self.is_used.load(Ordering::Relaxed)
     }
 
     /// Returns whether memory may be away from a card.
@@ -154,25 +207,20 @@ impl Remap {
         self.is_used() && self.guard.is_set()
     }
 
-    /// Reads the goals in the page, and writes the figures of all cards there.
-    pub(crate) fn follow(&self, page: &Page, gpu: impl Fn(CUdevice) -> Option<GpuId>) {
+    /// Follows the words of the daemon in the page: the goals, and whether the host memory is too full.
+    pub(crate) fn follow(&self, page: &'static Page, gpu: impl Fn(CUdevice) -> Option<GpuId>) {
         for (device, card) in self.cards() {
-            let Some(gpu) = gpu(device) else { continue };
-            let number = u32::from(gpu.0);
-            let at = std::ptr::from_ref(page).addr();
-            let known = (card.page.swap(at, Ordering::AcqRel), card.gpu.swap(number, Ordering::AcqRel));
-            if known != (at, number) {
-                // Writes the figures into the new row.
-                card.lanes.change(|_| ());
+            if let Some(gpu) = gpu(device) {
+                card.follow(page, gpu);
             }
-            let Some(row) = page.moves.get(usize::from(gpu.0)) else { continue };
-            let PageGoal { number, bytes } = PageGoal::from_bits(row.goal.load(Ordering::Acquire));
-            // Number 0 is no order, whatever the other bits are.
-            let bytes = if number == 0 { Bytes::MAX } else { bytes };
-            let goal = Goal { generation: number, bytes };
-            if card.lanes.look(|moving| moving.blocks.engine().goal() != goal) {
-                card.lanes.change(|moving| moving.blocks.engine().set_goal(goal));
-            }
+        }
+    }
+
+    /// Reports the figures of all cards again, as to a new daemon. The report makes the daemon look at the lease, too.
+    pub(crate) fn report_again(&self) {
+        for (_, card) in self.cards() {
+            lock(&card.told).report = None;
+            card.lanes.change(|_| ());
         }
     }
 
@@ -212,7 +260,7 @@ impl Remap {
 
     /// Bytes on all cards.
     pub(crate) fn resident(&self) -> Bytes {
-        let of_card = |card: &Card| card.lanes.look(|moving| moving.blocks.engine().residence().resident);
+        let of_card = |card: &Card| card.lanes.look(|moving| moving.blocks.engine().figures().resident);
         self.cards().map(|(_, card)| of_card(card)).sum()
     }
 
@@ -258,7 +306,6 @@ impl Card {
     fn start(&'static self) -> bool {
         // The daemon's goals keep within the budget for host memory.
         self.lanes.change(|moving| moving.pool.set_budget(Bytes::MAX));
-        self.lanes.report_by(move |residence| self.report(residence));
         let driver = self.hardware.driver();
         let begin = |name: &str, run: fn(&Self)| {
             spawn(name, move || {
@@ -271,24 +318,94 @@ impl Card {
         };
         begin("gpushare-remap", |card| card.lanes.run_calls(&card.hardware))
             && begin("gpushare-copy", |card| card.lanes.run_copies(&card.hardware))
+            && begin("gpushare-tell", Self::run_reports)
             && (0..TASK_THREADS).all(|_| begin("gpushare-pin", |card| card.lanes.run_tasks(&card.hardware)))
     }
 
-    fn report(&self, residence: &Residence) {
-        let gpu = self.gpu.load(Ordering::Acquire) as usize;
-        if let Some(row) = self.hardware.page().and_then(|page| page.moves.get(gpu)) {
-            // Whoever sees the new figure of the card sees that of the host.
-            row.hosted.store((residence.hosted + residence.unbacked).0, Ordering::Relaxed);
-            row.resident.store(residence.resident.0, Ordering::Release);
-            row.seen.store(u64::from(residence.seen), Ordering::Release);
+    /// Follows the words in the page of the daemon, where the card has the number `gpu`.
+    fn follow(&self, page: &'static Page, gpu: GpuId) {
+        let gives_goals = page.features.load(Ordering::Relaxed) & FEATURE_GOALS != 0;
+        let goal = page.goals.get(usize::from(gpu.0)).filter(|_| gives_goals);
+        let goal = goal.map_or(UNLIMITED, |goal| Goal::from_bits(goal.load(Ordering::Acquire)));
+        let is_full = page.flags.load(Ordering::Relaxed) & FLAG_HOST_FULL != 0;
+        let place = Some((page, gpu));
+        let is_known = |(known, number): (&Page, GpuId)| std::ptr::eq(known, page) && number == gpu;
+        if !lock(&self.told).place.is_some_and(is_known) {
+            // The goal of the last daemon ends before the next one is told anything.
+            self.lanes.change(|moving| moving.blocks.engine().set_goal(goal));
+            *lock(&self.told) = Told { place, report: None };
+            self.lanes.change(|_| ());
         }
+        let is_followed = |moving: &mut Moving| {
+            let has_surplus = is_full && moving.blocks.engine().has_kept_slots();
+            moving.blocks.engine().goal() == goal && !has_surplus
+        };
+        if !self.lanes.look(is_followed) {
+            self.lanes.change(|moving| {
+                moving.blocks.engine().set_goal(goal);
+                if is_full {
+                    let kept = moving.blocks.engine().take_kept_slots(Bytes::MAX);
+                    kept.into_iter().for_each(|slot| moving.pool.put(slot));
+                }
+            });
+        }
+    }
+
+    /// Reports each change of the figures to the daemon. Tries failed steps again after a pause.
+    fn run_reports(&self) {
+        let mut has_failed = false;
+        loop {
+            let news = |moving: &mut Moving| self.news(moving);
+            let report = if has_failed {
+                self.lanes.wait_within(RETRY, news)
+            } else {
+                Some(self.lanes.wait_for(news))
+            };
+            let Some((page, report, failed)) = report else {
+                has_failed = false;
+                self.lanes.change(|moving| {
+                    moving.blocks.engine().retry();
+                    moving.pool.retry();
+                });
+                continue;
+            };
+            has_failed = report.failed.is_some();
+            let Report { gpu, seen, residence, .. } = report;
+            let is_in_force = || std::ptr::eq(page, crate::gate::page());
+            // What does not reach the daemon is reported to the next one.
+            self.daemon
+                .send_if(&TenantRequest::Resides { gpu, seen, residence }, is_in_force);
+            if let Some(number) = failed {
+                self.daemon.send_if(&TenantRequest::MoveFailed { gpu, number }, is_in_force);
+            }
+        }
+    }
+
+    /// Returns a report that differs from the last one, with the goal that has failed since.
+    fn news(&self, moving: &mut Moving) -> Option<(&'static Page, Report, Option<GoalNumber>)> {
+        let mut told = lock(&self.told);
+        let (page, gpu) = told.place?;
+        let (engine, sizes) = (moving.blocks.engine(), moving.pool.sizes());
+        let figures = engine.figures();
+        let residence = Residence {
+            resident: figures.resident,
+            hosted: figures.hosted,
+            unbacked: figures.unbacked + Bytes(self.wanted.load(Ordering::Relaxed)),
+            pinned: figures.immovable,
+            prepared: sizes.total - figures.needed_slots,
+        };
+        let failed = engine.trouble().map(|_| engine.goal().number);
+        let report = Report { gpu, seen: figures.seen, residence, failed };
+        let before = told.report.replace(report);
+        let failed = failed.filter(|_| before.is_none_or(|before| before.failed != failed));
+        (before != Some(report)).then_some((page, report, failed))
     }
 
     fn allocate(&self, size: Bytes) -> Result<CUdeviceptr, NotAllocated> {
         loop {
             let begun = self.lanes.change(|moving: &mut Moving| {
                 if moving.blocks.engine().may_be_hole(size) {
-                    return Err(NotAllocated::NotNow);
+                    return Err(NotAllocated::NotNow(size));
                 }
                 Ok(moving.blocks.begin(size, |whole| self.hardware.reserve(whole))?)
             })?;

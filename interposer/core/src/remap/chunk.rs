@@ -282,26 +282,32 @@ impl Chunk {
     /// Takes a slot away that holds no bytes that are needed: that of a freed chunk, and, unless `keeps`, that
     /// of a chunk that stays at its handle.
     pub fn take_spare_slot(&mut self, keeps: bool) -> Option<Slot> {
-        if self.asked.is_some() {
+        if !self.has_spare_slot(keeps) {
             return None;
         }
-        let is_freed = self.aim == Aim::Gone;
         match &mut self.state {
-            State::Hole { slot } if is_freed => slot.take(),
+            State::Hole { slot } => slot.take(),
+            State::Backed { bytes, .. } => std::mem::replace(bytes, Holder::Handle(None)).into_slot(),
+            State::Copying { .. } => None,
+        }
+    }
+
+    /// Returns whether [`Self::take_spare_slot`] takes a slot.
+    pub fn has_spare_slot(&self, keeps: bool) -> bool {
+        let is_freed = self.aim == Aim::Gone;
+        let is_spare = match &self.state {
+            State::Hole { .. } => is_freed,
             State::Backed { backing, mapping, bytes } => {
                 let stays = *mapping == Mapping::Accessible && self.aim == Aim::At(backing.tier);
-                let is_spare = match bytes {
+                match bytes {
                     Holder::Nobody => false,
                     Holder::Slot(_) => is_freed,
                     Holder::Handle(_) | Holder::Both(_) => is_freed || (stays && !keeps),
-                };
-                if !is_spare {
-                    return None;
                 }
-                std::mem::replace(bytes, Holder::Handle(None)).into_slot()
             }
-            State::Hole { .. } | State::Copying { .. } => None,
-        }
+            State::Copying { .. } => false,
+        };
+        is_spare && self.asked.is_none() && self.has_slot()
     }
 
     /// Notes that work may have written the chunk, so that a copy in a slot is no longer the same.

@@ -66,11 +66,6 @@ impl Guard {
         let _ = self.gate.set(gate);
     }
 
-    /// Returns the page in force; `None` before [`Self::stand_at`].
-    pub(crate) fn page(&self) -> Option<&'static Page> {
-        self.gate.get().map(|gate| (gate.page)())
-    }
-
     /// Notes that nothing is in flight.
     pub(crate) fn note(&self, proof: Proof) {
         lock(&self.inner).proof = Some(proof);

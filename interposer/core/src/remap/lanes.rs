@@ -9,13 +9,12 @@
 //! The lock is held between two driver calls, never in one. A lane without an order sleeps until something
 //! changes. Only the lane of copies looks again after a pause, while copies are under way.
 
-use std::fmt;
-use std::sync::{Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
-use std::time::Duration;
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
 
 use super::blocks::Blocks;
 use super::host::{self, HostMemory, Pool};
-use super::swap::{Lane, Order, Phase, Residence};
+use super::swap::{Lane, Order, Phase};
 use super::vmm::{Vmm, VmmError, perform};
 use crate::driver::types::CUdeviceptr;
 use crate::process::lock;
@@ -46,36 +45,16 @@ pub struct Moving {
 }
 
 /// State that the lanes share with the hooks and the drainer.
-#[derive(Default)]
+#[derive(Debug, Default)]
 pub struct Lanes {
     moving: Mutex<Moving>,
     changed: Condvar,
-    report: OnceLock<Report>,
-}
-
-type Report = Box<dyn Fn(&Residence) + Send + Sync>;
-
-impl fmt::Debug for Lanes {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Lanes").field("moving", &self.moving).finish_non_exhaustive()
-    }
 }
 
 impl Lanes {
-    /// Sets the function that is told the card's figures after each change. Only the first one counts.
-    pub fn report_by(&self, report: impl Fn(&Residence) + Send + Sync + 'static) {
-        let _ = self.report.set(Box::new(report));
-    }
-
-    /// Changes the state, reports the figures, and wakes all lanes.
+    /// Changes the state and wakes all lanes.
     pub fn change<T>(&self, change: impl FnOnce(&mut Moving) -> T) -> T {
-        let mut moving = lock(&self.moving);
-        let result = change(&mut moving);
-        // Under the lock, so that a later figure is not overtaken by an earlier one.
-        if let Some(report) = self.report.get() {
-            report(&moving.blocks.engine().residence());
-        }
-        drop(moving);
+        let result = change(&mut lock(&self.moving));
         self.changed.notify_all();
         result
     }
@@ -93,6 +72,24 @@ impl Lanes {
                 return value;
             }
             moving = self.sleep(moving);
+        }
+    }
+
+    /// Waits until `holds` is true for the state, and returns its value; `None` once the `pause` is over.
+    pub fn wait_within<T>(
+        &self,
+        pause: Duration,
+        mut holds: impl FnMut(&mut Moving) -> Option<T>,
+    ) -> Option<T> {
+        let began = Instant::now();
+        let mut moving = lock(&self.moving);
+        loop {
+            if let Some(value) = holds(&mut moving) {
+                return Some(value);
+            }
+            let left = pause.checked_sub(began.elapsed())?;
+            let woken = self.changed.wait_timeout(moving, left);
+            (moving, _) = woken.unwrap_or_else(PoisonError::into_inner);
         }
     }
 
@@ -179,11 +176,11 @@ mod tests {
     use std::thread;
 
     use gpushare_proto::Bytes;
+    use gpushare_proto::page::{Goal, GoalNumber};
 
     use super::*;
     use crate::remap::blocks::Allocation;
     use crate::remap::fake::FakeCard;
-    use crate::remap::swap::Goal;
     use crate::remap::vmm::{Span, Tier};
 
     /// Allocates a block, and returns its chunks.
@@ -208,9 +205,9 @@ mod tests {
         }
     }
 
-    fn set(lanes: &Lanes, phase: Phase, generation: u32, bytes: Bytes) {
+    fn set(lanes: &Lanes, phase: Phase, number: u64, bytes: Bytes) {
         lanes.change(|moving| {
-            moving.blocks.engine().set_goal(Goal { generation, bytes });
+            moving.blocks.engine().set_goal(Goal { number: GoalNumber(number), bytes });
             moving.blocks.engine().set_phase(phase);
         });
     }
@@ -232,12 +229,12 @@ mod tests {
                     assert_eq!(before, round, "lost bytes at {:#x}", chunk.address);
                 }
                 let goal = Bytes::mib(100 * (round % 11));
-                set(&lanes, Phase::Drained, 2 * round as u32 + 1, goal);
-                lanes.wait_for(|moving| (moving.blocks.engine().residence().resident <= goal).then_some(()));
-                set(&lanes, Phase::Entering, 2 * round as u32 + 2, Bytes::gib(1));
+                set(&lanes, Phase::Drained, 2 * round + 1, goal);
+                lanes.wait_for(|moving| (moving.blocks.engine().figures().resident <= goal).then_some(()));
+                set(&lanes, Phase::Entering, 2 * round + 2, Bytes::gib(1));
                 lanes.wait_for(|moving| moving.blocks.engine().can_open().ok());
                 assert!(!card.is_marked());
-                set(&lanes, Phase::Open, 2 * round as u32 + 2, Bytes::gib(1));
+                set(&lanes, Phase::Open, 2 * round + 2, Bytes::gib(1));
             }
             assert!(lanes.change(|moving| moving.blocks.end(address)));
             lanes.wait_for(|moving| (moving.blocks.engine().chunks_in(chunks[0]).is_empty()).then_some(()));
@@ -261,7 +258,7 @@ mod tests {
                 set(&lanes, Phase::Drained, 1, Bytes::ZERO);
                 let left = Bytes::mib(64 * round % 1024);
                 lanes.wait_for(|moving| {
-                    let resident = moving.blocks.engine().residence().resident;
+                    let resident = moving.blocks.engine().figures().resident;
                     (resident <= Bytes::gib(1) - left).then_some(())
                 });
             });

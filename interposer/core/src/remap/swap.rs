@@ -16,7 +16,7 @@
 //!   opens it onto a hole. The guard is removed when no hole is left.
 //! - `resident ≤ max(goal, resident when the goal was set)`. A handle counts from the request to create it until
 //!   its release.
-//! - Not more leaves than `resident − goal` and one chunk.
+//! - Not more leaves than `resident − goal` and one chunk. Without a goal nothing leaves.
 //! - A chunk whose step failed goes back, and waits for [`Engine::retry`] or the next goal.
 
 mod aims;
@@ -27,6 +27,7 @@ mod views;
 use std::collections::BTreeMap;
 
 use gpushare_proto::Bytes;
+use gpushare_proto::page::{Goal, GoalNumber};
 
 use super::arena::LARGEST_BLOCK;
 use super::chunk::{Aim, Change, Chunk};
@@ -37,7 +38,7 @@ use crate::driver::types::CUdeviceptr;
 
 pub use births::Birth;
 pub use orders::{Lane, Order};
-pub use views::{Obstacle, Residence};
+pub use views::{Figures, Obstacle};
 
 /// Largest chunk.
 pub const CHUNK: Bytes = Bytes::mib(128);
@@ -49,20 +50,8 @@ pub const SMALL_PART: Bytes = Bytes::gib(2);
 /// Most copies that are under way at once.
 pub const DEPTH: usize = 3;
 
-/// Goal of the daemon for one card.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Goal {
-    /// Number of the goal. 0 is no order: nothing is evicted, and all may come in.
-    pub generation: u32,
-    /// Most bytes that may be resident.
-    pub bytes: Bytes,
-}
-
-impl Default for Goal {
-    fn default() -> Self {
-        Self { generation: 0, bytes: Bytes::MAX }
-    }
-}
+/// Goal under a daemon that gives none: all memory is on the card.
+pub const UNLIMITED: Goal = Goal { number: GoalNumber::NONE, bytes: Bytes::MAX };
 
 /// Phase of the process, as its gate says.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -105,7 +94,7 @@ struct Entry {
     /// Position in the order of work.
     turn: u64,
     /// Number of the goal under which the last handle was asked for.
-    created_under: u32,
+    created_under: GoalNumber,
     /// Whether the thread that allocates the chunk still drives it.
     is_unborn: bool,
 }
@@ -115,7 +104,7 @@ struct Entry {
 pub struct Engine {
     chunks: BTreeMap<CUdeviceptr, Entry>,
     goal: Goal,
-    seen: u32,
+    seen: GoalNumber,
     phase: Phase,
     guard: Guard,
     turns: u64,
@@ -142,8 +131,8 @@ impl Default for Engine {
     fn default() -> Self {
         Self {
             chunks: BTreeMap::new(),
-            goal: Goal::default(),
-            seen: 0,
+            goal: UNLIMITED,
+            seen: GoalNumber::NONE,
             phase: Phase::Open,
             guard: Guard::Clear,
             turns: 0,
@@ -336,17 +325,22 @@ impl Engine {
 
     /// The goal is seen once no handle is being created that was asked for under an older one.
     fn note_seen(&mut self) {
-        let generation = self.goal.generation;
+        let number = self.goal.number;
         let is_creating = |entry: &Entry| matches!(entry.chunk.asked(), Some(Call::Create(_)));
-        let is_older = |entry: &Entry| is_creating(entry) && entry.created_under != generation;
+        let is_older = |entry: &Entry| is_creating(entry) && entry.created_under != number;
         if !self.chunks.values().any(is_older) {
-            self.seen = generation;
+            self.seen = number;
         }
     }
 
     /// Takes the ranges of freed chunks of which nothing is left.
     pub fn take_gone(&mut self) -> Vec<Span> {
         std::mem::take(&mut self.gone)
+    }
+
+    /// Returns whether a chunk keeps a slot without need.
+    pub fn has_kept_slots(&self) -> bool {
+        self.chunks.values().any(|entry| entry.chunk.has_spare_slot(false))
     }
 
     /// Takes slots away from chunks that keep one without need, until `bytes` are taken.

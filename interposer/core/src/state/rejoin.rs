@@ -90,6 +90,9 @@ impl State {
         self.gate.captures.show();
         link.plug(&connection, &welcome, |device| self.memory.lease.gpu(device))
             .map_err(|cause| ConnectError::Broken("its socket".into(), cause))?;
+        // Where remapped memory is comes before all else that the daemon could decide on.
+        self.memory.follow_daemon(page);
+        self.memory.remap.report_again();
         link.send(&TenantRequest::Reconciled);
         if let Some(limits) = limits {
             link.send(limits);

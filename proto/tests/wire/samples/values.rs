@@ -10,7 +10,7 @@ use gpushare_proto::explain::{
 use gpushare_proto::page::{LimitKind, MemoryRefusal};
 use gpushare_proto::session::{Amount, Binding, CardQuota, Priority, Quota, SessionPhase, Terms};
 use gpushare_proto::tenant::{
-    CardMemory, Failure, FailureCode, GpuChoice, GpuInfo, ProcessMemory, Returning, ReturningGpu,
+    CardMemory, Failure, FailureCode, GpuChoice, GpuInfo, ProcessMemory, Residence, Returning, ReturningGpu,
     SessionMemory,
 };
 use gpushare_proto::{Bytes, ClientId, GateState, GpuId, GpuUuid, Nanos, Percent, SessionId};
@@ -151,6 +151,16 @@ pub(super) fn account() -> SessionMemory {
             free: Bytes::gib(5),
             processes: vec![ProcessMemory { pid: 7, outer_pid: 5000, used: Bytes::gib(3) }],
         }],
+    }
+}
+
+pub(super) fn residence() -> Residence {
+    Residence {
+        resident: Bytes::gib(6),
+        hosted: Bytes::gib(2),
+        unbacked: Bytes::mib(32),
+        pinned: Bytes::mib(64),
+        prepared: Bytes::mib(128),
     }
 }
 

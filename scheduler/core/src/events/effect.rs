@@ -1,10 +1,10 @@
 //! Effects: actions that the decision machine asks the daemon around it for.
 
-use gpushare_proto::page::MemoryRefusal;
+use gpushare_proto::page::{GoalNumber, MemoryRefusal};
 use gpushare_proto::{Bytes, ClientId, Epoch, GateWord, GpuId, Nanos, RequestId};
 use serde::{Deserialize, Serialize};
 
-use super::{GoalNumber, Notice, WaitsFor};
+use super::{Notice, WaitsFor};
 
 /// Action for the daemon, which carries out all actions at once and in order before it reports another event.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

@@ -5,7 +5,9 @@ mod notice;
 mod waits_for;
 
 use gpushare_proto::admin::Setting;
+use gpushare_proto::page::GoalNumber;
 use gpushare_proto::session::Priority;
+use gpushare_proto::tenant::Residence;
 use gpushare_proto::{Bytes, ClientId, Epoch, GateWord, GpuId, Nanos, Percent, RequestId, SessionId};
 use serde::{Deserialize, Serialize};
 
@@ -36,16 +38,6 @@ pub enum Standing {
     Paused,
     /// The session expired or was revoked: it gets no turn and no more memory, but keeps the memory it has.
     Over,
-}
-
-/// Number of a goal for the remapped memory of one process on one card. Zero is no goal.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-pub struct GoalNumber(pub u64);
-
-impl GoalNumber {
-    pub(crate) const fn next(self) -> Self {
-        Self(self.0 + 1)
-    }
 }
 
 /// Fact that the daemon reports to the scheduler's decision machine.
@@ -372,14 +364,8 @@ pub enum Event {
         gpu: GpuId,
         /// Number of the latest goal under which the process acts: it creates nothing more under earlier ones.
         seen: GoalNumber,
-        /// Bytes of chunks on the card.
-        resident: Bytes,
-        /// Bytes of chunks that are not on the card: in host memory, or without a place yet.
-        hosted: Bytes,
-        /// Resident bytes of chunks that must not move now.
-        pinned: Bytes,
-        /// Bytes of slots in host memory that no chunk needs now: prepared ones, and copies of resident chunks.
-        prepared: Bytes,
+        /// Bytes of that memory, as the process says.
+        residence: Residence,
     },
     /// A process could not move memory as a goal asked.
     MoveFailed {

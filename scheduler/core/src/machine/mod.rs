@@ -36,7 +36,6 @@ use crate::config::Config;
 use crate::events::{Effect, Event, Notice};
 use crate::memory::recalls::{Kind, Recalls};
 use crate::recovery::Recovery;
-use crate::residency::facts::Report;
 use crate::residency::host::Host;
 use crate::session::client::Client;
 use crate::session::registry::Sessions;
@@ -226,9 +225,7 @@ impl Core {
             Event::ClientReturned { client, waiting } => self.client_returned(client, waiting),
             Event::StillUses { client, gpu, bytes } => self.still_uses(client, gpu, bytes),
             Event::Remaps { client } => self.remaps(client),
-            Event::Resides { client, gpu, seen, resident, hosted, pinned, prepared } => {
-                self.resides(client, gpu, seen, Report { resident, hosted, pinned, prepared });
-            }
+            Event::Resides { client, gpu, seen, residence } => self.resides(client, gpu, seen, residence),
             Event::MoveFailed { client, gpu, number } => self.move_failed(client, gpu, number),
             Event::Measured { client, gpu, bytes } => self.measured(client, gpu, bytes),
             Event::HostBudget { bytes } => self.host_budget(bytes),

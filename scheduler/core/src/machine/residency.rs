@@ -9,14 +9,16 @@
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
+use gpushare_proto::page::GoalNumber;
+use gpushare_proto::tenant::Residence;
 use gpushare_proto::{Bytes, ClientId, GpuId, Nanos, SessionId};
 
 use crate::card::{Card, believed};
-use crate::events::{Effect, GoalNumber, WaitsFor};
+use crate::events::{Effect, WaitsFor};
 use crate::machine::Core;
 use crate::machine::agenda::Timer;
 use crate::memory::sums::Total;
-use crate::residency::facts::{Figures, Report};
+use crate::residency::facts::Figures;
 use crate::residency::plan::{self, Rank, Row, Supply};
 use crate::residency::residents::Resident;
 use crate::residency::transfer::{Task, Way};
@@ -158,13 +160,32 @@ impl Core {
     }
 
     /// Notes where the remapped memory of a process is.
-    pub(crate) fn resides(&mut self, client: ClientId, gpu: GpuId, seen: GoalNumber, report: Report) {
+    pub(crate) fn resides(
+        &mut self,
+        client: ClientId,
+        gpu: GpuId,
+        seen: GoalNumber,
+        residence: Residence,
+    ) {
         let Some(card) = self.view.cards.get_mut(gpu) else { return };
-        if card.residents.say(client, seen, report) {
-            let pinned = report.pinned.min(report.resident);
+        if card.residents.say(client, seen, residence) {
+            let pinned = residence.pinned.min(residence.resident);
             self.change_book(client, gpu, |book| book.pinned = pinned.min(book.remapped()));
             self.agenda.look_at(gpu);
         }
+    }
+
+    /// Returns the bytes of remapped memory that a process has on a card, as far as its reports are believed.
+    #[must_use]
+    pub fn resident_bytes(&self, client: ClientId, gpu: GpuId) -> Bytes {
+        self.view.figures(client, gpu).map_or(Bytes::ZERO, |figures| figures.resident)
+    }
+
+    /// Returns the bytes of host memory in which all processes have remapped memory, or have prepared room for it.
+    #[must_use]
+    pub fn host_bytes(&self) -> Bytes {
+        let rows = self.view.remapped.into_iter().flat_map(|gpu| self.view.rows(gpu));
+        rows.map(|row| row.figures.hosted + row.figures.prepared).sum()
     }
 
     /// Notes that a process could not follow a goal.
@@ -336,7 +357,7 @@ impl Core {
         let now = self.view.now;
         for row in self.view.rows(gpu) {
             let last = self.view.cards.get(gpu).and_then(|card| card.residents.get(row.client));
-            let number = last.map_or(GoalNumber::default(), |resident| resident.facts.last());
+            let number = last.map_or(GoalNumber::NONE, |resident| resident.facts.last());
             let task = self.view.task(&row, number);
             if let Some(card) = self.view.cards.get_mut(gpu)
                 && let Some(resident) = card.residents.get_mut(row.client)

@@ -10,33 +10,21 @@
 //! in the list until the process acknowledges a later one, since it may still create memory under them.
 
 use gpushare_proto::Bytes;
+use gpushare_proto::page::GoalNumber;
+use gpushare_proto::tenant::Residence;
 use smallvec::SmallVec;
 
-use crate::events::GoalNumber;
 use crate::memory::book::Book;
 use crate::residency::CHUNK;
 
 /// Largest number of goals that are kept apart while none is acknowledged.
 const KEPT: usize = 8;
 
-/// Report of a process about its remapped memory on one card ([`crate::Event::Resides`]).
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Report {
-    /// Bytes of chunks on the card.
-    pub(crate) resident: Bytes,
-    /// Bytes of chunks in host memory, or without a place yet.
-    pub(crate) hosted: Bytes,
-    /// Resident bytes of chunks that must not move now.
-    pub(crate) pinned: Bytes,
-    /// Bytes of slots in host memory that no chunk needs now.
-    pub(crate) prepared: Bytes,
-}
-
 /// Facts about the remapped memory of one process on one card.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Facts {
     /// Last report; `None` before the first one.
-    report: Option<Report>,
+    report: Option<Residence>,
     /// Least number of bytes on the card, by NVML's figure for the process.
     measured: Bytes,
     goals: Goals,
@@ -59,8 +47,10 @@ pub(crate) struct Figures {
     pub(crate) leased: Bytes,
     /// Bytes on the card.
     pub(crate) resident: Bytes,
-    /// Bytes that are in host memory, or have no place yet.
+    /// Bytes that live in host memory. Used bytes that the process does not account for count, too.
     pub(crate) hosted: Bytes,
+    /// Bytes without any memory so far.
+    pub(crate) unbacked: Bytes,
     /// Resident bytes that must not move now.
     pub(crate) pinned: Bytes,
     /// Bytes of host memory that are kept for the next eviction.
@@ -108,7 +98,7 @@ impl Goals {
 
 impl Facts {
     /// Notes a report. Returns whether an earlier goal was acknowledged as gone.
-    pub(crate) fn say(&mut self, seen: GoalNumber, report: Report) -> bool {
+    pub(crate) fn say(&mut self, seen: GoalNumber, report: Residence) -> bool {
         self.report = Some(report);
         self.goals.acknowledge(seen)
     }
@@ -137,17 +127,19 @@ impl Facts {
     pub(crate) fn figures(&self, book: &Book) -> Figures {
         let (used, leased) = (book.remapped_used(), book.remapped());
         let most = leased + CHUNK;
-        let report = self.report.unwrap_or(Report { resident: leased, ..Report::default() });
+        let report = self.report.unwrap_or(Residence { resident: leased, ..Residence::default() });
         let resident = report.resident.min(most).max(self.measured);
         let said = report.hosted.min(most);
+        let unbacked = report.unbacked.min(most - said);
         Figures {
             used,
             leased,
             resident,
-            hosted: said.max(used - resident),
+            hosted: said.max(used - (resident + unbacked)),
+            unbacked,
             pinned: book.pinned.min(resident),
             prepared: report.prepared.min(most - said),
-            whole: used.max((resident + said).min(most)).max(resident),
+            whole: used.max((resident + said + unbacked).min(most)).max(resident),
             goal: self.goals.latest(),
             claim: self.goals.most().unwrap_or_default().max(resident),
         }
@@ -162,8 +154,8 @@ mod tests {
         Book { leased, is_remapped: true, ..Book::default() }
     }
 
-    fn report(resident: Bytes, hosted: Bytes) -> Report {
-        Report { resident, hosted, ..Report::default() }
+    fn report(resident: Bytes, hosted: Bytes) -> Residence {
+        Residence { resident, hosted, ..Residence::default() }
     }
 
     #[test]
@@ -182,7 +174,7 @@ mod tests {
         let most = Bytes::gib(4) + CHUNK;
         let figures = facts.figures(&book);
         assert_eq!((figures.resident, figures.hosted, figures.whole), (most, most, most));
-        facts.say(GoalNumber(0), Report { prepared: Bytes::MAX, ..report(Bytes::ZERO, Bytes::gib(1)) });
+        facts.say(GoalNumber(0), Residence { prepared: Bytes::MAX, ..report(Bytes::ZERO, Bytes::gib(1)) });
         assert_eq!(
             facts.figures(&book).prepared,
             most - Bytes::gib(1),
@@ -191,6 +183,10 @@ mod tests {
         facts.say(GoalNumber(0), report(Bytes::ZERO, Bytes::ZERO));
         facts.measure(Bytes::ZERO);
         assert_eq!(facts.figures(&book).hosted, Bytes::gib(4), "what is nowhere needs a place");
+        let born = Residence { unbacked: Bytes::gib(3) + CHUNK, ..report(Bytes::gib(1), Bytes::ZERO) };
+        facts.say(GoalNumber(0), born);
+        let figures = facts.figures(&book);
+        assert_eq!((figures.hosted, figures.whole), (Bytes::ZERO, most), "and whole chunks are needed");
     }
 
     #[test]
@@ -198,13 +194,13 @@ mod tests {
         let mut facts = Facts::default();
         let book = book(Bytes::gib(9));
         let claim = |facts: &Facts| facts.figures(&book).claim;
-        facts.say(GoalNumber(0), Report::default());
+        facts.say(GoalNumber(0), Residence::default());
         let high = facts.order(Bytes::gib(8));
         let low = facts.order(Bytes::gib(2));
         let mid = facts.order(Bytes::gib(5));
-        facts.say(high, Report::default());
+        facts.say(high, Residence::default());
         assert_eq!(claim(&facts), Bytes::gib(8));
-        facts.say(low, Report::default());
+        facts.say(low, Residence::default());
         assert_eq!(claim(&facts), Bytes::gib(5), "the later goal is above the acknowledged one");
         facts.say(mid, report(Bytes::gib(6), Bytes::ZERO));
         assert_eq!(claim(&facts), Bytes::gib(6), "more is resident than the goal allows");
@@ -217,11 +213,11 @@ mod tests {
     #[test]
     fn many_goals_without_an_answer_take_no_room_and_keep_the_claim() {
         let mut facts = Facts::default();
-        facts.say(GoalNumber(0), Report::default());
+        facts.say(GoalNumber(0), Residence::default());
         (0..100).for_each(|n| _ = facts.order(Bytes::gib(100 - n)));
         assert_eq!(facts.figures(&book(Bytes::gib(200))).claim, Bytes::gib(100));
         assert_eq!(facts.goals.open.len(), KEPT);
-        facts.say(facts.last(), Report::default());
+        facts.say(facts.last(), Residence::default());
         assert_eq!(facts.figures(&book(Bytes::gib(200))).claim, Bytes::gib(1));
     }
 }

@@ -66,6 +66,7 @@ mod tests {
             leased: Bytes::gib(6),
             resident: Bytes::gib(5),
             hosted: Bytes::gib(1),
+            unbacked: Bytes::ZERO,
             pinned: Bytes::ZERO,
             prepared: Bytes::ZERO,
             whole: Bytes::gib(6),

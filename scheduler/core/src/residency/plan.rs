@@ -261,6 +261,7 @@ mod tests {
             leased: used,
             resident,
             hosted: used - resident,
+            unbacked: Bytes::ZERO,
             pinned: Bytes::ZERO,
             prepared: Bytes::ZERO,
             whole: used,

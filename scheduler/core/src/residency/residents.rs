@@ -2,11 +2,13 @@
 
 use std::collections::BTreeMap;
 
+use gpushare_proto::page::GoalNumber;
+use gpushare_proto::tenant::Residence;
 use gpushare_proto::{Bytes, ClientId, Nanos};
 
-use crate::events::{GoalNumber, Lack};
+use crate::events::Lack;
 use crate::memory::sums::Total;
-use crate::residency::facts::{Facts, Report};
+use crate::residency::facts::Facts;
 use crate::residency::rates::Rates;
 use crate::residency::transfer::Transfer;
 
@@ -25,7 +27,7 @@ pub(crate) struct Resident {
 impl Resident {
     /// Notes that the process has a new page without a goal.
     pub(crate) fn has_new_page(&mut self) {
-        self.is_untold = self.facts.last() > GoalNumber::default();
+        self.is_untold = self.facts.last() > GoalNumber::NONE;
     }
 
     /// Takes the mark of a page without goal.
@@ -78,7 +80,7 @@ impl Residents {
     }
 
     /// Notes a report, and returns whether the process is here.
-    pub(crate) fn say(&mut self, client: ClientId, seen: GoalNumber, report: Report) -> bool {
+    pub(crate) fn say(&mut self, client: ClientId, seen: GoalNumber, report: Residence) -> bool {
         let resident = self.living.get_mut(&client);
         resident.map(|resident| resident.facts.say(seen, report)).is_some()
     }

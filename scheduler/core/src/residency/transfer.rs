@@ -10,9 +10,9 @@
 //! Progress is what the process reports: less resident or a goal acknowledged on the way out, more resident on
 //! the way in. A process that answers without progress is as late as one that is stopped.
 
+use gpushare_proto::page::GoalNumber;
 use gpushare_proto::{Bytes, Nanos};
 
-use crate::events::GoalNumber;
 use crate::residency::plan::Rank;
 
 /// Time without progress after which a move is late, and pause after a failed move.

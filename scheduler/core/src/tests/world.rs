@@ -18,12 +18,13 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ops::{Deref, DerefMut};
 
 use gpushare_proto::admin::{Knob, Setting};
-use gpushare_proto::page::{FLAG_HOST_FULL, MemoryRefusal};
+use gpushare_proto::page::{FLAG_HOST_FULL, GoalNumber, MemoryRefusal};
+use gpushare_proto::tenant::Residence;
 use gpushare_proto::{Bytes, ClientId, GateState, GateWord, GpuId, Nanos, RequestId, SessionId};
 
 use crate::harness::Harness;
 use crate::view::snapshot::{GpuSnapshot, SessionSnapshot};
-use crate::{Config, Core, Effect, Event, GoalNumber, Notice};
+use crate::{Config, Core, Effect, Event, Notice};
 
 pub(super) use moves::resides;
 pub(super) use process::Habits;

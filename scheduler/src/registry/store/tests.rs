@@ -35,6 +35,7 @@ fn book(sessions: u64) -> Book {
         session: SessionId(1),
         process: ProcessId { pid: 5, start: 50 },
         cards: vec![],
+        remaps: true,
     }];
     book
 }

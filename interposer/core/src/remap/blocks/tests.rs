@@ -1,12 +1,13 @@
 //! Allocations and frees as the hooks make them, with evictions in between and calls that fail.
 
+use gpushare_proto::page::{Goal, GoalNumber};
 use proptest::prelude::*;
 
 use super::*;
 use crate::remap::chunk::Place;
 use crate::remap::fake::FakeCard;
 use crate::remap::host::{self, Pool};
-use crate::remap::swap::{Goal, Lane, Order, Phase};
+use crate::remap::swap::{Lane, Order, Phase};
 use crate::remap::vmm::{Tier, perform};
 
 const BASE: CUdeviceptr = 1 << 40;
@@ -73,9 +74,9 @@ impl Rig {
         self.blocks.collect();
     }
 
-    fn set(&mut self, phase: Phase, generation: u32, bytes: Bytes) {
+    fn set(&mut self, phase: Phase, number: u64, bytes: Bytes) {
         self.blocks.engine().set_phase(phase);
-        self.blocks.engine().set_goal(Goal { generation, bytes });
+        self.blocks.engine().set_goal(Goal { number: GoalNumber(number), bytes });
         self.run();
     }
 
@@ -210,7 +211,7 @@ proptest! {
         }
         rig.card.fail_at(&[]);
         rig.blocks.engine().retry();
-        rig.set(Phase::Entering, u32::MAX, Bytes::MAX);
+        rig.set(Phase::Entering, u64::MAX, Bytes::MAX);
         prop_assert_eq!(rig.blocks.engine().can_open(), Ok(()));
         for (&address, &size) in &live {
             for chunk in rig.blocks.engine.chunks_in(Span { address, size }) {

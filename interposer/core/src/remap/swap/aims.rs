@@ -4,6 +4,7 @@ use std::cmp::Reverse;
 use std::collections::VecDeque;
 
 use gpushare_proto::Bytes;
+use gpushare_proto::page::GoalNumber;
 
 use super::{Engine, Entry, Phase, SMALL_CHUNK, SMALL_PART, Trouble};
 use crate::driver::types::CUdeviceptr;
@@ -67,7 +68,7 @@ impl Engine {
     /// Aims chunks away until the rest fits the goal.
     fn send_out(&mut self) {
         let excess = self.committed() - self.goal.bytes;
-        if excess.is_zero() {
+        if excess.is_zero() || self.goal.number == GoalNumber::NONE {
             return;
         }
         for address in in_order(self.victims(excess)) {

@@ -1,6 +1,7 @@
 //! New chunks: how a block is cut into chunks, and where each of them is at first.
 
 use gpushare_proto::Bytes;
+use gpushare_proto::page::GoalNumber;
 
 use super::{CHUNK, Engine, Entry, Phase, SMALL_CHUNK, SMALL_PART, Trouble};
 use crate::driver::types::CUdeviceptr;
@@ -53,7 +54,7 @@ impl Engine {
         }
         self.turns += 1;
         let entry =
-            Entry { chunk, trouble: None, failures: 0, turn: self.turns, created_under: 0, is_unborn };
+            Entry { chunk, trouble: None, failures: 0, turn: self.turns, created_under: GoalNumber::NONE, is_unborn };
         self.chunks.insert(span.address, entry);
         self.is_settled = false;
         birth
@@ -61,7 +62,7 @@ impl Engine {
 
     /// Returns the next call of a chunk that the calling thread allocates; `None` once it is usable or has failed.
     pub fn take_own(&mut self, address: CUdeviceptr) -> Option<Call> {
-        let (generation, present) = (self.goal.generation, self.present());
+        let (number, present) = (self.goal.number, self.present());
         let entry = self
             .chunks
             .get_mut(&address)
@@ -73,7 +74,7 @@ impl Engine {
             entry.failures += 1;
             return None;
         }
-        entry.created_under = generation;
+        entry.created_under = number;
         entry.chunk.take()
     }
 

@@ -51,9 +51,9 @@ impl Engine {
             return Some(order);
         }
         let address = self.first_in_turn(lane)?;
-        let generation = self.goal.generation;
+        let number = self.goal.number;
         let entry = self.chunks.get_mut(&address)?;
-        entry.created_under = generation;
+        entry.created_under = number;
         let call = entry.chunk.take()?;
         self.is_calling |= lane == Lane::Calls;
         Some(Order::Call(Span { address, size: entry.chunk.span().size }, call))

@@ -109,9 +109,9 @@ impl World {
         }
     }
 
-    fn set_goal(&mut self, generation: u32, bytes: Bytes) {
-        self.engine.set_goal(Goal { generation, bytes });
-        self.allowed = bytes.max(self.engine.residence().resident);
+    fn set_goal(&mut self, number: u64, bytes: Bytes) {
+        self.engine.set_goal(Goal { number: GoalNumber(number), bytes });
+        self.allowed = bytes.max(self.engine.figures().resident);
     }
 
     fn set_phase(&mut self, phase: Phase) {
@@ -219,7 +219,7 @@ impl World {
             }
             self.go();
         }
-        panic!("never reached: {:?}", self.engine.residence());
+        panic!("never reached: {:?}", self.engine.figures());
     }
 
     /// Runs both lanes until nothing is left to do.
@@ -247,7 +247,7 @@ impl World {
 
     /// All bytes are accounted, and the goal is kept.
     fn check(&mut self) {
-        let residence = self.engine.residence();
+        let figures = self.engine.figures();
         let creating: Bytes = self
             .orders
             .iter()
@@ -255,10 +255,10 @@ impl World {
             .map(|(span, _)| span.size)
             .sum();
         let lag: Bytes = self.made_orders.iter().map(|made| made.lag).sum();
-        assert_eq!(residence.resident, self.card.bytes(Tier::Device) + creating + lag);
-        assert_eq!(residence.slots, self.pool.sizes().taken);
-        assert!(residence.resident <= self.allowed, "{residence:?} beyond {}", self.allowed);
-        self.allowed = residence.resident.max(self.engine.goal.bytes).min(self.allowed);
+        assert_eq!(figures.resident, self.card.bytes(Tier::Device) + creating + lag);
+        assert_eq!(figures.slots, self.pool.sizes().taken);
+        assert!(figures.resident <= self.allowed, "{figures:?} beyond {}", self.allowed);
+        self.allowed = figures.resident.max(self.engine.goal.bytes).min(self.allowed);
         let live: Bytes = self.truth.values().map(|(size, _)| *size).sum();
         let leaving: Bytes = self
             .engine
@@ -269,8 +269,8 @@ impl World {
             .sum();
         assert_eq!(
             live,
-            residence.resident - leaving + residence.hosted + residence.unbacked,
-            "{residence:?}"
+            figures.resident - leaving + figures.hosted + figures.unbacked,
+            "{figures:?}"
         );
     }
 
@@ -286,7 +286,7 @@ impl World {
         self.engine.retry();
         self.pool.retry();
         self.pool.set_budget(Bytes::gib(64));
-        self.set_goal(u32::MAX, Bytes::MAX);
+        self.set_goal(u64::MAX, Bytes::MAX);
         if self.phase != Phase::Open {
             self.set_phase(Phase::Entering);
             self.run();

@@ -1,17 +1,18 @@
 //! Views of the engine: what it tells the daemon, and whether the gate may open.
 
 use gpushare_proto::Bytes;
+use gpushare_proto::page::GoalNumber;
 
 use super::{Engine, Entry, Guard, Phase, Trouble};
 use crate::driver::types::CUdeviceptr;
 use crate::remap::chunk::{Aim, Place};
 use crate::remap::vmm::{Span, VmmError};
 
-/// Figures of one card, as the process tells them to the daemon.
+/// Figures of one card.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Residence {
+pub struct Figures {
     /// Number of the last goal under which no older request is open.
-    pub seen: u32,
+    pub seen: GoalNumber,
     /// Bytes of the card: all handles, also those of freed chunks and those that are being created.
     pub resident: Bytes,
     /// Of them, bytes that must not move.
@@ -24,6 +25,8 @@ pub struct Residence {
     pub moving: Bytes,
     /// Bytes of slots of the host, also of those that chunks keep for the next move.
     pub slots: Bytes,
+    /// Of them, bytes of slots without which data would be lost: those of chunks that have no handle on the card.
+    pub needed_slots: Bytes,
 }
 
 /// Reason why the gate cannot open.
@@ -41,26 +44,27 @@ pub enum Obstacle {
 
 impl Engine {
     /// Returns the figures of the card.
-    pub fn residence(&self) -> Residence {
-        let mut residence = Residence { seen: self.seen, ..Residence::default() };
+    pub fn figures(&self) -> Figures {
+        let mut figures = Figures { seen: self.seen, ..Figures::default() };
         for Entry { chunk, .. } in self.chunks.values() {
             let (footprint, size) = (chunk.footprint(), chunk.span().size);
-            residence.resident += footprint.device;
-            residence.slots += footprint.slot;
+            figures.resident += footprint.device;
+            figures.slots += footprint.slot;
             if chunk.is_busy() {
-                residence.moving += size;
+                figures.moving += size;
             }
             if chunk.is_immovable() {
-                residence.immovable += footprint.device;
+                figures.immovable += footprint.device;
             }
             if footprint.device.is_zero() && chunk.aim() != Aim::Gone {
+                figures.needed_slots += footprint.slot;
                 match chunk.place() {
-                    Place::Empty => residence.unbacked += size,
-                    _ => residence.hosted += size,
+                    Place::Empty => figures.unbacked += size,
+                    _ => figures.hosted += size,
                 }
             }
         }
-        residence
+        figures
     }
 
     /// Returns whether the gate may open.

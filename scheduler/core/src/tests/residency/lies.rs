@@ -51,16 +51,8 @@ fn who_says_that_all_host_memory_is_prepared_keeps_no_more_than_its_lease() {
     world.goes_idle(liar);
     world.habits(liar).answers = false;
     world.honest = false;
-    let (seen, resident, none, prepared) = (GoalNumber(1), gib(1), Bytes::ZERO, Bytes::MAX);
-    world.send(Event::Resides {
-        client: liar,
-        gpu: GPU,
-        seen,
-        resident,
-        hosted: none,
-        pinned: none,
-        prepared,
-    });
+    let residence = Residence { resident: gib(1), prepared: Bytes::MAX, ..Residence::default() };
+    world.send(Event::Resides { client: liar, gpu: GPU, seen: GoalNumber(1), residence });
     let others = [(); 2].map(|()| world.busy_remapping_program(gib(6)).1);
     let mut opened = [false; 2];
     for _ in 0..100 {

@@ -5,7 +5,10 @@ use proptest::prelude::*;
 
 use super::{gpu, nth};
 use crate::tests::world::{World, gib};
-use crate::{Event, GoalNumber};
+use gpushare_proto::page::GoalNumber;
+use gpushare_proto::tenant::Residence;
+
+use crate::Event;
 
 /// Material for an event that no process meant. `kind` chooses the event, which uses some of the fields.
 #[derive(Clone, Debug)]
@@ -50,19 +53,24 @@ pub(super) fn forge(world: &mut World, forgery: &Forgery) {
             client,
             gpu,
             seen: GoalNumber(time % 8),
-            resident: bytes,
-            hosted: Bytes(time),
-            pinned: Bytes(amount / 2),
-            prepared: Bytes::ZERO,
+            residence: Residence {
+                resident: bytes,
+                hosted: Bytes(time),
+                pinned: Bytes(amount / 2),
+                ..Residence::default()
+            },
         },
         13 => Event::Resides {
             client,
             gpu,
             seen: GoalNumber(time),
-            resident: Bytes::ZERO,
-            hosted: bytes,
-            pinned: bytes,
-            prepared: Bytes(time),
+            residence: Residence {
+                resident: Bytes::ZERO,
+                hosted: bytes,
+                unbacked: Bytes(amount / 2),
+                pinned: bytes,
+                prepared: Bytes(time),
+            },
         },
         14 => Event::MoveFailed { client, gpu, number: GoalNumber(time % 8) },
         15 => Event::Remaps { client },

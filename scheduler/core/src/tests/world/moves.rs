@@ -18,7 +18,8 @@ pub(in crate::tests) fn resides(
     seen: GoalNumber,
     [resident, hosted, pinned]: [Bytes; 3],
 ) -> Event {
-    Event::Resides { client, gpu, seen, resident, hosted, pinned, prepared: Bytes::ZERO }
+    let residence = Residence { resident, hosted, pinned, ..Residence::default() };
+    Event::Resides { client, gpu, seen, residence }
 }
 
 impl World {
@@ -106,13 +107,13 @@ impl World {
 
     /// Sends what a process has on a card.
     pub(in crate::tests) fn reports(&mut self, client: ClientId, gpu: GpuId) {
-        let Some(Swap { goal, resident, pinned, prepared, .. }) = self.swap(client, gpu) else {
+        let Some(Swap { goal, resident, hosted, pinned, prepared }) = self.swap(client, gpu) else {
             return;
         };
-        // Chunks without a place count, too.
-        let hosted = self.processes[&client].chunks(gpu) - resident;
-        let seen = goal.map_or(GoalNumber::default(), |(number, _)| number);
-        self.send(Event::Resides { client, gpu, seen, resident, hosted, pinned, prepared });
+        let unbacked = self.processes[&client].chunks(gpu) - resident - hosted;
+        let seen = goal.map_or(GoalNumber::NONE, |(number, _)| number);
+        let residence = Residence { resident, hosted, unbacked, pinned, prepared };
+        self.send(Event::Resides { client, gpu, seen, residence });
     }
 
     pub(super) fn goal_changed(&mut self, client: ClientId, gpu: GpuId, number: GoalNumber, bytes: Bytes) {
@@ -131,7 +132,7 @@ impl World {
     /// Plans the next step of a process, unless it is planned or the process does not answer.
     pub(super) fn moves_soon(&mut self, client: ClientId, gpu: GpuId) {
         let answers = self.processes.get(&client).is_some_and(|process| process.habits.answers);
-        let step = resides(client, gpu, GoalNumber::default(), [Bytes::ZERO; 3]);
+        let step = resides(client, gpu, GoalNumber::NONE, [Bytes::ZERO; 3]);
         if answers && self.swap(client, gpu).is_some() && !self.agenda.values().any(|event| *event == step) {
             self.plan(STEP, step);
         }

@@ -2,10 +2,10 @@
 
 use std::collections::BTreeMap;
 
+use gpushare_proto::page::GoalNumber;
 use gpushare_proto::{Bytes, GpuId, Nanos};
 
 use super::ms;
-use crate::GoalNumber;
 use crate::session::drop::LEAD;
 
 /// Behaviour of a process.

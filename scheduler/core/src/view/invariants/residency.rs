@@ -8,10 +8,11 @@
 
 use std::collections::BTreeMap;
 
+use gpushare_proto::page::GoalNumber;
 use gpushare_proto::{Bytes, ClientId, GpuId};
 
 use super::{Broken, hold};
-use crate::events::{Effect, Event, GoalNumber, Lack};
+use crate::events::{Effect, Event, Lack};
 use crate::machine::Core;
 use crate::memory::sums::Total;
 use crate::residency::CHUNK;
@@ -27,7 +28,7 @@ struct Given {
 
 impl Given {
     fn last(&self) -> GoalNumber {
-        self.goals.last().map_or(GoalNumber::default(), |&(number, _)| number)
+        self.goals.last().map_or(GoalNumber::NONE, |&(number, _)| number)
     }
 
     fn latest(&self) -> Option<Bytes> {
@@ -159,7 +160,7 @@ impl Residency {
 fn bytes_have_a_place(gpu: GpuId, rows: &[Row]) -> Result<(), Broken> {
     let lost = rows.iter().find(|row| {
         let figures = row.figures;
-        figures.used > figures.resident + figures.hosted
+        figures.used > figures.resident + figures.hosted + figures.unbacked
             || figures.pinned > figures.resident
             || figures.resident > figures.claim
             || figures.goal > Some(figures.claim)
@@ -201,6 +202,8 @@ fn lacks_have_an_end(core: &Core, gpu: GpuId, rows: &[Row]) -> Result<(), Broken
 mod tests {
     use gpushare_proto::{Nanos, SessionId};
 
+    use gpushare_proto::tenant::Residence;
+
     use super::*;
     use crate::Config;
 
@@ -225,10 +228,7 @@ mod tests {
                 client: REMAPS,
                 gpu: GPU,
                 seen,
-                resident,
-                hosted: Bytes::ZERO,
-                pinned: Bytes::ZERO,
-                prepared: Bytes::ZERO,
+                residence: Residence { resident, ..Residence::default() },
             },
         ] {
             core.handle(Nanos(2), event);

@@ -5,15 +5,15 @@ use super::*;
 const LARGE: Bytes = CHUNK;
 
 /// Closes the gate of a process and sets its goal.
-fn evict(world: &mut World, generation: u32, goal: Bytes) {
+fn evict(world: &mut World, number: u64, goal: Bytes) {
     world.set_phase(Phase::Drained);
-    world.set_goal(generation, goal);
+    world.set_goal(number, goal);
     world.run();
 }
 
-fn enter(world: &mut World, generation: u32, goal: Bytes) -> Result<(), Obstacle> {
+fn enter(world: &mut World, number: u64, goal: Bytes) -> Result<(), Obstacle> {
     world.set_phase(Phase::Entering);
-    world.set_goal(generation, goal);
+    world.set_goal(number, goal);
     world.run();
     world.open()
 }
@@ -28,12 +28,12 @@ fn released(world: &World) -> Vec<Bytes> {
 fn a_lower_goal_is_reached_and_a_higher_one_brings_all_back() {
     let mut world = World::with(&[LARGE; 8]);
     evict(&mut world, 1, Bytes::mib(512));
-    let residence = world.engine.residence();
-    assert_eq!((residence.resident, residence.hosted), (Bytes::mib(512), Bytes::mib(512)));
-    assert_eq!((residence.seen, residence.moving), (1, Bytes::ZERO));
+    let figures = world.engine.figures();
+    assert_eq!((figures.resident, figures.hosted), (Bytes::mib(512), Bytes::mib(512)));
+    assert_eq!((figures.seen, figures.moving), (GoalNumber(1), Bytes::ZERO));
     assert!(world.is_marked && world.engine.is_guarded());
     assert_eq!(enter(&mut world, 2, Bytes::gib(1)), Ok(()));
-    assert_eq!(world.engine.residence().hosted, Bytes::ZERO);
+    assert_eq!(world.engine.figures().hosted, Bytes::ZERO);
     world.end();
 }
 
@@ -55,7 +55,7 @@ fn only_the_excess_leaves() {
         let mut world =
             World::with(&[LARGE, LARGE, LARGE, LARGE, LARGE, LARGE, LARGE, SMALL, SMALL, SMALL, SMALL]);
         evict(&mut world, 1, Bytes::mib(goal));
-        let hosted = world.engine.residence().hosted;
+        let hosted = world.engine.figures().hosted;
         assert!(hosted >= Bytes::mib(leaves) && hosted < Bytes::mib(leaves) + LARGE, "{goal}: {hosted}");
         world.end();
     }
@@ -83,9 +83,9 @@ fn the_last_chunk_of_a_long_move_is_the_smallest_that_is_enough() {
     let middle = Bytes::mib(64);
     let sizes: Vec<_> = [LARGE; 20].into_iter().chain([SMALL; 4]).chain([middle]).collect();
     let mut world = World::with(&sizes);
-    let whole = world.engine.residence().resident;
+    let whole = world.engine.figures().resident;
     evict(&mut world, 1, whole - Bytes::gib(2) - LARGE - Bytes::mib(40));
-    assert_eq!(world.engine.residence().hosted, Bytes::gib(2) + LARGE + middle);
+    assert_eq!(world.engine.figures().hosted, Bytes::gib(2) + LARGE + middle);
     world.end();
 }
 
@@ -116,7 +116,7 @@ fn what_was_evicted_and_not_used_is_not_copied_again() {
     world.made.clear();
     evict(&mut world, 3, Bytes::ZERO);
     assert!(world.made.iter().all(|(_, call)| !matches!(call, Call::Copy(..))));
-    assert_eq!(world.engine.residence().hosted, Bytes::mib(512));
+    assert_eq!(world.engine.figures().hosted, Bytes::mib(512));
     world.end();
 }
 
@@ -124,9 +124,9 @@ fn what_was_evicted_and_not_used_is_not_copied_again() {
 fn nothing_is_created_beyond_the_goal_and_the_gate_says_what_is_missing() {
     let mut world = World::with(&[LARGE; 8]);
     evict(&mut world, 1, Bytes::ZERO);
-    for (generation, goal) in (2..).zip([100, 300, 600, 1000]) {
-        assert_eq!(enter(&mut world, generation, Bytes::mib(goal)), Err(Obstacle::Goal(world.missing(goal))));
-        assert_eq!(world.engine.residence().resident, Bytes::mib(goal / 128 * 128));
+    for (number, goal) in (2..).zip([100, 300, 600, 1000]) {
+        assert_eq!(enter(&mut world, number, Bytes::mib(goal)), Err(Obstacle::Goal(world.missing(goal))));
+        assert_eq!(world.engine.figures().resident, Bytes::mib(goal / 128 * 128));
     }
     assert_eq!(enter(&mut world, 9, Bytes::mib(1024)), Ok(()));
     world.end();
@@ -146,9 +146,9 @@ fn a_goal_that_falls_during_the_way_in_turns_it() {
     world.set_phase(Phase::Entering);
     world.set_goal(2, Bytes::mib(768));
     (0..9).for_each(|_| world.go());
-    assert!(!world.engine.residence().resident.is_zero());
+    assert!(!world.engine.figures().resident.is_zero());
     evict(&mut world, 3, Bytes::mib(128));
-    assert_eq!(world.engine.residence().resident, Bytes::mib(128));
+    assert_eq!(world.engine.figures().resident, Bytes::mib(128));
     world.end();
 }
 
@@ -187,12 +187,12 @@ fn without_host_memory_chunks_stay_and_the_rest_leaves() {
     let mut world = World::with(&[LARGE; 8]);
     world.pool.set_budget(Bytes::mib(384));
     evict(&mut world, 1, Bytes::ZERO);
-    assert_eq!(world.engine.residence().hosted, Bytes::mib(384));
+    assert_eq!(world.engine.figures().hosted, Bytes::mib(384));
     assert_eq!(world.engine.trouble(), Some(Trouble::NoSlot));
     world.pool.set_budget(Bytes::gib(1));
     world.engine.retry();
     world.run();
-    assert_eq!(world.engine.residence().hosted, Bytes::gib(1));
+    assert_eq!(world.engine.figures().hosted, Bytes::gib(1));
     world.end();
 }
 
@@ -202,12 +202,12 @@ fn slots_that_are_kept_without_need_serve_chunks_that_leave() {
     world.pool.set_budget(Bytes::mib(256));
     evict(&mut world, 1, Bytes::mib(256));
     assert_eq!(enter(&mut world, 2, Bytes::MAX), Ok(()));
-    assert_eq!(world.engine.residence().slots, Bytes::mib(256), "kept for the next move");
+    assert_eq!(world.engine.figures().slots, Bytes::mib(256), "kept for the next move");
     let kept: Vec<_> = world.engine.chunks.values().filter(|entry| entry.chunk.has_slot()).collect();
     let kept: Vec<_> = kept.iter().map(|entry| entry.chunk.span().address).collect();
     kept.iter().for_each(|&address| world.engine.pin(address));
     evict(&mut world, 3, Bytes::mib(256));
-    assert_eq!(world.engine.residence().hosted, Bytes::mib(256));
+    assert_eq!(world.engine.figures().hosted, Bytes::mib(256));
     world.end();
 }
 
@@ -219,7 +219,7 @@ fn a_full_card_maps_from_the_host_and_promotes_later() {
     world.card.set_capacity(Bytes::mib(256));
     assert_eq!(enter(&mut world, 2, Bytes::mib(512)), Ok(()), "the daemon promised more than there is");
     assert_eq!(world.card.bytes(Tier::Host), Bytes::mib(256));
-    assert_eq!(world.engine.residence().slots, Bytes::mib(256), "those of the chunks on the card");
+    assert_eq!(world.engine.figures().slots, Bytes::mib(256), "those of the chunks on the card");
     world.card.set_capacity(Bytes::gib(1));
     world.set_phase(Phase::Drained);
     let addresses: Vec<_> = world.truth.keys().copied().collect();
@@ -249,8 +249,8 @@ fn a_process_larger_than_the_card_runs_with_the_rest_mapped_from_the_host() {
     world.engine.set_host_room(Bytes::gib(1), true);
     evict(&mut world, 1, Bytes::mib(512));
     assert_eq!(enter(&mut world, 2, Bytes::mib(512)), Ok(()));
-    let residence = world.engine.residence();
-    assert_eq!((residence.resident, residence.hosted), (Bytes::mib(512), Bytes::mib(512)));
+    let figures = world.engine.figures();
+    assert_eq!((figures.resident, figures.hosted), (Bytes::mib(512), Bytes::mib(512)));
     assert_eq!(world.card.bytes(Tier::Host), Bytes::mib(512));
     world.end();
 }
@@ -262,7 +262,7 @@ fn an_allocation_beyond_the_goal_is_a_hole_until_the_gate_opens() {
     assert_eq!(world.allocate(LARGE), None, "the gate is open");
     world.set_phase(Phase::Drained);
     assert!(world.allocate(LARGE).is_some());
-    assert_eq!(world.engine.residence().unbacked, LARGE);
+    assert_eq!(world.engine.figures().unbacked, LARGE);
     world.run();
     assert!(world.engine.is_guarded());
     assert_eq!(enter(&mut world, 2, Bytes::mib(384)), Ok(()));
@@ -275,8 +275,8 @@ fn an_immovable_chunk_stays_and_others_leave_in_its_place() {
     let pinned: Vec<_> = world.truth.keys().copied().take(2).collect();
     pinned.iter().for_each(|&address| world.engine.pin(address));
     evict(&mut world, 1, Bytes::ZERO);
-    let residence = world.engine.residence();
-    assert_eq!((residence.resident, residence.immovable), (Bytes::mib(256), Bytes::mib(256)));
+    let figures = world.engine.figures();
+    assert_eq!((figures.resident, figures.immovable), (Bytes::mib(256), Bytes::mib(256)));
     world.end();
 }
 
@@ -294,9 +294,9 @@ fn work_that_was_missed_makes_all_memory_immovable() {
     world.card.missed_work(address, 1 << 40);
     world.truth.insert(address, (LARGE, 1 << 40));
     world.run();
-    let residence = world.engine.residence();
-    assert_eq!(residence.immovable, residence.resident);
-    assert!(residence.hosted.is_zero(), "{residence:?}");
+    let figures = world.engine.figures();
+    assert_eq!(figures.immovable, figures.resident);
+    assert!(figures.hosted.is_zero(), "{figures:?}");
     world.end();
 }
 
@@ -347,12 +347,12 @@ fn a_goal_is_seen_once_older_requests_are_answered() {
         assert!(world.take(Lane::Calls));
     }
     world.set_goal(3, Bytes::ZERO);
-    assert_eq!(world.engine.residence().seen, 2);
-    assert_eq!(world.engine.residence().resident, LARGE, "the request counts");
+    assert_eq!(world.engine.figures().seen, GoalNumber(2));
+    assert_eq!(world.engine.figures().resident, LARGE, "the request counts");
     world.answer(0);
-    assert_eq!(world.engine.residence().seen, 3);
+    assert_eq!(world.engine.figures().seen, GoalNumber(3));
     world.run();
-    assert_eq!(world.engine.residence().resident, Bytes::ZERO);
+    assert_eq!(world.engine.figures().resident, Bytes::ZERO);
     world.end();
 }
 
@@ -372,7 +372,7 @@ fn two_processes_change_places_within_the_card() {
                 break;
             }
             assert!(round < 10_000, "they wait for each other");
-            let gone = card - worlds[leaver].engine.residence().resident;
+            let gone = card - worlds[leaver].engine.figures().resident;
             worlds[entrant].set_goal(turn, gone + spare);
             for world in &mut worlds {
                 world.go();
@@ -401,7 +401,7 @@ fn a_driver_that_always_refuses_is_not_asked_in_a_loop() {
         world.engine.retry();
         world.pool.retry();
         world.run();
-        assert_eq!(world.engine.residence().resident, Bytes::ZERO);
+        assert_eq!(world.engine.figures().resident, Bytes::ZERO);
         world.end();
     }
 }

@@ -61,7 +61,7 @@ impl World {
         (!addresses.is_empty()).then(|| addresses[index % addresses.len()])
     }
 
-    fn apply(&mut self, number: u32, step: &Step) {
+    fn apply(&mut self, number: u64, step: &Step) {
         match *step {
             Step::Allocate(units) => drop(self.allocate(Bytes::mib(2 * units))),
             Step::Free(index) => self.pick(index).into_iter().for_each(|address| self.free(address)),

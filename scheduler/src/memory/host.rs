@@ -1,0 +1,141 @@
+//! Budget for host memory, in which remapped memory lives while it is not on a card.
+//!
+//! ```text
+//!   machine:        MemAvailable + held ─────────┐
+//!   control group:  limit − used + held ─────────┼─ least, less a sixteenth ─┐
+//!                                                                            ├─ least ─▶ HostBudget
+//!   --host-budget, host_budget ──────────────────────────────────────────────┘
+//! ```
+//!
+//! `held` is what processes have of it already. The control group is the outermost one that the daemon sees, which
+//! contains all programs that it serves: that of the container, if there is one. A program's own control group may be
+//! tighter. Then its eviction fails, and it says so.
+
+use std::fs;
+use std::path::Path;
+
+use gpushare_core::Event;
+use gpushare_proto::Bytes;
+
+use crate::engine::Engine;
+
+/// Part of the free memory that is left for other programs.
+const LEFT: u64 = 16;
+/// Part of the budget by which it must change before the decision machine is told.
+const CHANGE: u64 = 64;
+
+/// Host memory that the daemon sees.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Seen {
+    /// Memory that new programs can have, by the kernel's estimate.
+    available: Option<Bytes>,
+    /// Limit and use of the outermost control group.
+    group: Option<(Bytes, Bytes)>,
+}
+
+/// Tells the decision machine the budget, if it has changed and any process has remapped memory.
+pub(crate) fn budget_if_needed(engine: &mut Engine) {
+    let has_remapped = engine.clients.iter().any(|(_, client)| client.remaps);
+    if !has_remapped {
+        return;
+    }
+    let held = engine.machine.host_bytes();
+    let budget = budget(&Seen::now(Path::new("/")), held, engine.settings.host_budget);
+    let told = engine.host_budget;
+    let change = budget.max(told.unwrap_or_default()) - budget.min(told.unwrap_or_default());
+    if told.is_none() || change > Bytes(budget.0 / CHANGE) {
+        engine.host_budget = Some(budget);
+        engine.feed(Event::HostBudget { bytes: budget });
+    }
+}
+
+fn budget(seen: &Seen, held: Bytes, set: Option<Bytes>) -> Bytes {
+    let in_group = seen.group.map(|(limit, used)| limit - used);
+    let free = seen.available.into_iter().chain(in_group).min();
+    let found = free.map(|free| {
+        let all = free + held;
+        all - Bytes(all.0 / LEFT)
+    });
+    found.into_iter().chain(set).min().unwrap_or_default()
+}
+
+impl Seen {
+    /// Reads what the kernel says, below `root`.
+    fn now(root: &Path) -> Self {
+        let read = |path: &str| fs::read_to_string(root.join(path)).ok();
+        let group = |limit: &str, used: &str, stat: &str| {
+            let limit = read(limit)?.trim().parse().ok()?;
+            let used: u64 = read(used)?.trim().parse().ok()?;
+            // Pages of files are given up first.
+            let reclaimable = read(stat).and_then(|stat| field(&stat, "inactive_file ")).unwrap_or(0);
+            Some((Bytes(limit), Bytes(used.saturating_sub(reclaimable))))
+        };
+        Self {
+            available: read("proc/meminfo")
+                .and_then(|text| field(&text, "MemAvailable:"))
+                .map(|kib| Bytes(kib.saturating_mul(1024))),
+            group: group(
+                "sys/fs/cgroup/memory.max",
+                "sys/fs/cgroup/memory.current",
+                "sys/fs/cgroup/memory.stat",
+            )
+            .or_else(|| {
+                group(
+                    "sys/fs/cgroup/memory/memory.limit_in_bytes",
+                    "sys/fs/cgroup/memory/memory.usage_in_bytes",
+                    "sys/fs/cgroup/memory/memory.stat",
+                )
+            }),
+        }
+    }
+}
+
+/// Returns the number behind a name in a list of figures.
+fn field(text: &str, name: &str) -> Option<u64> {
+    let line = text.lines().find_map(|line| line.strip_prefix(name))?;
+    line.split_whitespace().next()?.parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const GIB: fn(u64) -> Bytes = Bytes::gib;
+
+    #[test]
+    fn the_tightest_source_is_the_budget() {
+        let seen = Seen { available: Some(GIB(32)), group: Some((GIB(24), GIB(8))) };
+        assert_eq!(budget(&seen, Bytes::ZERO, None), GIB(15));
+        assert_eq!(budget(&seen, GIB(16), None), GIB(30), "what processes hold is part of it");
+        assert_eq!(budget(&seen, GIB(16), Some(GIB(4))), GIB(4));
+        let seen = Seen { available: Some(GIB(16)), group: None };
+        assert_eq!(budget(&seen, Bytes::ZERO, Some(GIB(40))), GIB(15));
+        let full = Seen { available: None, group: Some((GIB(1), GIB(2))) };
+        assert_eq!(budget(&full, Bytes::ZERO, None), Bytes::ZERO);
+        assert_eq!(budget(&Seen::default(), Bytes::ZERO, Some(GIB(4))), GIB(4), "nothing is known");
+    }
+
+    #[test]
+    fn both_versions_of_control_groups_and_the_machine_are_read() {
+        let root = tempfile::tempdir().unwrap();
+        let write = |path: &str, text: &str| {
+            let path = root.path().join(path);
+            fs::create_dir_all(path.parent().unwrap()).unwrap();
+            fs::write(path, text).unwrap();
+        };
+        assert_eq!(Seen::now(root.path()), Seen::default());
+        write("proc/meminfo", "MemTotal:  9 kB\nMemAvailable:    2048 kB\n");
+        write("sys/fs/cgroup/memory/memory.limit_in_bytes", "4096\n");
+        write("sys/fs/cgroup/memory/memory.usage_in_bytes", "1024\n");
+        let available = Some(Bytes::mib(2));
+        let group = Some((Bytes(4096), Bytes(1024)));
+        assert_eq!(Seen::now(root.path()), Seen { available, group });
+        write("sys/fs/cgroup/memory.max", "max\n");
+        write("sys/fs/cgroup/memory.current", "512\n");
+        write("sys/fs/cgroup/memory.stat", "anon 7\ninactive_file 100\n");
+        assert_eq!(Seen::now(root.path()), Seen { available, group }, "no limit");
+        write("sys/fs/cgroup/memory.max", "2048\n");
+        let group = Some((Bytes(2048), Bytes(412)));
+        assert_eq!(Seen::now(root.path()), Seen { available, group });
+    }
+}
