@@ -14,14 +14,17 @@ import torch
 
 from obey import orders, say
 
-PIECE_WORDS = (128 << 20) // 8
+PIECE_WORDS = (16 << 20) // 8
 COPIES = 5
 
 
 class Block:
     def __init__(self, mib):
-        self.words = torch.arange(mib << 17, dtype=torch.int64, device="cuda")
+        self.words = torch.empty(mib << 17, dtype=torch.int64, device="cuda")
         self.steps = 0
+        # Piece by piece, since one call numbers no more than 2^32 words.
+        for begin, piece in self.pieces():
+            torch.arange(begin, begin + piece.numel(), out=piece)
         torch.cuda.synchronize()
 
     def step(self):
@@ -29,13 +32,14 @@ class Block:
         self.steps += 1
         torch.cuda.synchronize()
 
+    def pieces(self):
+        return ((begin, self.words[begin : begin + PIECE_WORDS]) for begin in range(0, self.words.numel(), PIECE_WORDS))
+
     def is_right(self):
         """Compared piece by piece, so that it needs little memory beside the block."""
-        for begin in range(0, self.words.numel(), PIECE_WORDS):
-            piece = self.words[begin : begin + PIECE_WORDS]
-            end = begin + piece.numel()
-            expected = torch.arange(begin + self.steps, end + self.steps, dtype=torch.int64, device="cuda")
-            if not torch.equal(piece, expected):
+        for begin, piece in self.pieces():
+            first = begin + self.steps
+            if not torch.equal(piece, torch.arange(first, first + piece.numel(), dtype=torch.int64, device="cuda")):
                 return False
         return True
 

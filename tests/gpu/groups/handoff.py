@@ -15,8 +15,11 @@ from programs import client
 NEEDS = 240
 
 SIZES_GIB = (1, 4, 16, 32)
-# Two contexts, the headroom of the card, and what a check needs.
-BESIDE_MIB = 2560
+# Beside what a program holds: what a check needs. The daemon lets two chunks more be on the card, so that both directions of a
+# handoff begin at once.
+CHECK_MIB, SPARE_MIB = 64, 256
+# At most so much more than must move.
+EXCESS = 1.05
 ROUNDS = 4
 PART_OF_COPY = 0.90
 # Bound on a handoff / both plain copies at once, from a size on.
@@ -33,10 +36,15 @@ def run(stand):
         with stand.programs() as programs:
             plain = programs.start(f"copies-{gib}", HOLDER, shared=False)
             plain.hear()
-            floor = plain.ask(f"copies {gib << 10}")
-        capacity = f"0={(gib << 10) + BESIDE_MIB}MiB"
+            floor = plain.ask(f"copies {gib << 10}", HANDOFF_LIMIT)
+        # Each brings in so many GiB at a handoff, since the rest of its block finds room beside the other.
+        capacity = f"0={held_mib(gib) + CHECK_MIB}MiB"
         with stand.daemon(flags=["--capacity", capacity], log_name=f"scheduler-{gib}") as daemon, stand.programs(daemon) as programs:
             Size(stand.figures, daemon, programs, gib, floor).run()
+
+
+def held_mib(gib):
+    return (gib << 10) + CHECK_MIB + SPARE_MIB
 
 
 @dataclass
@@ -55,13 +63,18 @@ class Size:
         cold = self.hold(second) - held
         self.row(f"{name}: first way out, with nothing prepared", cold, floor["out"])
         second.ask("step", HANDOFF_LIMIT)
-        taken = []
+        taken = [program.ask("step", HANDOFF_LIMIT)["seconds"] - step for program in (first, second)]
+        had = self.daemon.gpu()["moved_bytes"]
         for _ in range(ROUNDS):
             taken += [program.ask("step", HANDOFF_LIMIT)["seconds"] - step for program in (first, second)]
-        self.figures.sample(name, {"floor": floor, "step": step, "handoffs": taken, "status": self.daemon.status()})
         # The first one makes the host memory of the second program.
-        prepared = taken[1:]
+        prepared = taken[2:]
+        moved = (self.daemon.gpu()["moved_bytes"] - had) / len(prepared)
+        self.figures.sample(name, {"floor": floor, "step": step, "handoffs": taken, "moved": moved, "status": self.daemon.status()})
         both = statistics.median(prepared)
+        most = EXCESS * (self.gib << 30)
+        self.figures.row(f"{name}: GiB that come in", f"{moved / (1 << 30):.3f}")
+        self.figures.check(f"{name}: at most {EXCESS} x the excess moves", 0 < moved <= most, f"{moved:.0f} bytes")
         self.row(f"{name}: both ways, unprepared on one side", taken[0], floor["both"])
         self.row(f"{name}: both ways, median of {len(prepared)}", both, floor["both"])
         bound = FLOORS[max(size for size in FLOORS if size <= self.gib)]
@@ -95,7 +108,7 @@ class Size:
         return program
 
     def hold(self, program):
-        return program.ask(f"hold {self.gib << 10}", HANDOFF_LIMIT)["seconds"]
+        return program.ask(f"hold {held_mib(self.gib)}", HANDOFF_LIMIT)["seconds"]
 
     def row(self, name, seconds, plain):
         rate = self.gib * 1.073741824 / seconds if seconds > 0 else float("inf")
