@@ -48,10 +48,19 @@ fn on_card(world: &World) -> anyhow::Result<BTreeMap<u32, Bytes>> {
 fn two_programs_that_need_more_than_the_card_take_turns_with_right_contents() -> anyhow::Result<()> {
     let (world, _daemon) = world()?;
     let a = program(&world, "a", 10);
-    if a.is_err() { println!("A {} {}", _daemon.ctl(&["status"])?, _daemon.ctl(&["explain", "a"])?); }
+    if a.is_err() {
+        println!("A {} {}", _daemon.ctl(&["status"])?, _daemon.ctl(&["explain", "a"])?);
+    }
     let mut a = a?;
     let b = program(&world, "b", 20);
-    if b.is_err() { println!("B {} {} {}", _daemon.ctl(&["status"])?, _daemon.ctl(&["explain", "a"])?, _daemon.ctl(&["explain", "b"])?); }
+    if b.is_err() {
+        println!(
+            "B {} {} {}",
+            _daemon.ctl(&["status"])?,
+            _daemon.ctl(&["explain", "a"])?,
+            _daemon.ctl(&["explain", "b"])?
+        );
+    }
     let mut b = b?;
     for round in 0..3 {
         for (program, fill) in [(&mut a, 10), (&mut b, 20)] {

@@ -160,13 +160,7 @@ impl Core {
     }
 
     /// Notes where the remapped memory of a process is.
-    pub(crate) fn resides(
-        &mut self,
-        client: ClientId,
-        gpu: GpuId,
-        seen: GoalNumber,
-        residence: Residence,
-    ) {
+    pub(crate) fn resides(&mut self, client: ClientId, gpu: GpuId, seen: GoalNumber, residence: Residence) {
         let Some(card) = self.view.cards.get_mut(gpu) else { return };
         if card.residents.say(client, seen, residence) {
             let pinned = residence.pinned.min(residence.resident);
