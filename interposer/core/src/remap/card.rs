@@ -15,6 +15,7 @@ use gpushare_proto::page::MAX_GPUS;
 use super::guard::Guard;
 use super::host::{HostError, HostMemory};
 use super::lanes::Hardware;
+use super::regions::{self, FreeRegions};
 use super::vmm::{Direction, HostAddress, Span, Tier, Vmm, VmmError};
 use crate::driver::contexts::{Contexts, Live};
 use crate::driver::types::{
@@ -41,6 +42,7 @@ pub(super) struct OnCard {
     /// Devices whose kernels may use this card's memory, as bits.
     peers: AtomicU32,
     copies: Mutex<Copies>,
+    regions: Mutex<FreeRegions>,
 }
 
 /// Copies of the card that are under way, in the order of their streams.
@@ -68,8 +70,8 @@ impl OnCard {
         guard: &'static Guard,
         device: CUdevice,
     ) -> Self {
-        let (peers, copies) = (AtomicU32::new(0), Mutex::default());
-        Self { driver, calls, contexts, guard, device, peers, copies }
+        let (peers, copies, regions) = (AtomicU32::new(0), Mutex::default(), Mutex::default());
+        Self { driver, calls, contexts, guard, device, peers, copies, regions }
     }
 
     /// Reserves addresses for good.
@@ -248,25 +250,13 @@ impl Hardware for OnCard {
 
 impl HostMemory for OnCard {
     fn touch(&self, size: Bytes) -> Result<HostAddress, HostError> {
-        let bytes = size.0 as usize;
-        // SAFETY: a fresh mapping at an address that the kernel chooses, and advice about it alone.
-        unsafe {
-            let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
-            let access = libc::PROT_READ | libc::PROT_WRITE;
-            let memory = libc::mmap(null_mut(), bytes, access, flags, -1, 0);
-            if memory == libc::MAP_FAILED {
-                return Err(HostError::NoMemory { size, errno: errno() });
+        let region = lock(&self.regions).take()?;
+        match regions::touch(region, size) {
+            Ok(()) => Ok(region),
+            Err(error) => {
+                lock(&self.regions).give(region);
+                Err(error)
             }
-            for advice in [libc::MADV_HUGEPAGE, libc::MADV_DONTFORK, libc::MADV_DONTDUMP] {
-                libc::madvise(memory, bytes, advice);
-            }
-            // A kernel before Linux 5.14 does not know it, and registering touches the pages.
-            if libc::madvise(memory, bytes, libc::MADV_POPULATE_WRITE) != 0 && errno() != libc::EINVAL {
-                let error = HostError::NoMemory { size, errno: errno() };
-                libc::munmap(memory, bytes);
-                return Err(error);
-            }
-            Ok(HostAddress(memory.expose_provenance() as u64))
         }
     }
 
@@ -293,19 +283,13 @@ impl HostMemory for OnCard {
         self.in_context(unregister).map_err(HostError::Refused)
     }
 
-    fn unmap(&self, HostAddress(address): HostAddress, size: Bytes) -> Result<(), HostError> {
-        // SAFETY: the mapping is gpushare's own, and nothing uses it any more.
-        match unsafe { libc::munmap(with_exposed_provenance_mut(address as usize), size.0 as usize) } {
-            0 => Ok(()),
-            _ => Err(HostError::NoMemory { size, errno: errno() }),
-        }
+    fn unmap(&self, region: HostAddress, size: Bytes) -> Result<(), HostError> {
+        regions::drop_pages(region, size)?;
+        lock(&self.regions).give(region);
+        Ok(())
     }
 }
 
 fn check(result: CUresult) -> Result<(), VmmError> {
     if result == CUDA_SUCCESS { Ok(()) } else { Err(result.into()) }
-}
-
-fn errno() -> i32 {
-    std::io::Error::last_os_error().raw_os_error().unwrap_or(0)
 }

@@ -57,7 +57,7 @@ pub enum Task {
     Register(HostAddress),
     /// Removes the registration.
     Unregister(HostAddress),
-    /// Gives the memory back to the system (`munmap`).
+    /// Gives the memory back to the system.
     Unmap(HostAddress),
 }
 

@@ -23,6 +23,7 @@ pub mod swap;
 pub mod blocks;
 pub mod lanes;
 mod guard;
+mod regions;
 mod card;
 mod cards;
 #[cfg(test)]

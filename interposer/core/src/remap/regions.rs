@@ -1,0 +1,149 @@
+//! Address space for regions of host memory, mapped in large steps.
+//!
+//! The kernel locks the address space of a process while it maps memory or changes what a mapping is for, and waits
+//! for page faults meanwhile. So regions that are mapped one by one are touched one after the other, however many
+//! threads do it. Regions of one mapping are touched at once.
+//!
+//! A region that is given back loses its pages and keeps its addresses.
+
+use std::ffi::c_void;
+use std::io;
+use std::ptr::{null_mut, with_exposed_provenance_mut};
+
+use gpushare_proto::Bytes;
+
+use super::host::{HostError, REGION};
+use super::vmm::HostAddress;
+
+/// Size of a mapping. It takes no memory before its pages are touched.
+const STEP: Bytes = Bytes::gib(4);
+/// Size of a huge page, and alignment of regions.
+const HUGE_PAGE: Bytes = Bytes::mib(2);
+
+/// Regions without pages.
+#[derive(Debug, Default)]
+pub(super) struct FreeRegions {
+    free: Vec<HostAddress>,
+}
+
+impl FreeRegions {
+    /// Takes a region, whose pages are still to be touched.
+    ///
+    /// # Errors
+    /// The system has no addresses for more.
+    pub(super) fn take(&mut self) -> Result<HostAddress, HostError> {
+        if self.free.is_empty() {
+            // A system that promises no more memory than it has may refuse a large step.
+            let first = map(STEP).map(|first| (first, STEP)).or_else(|_| Ok((map(REGION)?, REGION)));
+            let (HostAddress(first), size) = first?;
+            let regions = (0..size.0 / REGION.0).rev();
+            self.free.extend(regions.map(|number| HostAddress(first + number * REGION.0)));
+        }
+        self.free.pop().ok_or(HostError::NoMemory { size: REGION, errno: libc::ENOMEM })
+    }
+
+    /// Takes a region back that has no pages.
+    pub(super) fn give(&mut self, region: HostAddress) {
+        self.free.push(region);
+    }
+}
+
+/// Touches all pages of a region.
+///
+/// # Errors
+/// The system has no memory; the region has no pages.
+pub(super) fn touch(region: HostAddress, size: Bytes) -> Result<(), HostError> {
+    let bytes = size.0 as usize;
+    // SAFETY: the region is gpushare's own, and nothing uses its contents yet.
+    unsafe {
+        // A kernel before Linux 5.14 does not know it, and registering touches the pages.
+        if libc::madvise(pages_of(region), bytes, libc::MADV_POPULATE_WRITE) != 0 {
+            let error = error_of(size);
+            if error != (HostError::NoMemory { size, errno: libc::EINVAL }) {
+                libc::madvise(pages_of(region), bytes, libc::MADV_DONTNEED);
+                return Err(error);
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Gives the pages of a region back to the system.
+///
+/// # Errors
+/// Error of the system; the region keeps its pages.
+pub(super) fn drop_pages(region: HostAddress, size: Bytes) -> Result<(), HostError> {
+    // SAFETY: the region is gpushare's own, and nothing uses its contents any more.
+    match unsafe { libc::madvise(pages_of(region), size.0 as usize, libc::MADV_DONTNEED) } {
+        0 => Ok(()),
+        _ => Err(error_of(size)),
+    }
+}
+
+/// Maps anonymous memory, aligned to huge pages, which children and core dumps do not get.
+fn map(size: Bytes) -> Result<HostAddress, HostError> {
+    let bytes = (size + HUGE_PAGE).0 as usize;
+    let (access, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
+    // SAFETY: a fresh mapping at an address that the kernel chooses, and advice about it alone.
+    unsafe {
+        let memory = libc::mmap(null_mut(), bytes, access, flags | libc::MAP_NORESERVE, -1, 0);
+        if memory == libc::MAP_FAILED {
+            return Err(error_of(size));
+        }
+        for advice in [libc::MADV_HUGEPAGE, libc::MADV_DONTFORK, libc::MADV_DONTDUMP] {
+            libc::madvise(memory, bytes, advice);
+        }
+        Ok(HostAddress((memory.expose_provenance() as u64).next_multiple_of(HUGE_PAGE.0)))
+    }
+}
+
+fn pages_of(HostAddress(address): HostAddress) -> *mut c_void {
+    with_exposed_provenance_mut(address as usize)
+}
+
+fn error_of(size: Bytes) -> HostError {
+    HostError::NoMemory { size, errno: io::Error::last_os_error().raw_os_error().unwrap_or(0) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Bytes of the region's pages that are in memory.
+    fn present(region: HostAddress) -> Bytes {
+        let mut pages = vec![0_u8; (REGION.0 / 4096) as usize];
+        // SAFETY: the vector has a byte for each page of the region.
+        let asked = unsafe { libc::mincore(pages_of(region), REGION.0 as usize, pages.as_mut_ptr()) };
+        assert_eq!(asked, 0);
+        Bytes(pages.iter().filter(|page| **page & 1 != 0).count() as u64 * 4096)
+    }
+
+    #[test]
+    fn a_region_has_pages_from_its_touch_until_they_are_dropped() {
+        let mut regions = FreeRegions::default();
+        let region = regions.take().unwrap();
+        assert_eq!(present(region), Bytes::ZERO);
+        touch(region, REGION).unwrap();
+        assert_eq!(present(region), REGION);
+        drop_pages(region, REGION).unwrap();
+        assert_eq!(present(region), Bytes::ZERO);
+        regions.give(region);
+    }
+
+    #[test]
+    fn regions_are_aligned_and_do_not_overlap() {
+        let mut regions = FreeRegions::default();
+        let mut taken: Vec<_> = (0..40).map(|_| regions.take().unwrap().0).collect();
+        assert!(taken.iter().all(|address| address.is_multiple_of(HUGE_PAGE.0)));
+        taken.sort_unstable();
+        assert!(taken.windows(2).all(|pair| pair[1] - pair[0] >= REGION.0));
+    }
+
+    #[test]
+    fn a_region_that_was_given_back_is_taken_again() {
+        let mut regions = FreeRegions::default();
+        let region = regions.take().unwrap();
+        regions.give(region);
+        assert_eq!(regions.take(), Ok(region));
+    }
+}
