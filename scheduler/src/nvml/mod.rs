@@ -136,5 +136,7 @@ fn card(device: &Device<'_>) -> Result<Option<GpuInfo>, NvmlError> {
     let Ok(uuid) = device.uuid()?.parse() else {
         return Ok(None);
     };
-    Ok(Some(GpuInfo { uuid, name: device.name()?, total: Bytes(device.memory_info()?.total) }))
+    // As CUDA counts: without what the driver has reserved for itself.
+    let memory = device.memory_info()?;
+    Ok(Some(GpuInfo { uuid, name: device.name()?, total: Bytes(memory.total - memory.reserved) }))
 }
