@@ -315,7 +315,11 @@ mod tests {
         let acts = [GateState::Closed, GateState::Moving, GateState::Moving, GateState::Moving];
         assert_eq!(states.map(|state| away(state).state()), acts);
         let words = states.map(|state| GateWord::new(7, state)).into_iter().chain(states.map(away));
-        assert!(words.into_iter().all(|word| word.is_open() == (word.state() == GateState::Open)));
+        assert!(
+            words
+                .into_iter()
+                .all(|word| word.is_open() == (word.state() == GateState::Open))
+        );
         assert!(states.iter().all(|&state| away(state).plain() == GateWord::new(7, state)));
         assert_eq!(away(GateState::Open).change(), 7);
     }

@@ -12,8 +12,8 @@
 //!
 //! A process that the daemon knew before keeps its session, and never waits.
 
-use gpushare_proto::session::Binding;
 use gpushare_proto::Nanos;
+use gpushare_proto::session::Binding;
 use gpushare_proto::tenant::{Failure, FailureCode, TenantReply};
 use gpushare_sys::clock;
 

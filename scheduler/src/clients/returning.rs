@@ -192,7 +192,9 @@ pub(super) fn becomes_away(engine: &mut Engine, entry: ClientEntry, peer: &PeerP
         return add_dead_of_last_daemon(engine, entry);
     };
     let remaps = entry.remaps;
-    engine.clients.insert(id, Client { remaps, ..Client::new(session, peer, page, true) });
+    engine
+        .clients
+        .insert(id, Client { remaps, ..Client::new(session, peer, page, true) });
     watch_away(engine, id);
     // The registry does not say whether it held the lock, so it may have.
     engine.feed(Event::ClientJoined { client: id, session, holding: Some(Epoch::default()) });

@@ -11,8 +11,8 @@
 use std::sync::{Arc, Mutex, PoisonError};
 
 use gpushare_core::config::Tuning;
-use gpushare_proto::{Bytes, Nanos};
 use gpushare_proto::admin::ConfigChange;
+use gpushare_proto::{Bytes, Nanos};
 
 use super::{ConfigError, Environment, Settings};
 use crate::args::Args;
@@ -73,7 +73,8 @@ impl Settings {
             "self_service" self_service;
         }
         let time = |time: Option<Nanos>| time.map_or("off".to_owned(), |time| time.to_string());
-        let budget = |budget: Option<Bytes>| budget.map_or("free memory".to_owned(), |budget| budget.to_string());
+        let budget =
+            |budget: Option<Bytes>| budget.map_or("free memory".to_owned(), |budget| budget.to_string());
         compare("host_budget", budget(self.host_budget), budget(new.host_budget), true);
         compare("idle_exit", time(self.idle_exit), time(new.idle_exit), true);
         let bandwidth = |settings: &Self| settings.core.bandwidth_per_second.to_string();

@@ -9,12 +9,12 @@ use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use gpushare_proto::{Backend, Token};
 use gpushare_proto::names::{self, RuntimeDir};
 use gpushare_proto::page::Page;
 use gpushare_proto::tenant::{
     CardPart, Failure, Hello, Returning, Role, SessionMemory, TenantReply, TenantRequest, Welcome,
 };
+use gpushare_proto::{Backend, Token};
 use gpushare_sys::{page, peer, socket};
 
 use super::connection::{Connection, HELLO_TIMEOUT, send};
@@ -158,7 +158,8 @@ impl Address {
             true => Some(Requirement::MachineConfig),
             false => names::requirement(variable).map(Requirement::Variable),
         };
-        let remaps = variable(names::BACKEND).is_some_and(|word| word.to_string_lossy().parse() == Ok(Backend::Remap));
+        let remaps =
+            variable(names::BACKEND).is_some_and(|word| word.to_string_lossy().parse() == Ok(Backend::Remap));
         Ok(Self { remaps, ..Self::in_dirs(dirs, token, required) })
     }
 
@@ -182,7 +183,11 @@ impl Address {
         let (path, stream) = self.connect_any(HELLO_TIMEOUT)?;
         let broken = |cause| ConnectError::Broken(path.clone(), cause);
         let token = self.token.clone();
-        let role = if self.remaps { Role::Remapping { token, returning } } else { Role::Client { token, returning } };
+        let role = if self.remaps {
+            Role::Remapping { token, returning }
+        } else {
+            Role::Client { token, returning }
+        };
         let mut connection = Connection::new(stream).map_err(broken)?;
         match connection.hello(role).map_err(broken)? {
             (TenantReply::Welcome(welcome), Some(file)) => {

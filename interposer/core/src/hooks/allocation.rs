@@ -7,7 +7,9 @@ use std::time::Duration;
 
 use gpushare_proto::{Backend, Bytes};
 
-use crate::driver::types::{CUDA_ERROR_OUT_OF_MEMORY, CUDA_SUCCESS, CUdevice, CUdeviceptr, CUresult, MEM_ATTACH_GLOBAL};
+use crate::driver::types::{
+    CUDA_ERROR_OUT_OF_MEMORY, CUDA_SUCCESS, CUdevice, CUdeviceptr, CUresult, MEM_ATTACH_GLOBAL,
+};
 use crate::memory::Table;
 use crate::memory::allocations::Origin;
 use crate::remap::NotAllocated;

@@ -56,7 +56,11 @@ impl Memory {
         address: CUdeviceptr,
         is_capturing: impl FnOnce() -> bool,
     ) -> Option<CUresult> {
-        if self.remap.is_used() { self.free_if_remapped(address, is_capturing()) } else { None }
+        if self.remap.is_used() {
+            self.free_if_remapped(address, is_capturing())
+        } else {
+            None
+        }
     }
 
     #[cold]

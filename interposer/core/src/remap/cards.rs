@@ -23,11 +23,11 @@ use super::lanes::{Lanes, Moving};
 use super::pins::Reason;
 use super::swap::{Phase, UNLIMITED};
 use super::vmm::{Span, Vmm, VmmError, perform};
+use crate::daemon::Daemon;
 use crate::driver::contexts::Contexts;
 use crate::driver::types::{
     CAPTURE_MODE_RELAXED, CUDA_ERROR_NOT_SUPPORTED, CUDA_ERROR_OUT_OF_MEMORY, CUdevice, CUdeviceptr, CUresult,
 };
-use crate::daemon::Daemon;
 use crate::driver::{Driver, MemoryCalls};
 use crate::process::{lock, spawn};
 

@@ -53,8 +53,14 @@ impl Engine {
             chunk.make_immovable();
         }
         self.turns += 1;
-        let entry =
-            Entry { chunk, trouble: None, failures: 0, turn: self.turns, created_under: GoalNumber::NONE, is_unborn };
+        let entry = Entry {
+            chunk,
+            trouble: None,
+            failures: 0,
+            turn: self.turns,
+            created_under: GoalNumber::NONE,
+            is_unborn,
+        };
         self.chunks.insert(span.address, entry);
         self.is_settled = false;
         birth

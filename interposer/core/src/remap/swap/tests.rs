@@ -267,11 +267,7 @@ impl World {
             .filter(|entry| entry.chunk.aim() == Aim::Gone)
             .map(|entry| entry.chunk.footprint().device)
             .sum();
-        assert_eq!(
-            live,
-            figures.resident - leaving + figures.hosted + figures.unbacked,
-            "{figures:?}"
-        );
+        assert_eq!(live, figures.resident - leaving + figures.hosted + figures.unbacked, "{figures:?}");
     }
 
     /// Brings everything in, checks it, frees it, and finds nothing left.
