@@ -8,11 +8,13 @@ use gpushare_proto::Bytes;
 use gpushare_tests::patience::until;
 use gpushare_tests::{Artifacts, Daemon, Program, Sharing, World};
 
-const CARD: Bytes = Bytes::gib(1);
+const CARD: Bytes = Bytes::mib(512);
 /// Memory of one program: three quarters of the card.
-const EACH: Bytes = Bytes::mib(768);
+const EACH: Bytes = Bytes::mib(384);
 /// Size of the chunks of small moves, by which more may leave than must.
 const CHUNK: Bytes = Bytes::mib(32);
+/// Bytes beside the capacity, for two chunks that are under way.
+const SPARE: Bytes = Bytes::mib(8);
 /// Bytes by which programs use less than [`EACH`], and by which goals are rounded.
 const SMALL: Bytes = Bytes::mib(20);
 /// Longest time for one handoff. The model moves 1 GiB in a fraction of a second, and the machine may be busy.
@@ -35,7 +37,7 @@ fn slow_world() -> anyhow::Result<(World, Daemon)> {
 /// Begins a program that has [`EACH`] of remapped memory, in three blocks that are filled with `fill` and more.
 fn program(world: &World, name: &str, fill: u8) -> anyhow::Result<Program> {
     let mut program = Program::hold(world, &Sharing::session(name).and(&["--backend", "remap"]), name)?;
-    program.must("alloc x 256MiB; alloc y 256MiB; alloc z 240MiB; alloc c 1MiB")?;
+    program.must("alloc x 128MiB; alloc y 128MiB; alloc z 120MiB; alloc c 1MiB")?;
     program.must(&format!("fill x {fill}; fill y {}; fill z {}; sync", fill + 1, fill + 2))?;
     Ok(program)
 }
@@ -80,9 +82,9 @@ fn two_programs_that_need_more_than_the_card_take_turns_with_right_contents() ->
             assert!(bytes[&program.process().pid()] >= EACH - Bytes::mib(16), "{bytes:?}");
         }
         // Only the excess has left: what one has on the card and what the other has fill its capacity.
-        let capacity = daemon.status()?.gpus[0].capacity_bytes;
+        let most = daemon.status()?.gpus[0].capacity_bytes + SPARE;
         let [(a_on, a_off), (b_on, b_off)] = settled(&daemon)?;
-        assert!(a_on + b_on <= capacity && a_on + b_on + CHUNK + SMALL > capacity, "{a_on} and {b_on}");
+        assert!(a_on + b_on <= most && a_on + b_on + CHUNK + SMALL > most, "{a_on} and {b_on} of {most}");
         assert_eq!(b_off, Bytes::ZERO);
         assert!(a_on + a_off >= EACH - SMALL && a_on + a_off <= EACH, "{a_on} and {a_off}");
     }
