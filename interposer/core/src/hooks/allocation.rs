@@ -94,13 +94,13 @@ pub unsafe fn alloc_pitch(
 
 /// `cuMemFree`: frees a recorded block and gives its quota back.
 pub fn free(address: CUdeviceptr, real: impl FnOnce() -> CUresult) -> CUresult {
-    match State::existing() {
-        Some(state) => state
-            .memory
-            .free_remapped(address, || state.gate.captures.any())
-            .unwrap_or_else(|| state.memory.free(Table::Blocks, address, real)),
-        None => real(),
+    let Some(state) = State::existing() else { return real() };
+    if state.memory.remap.is_used()
+        && let Some(result) = state.memory.free_remapped(address, state.gate.captures.any())
+    {
+        return result;
     }
+    state.memory.free(Table::Blocks, address, real)
 }
 
 /// Returns the process's state and the current device, if the process shares that device.
