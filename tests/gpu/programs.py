@@ -115,9 +115,9 @@ class Programs:
         for program in self.running:
             program.end()
 
-    def start(self, name, command, *, shared, memory=None, session=None, options=(), environment=None):
-        """Starts a program: `shared` by gpushare-ctl, with a quota of `memory` or in a `session` that there is, and more
-        `options` of `run`; else it meets the driver alone."""
+    def start(self, name, command, *, shared, memory=None, session=None, backend=None, options=(), environment=None):
+        """Starts a program: `shared` by gpushare-ctl, with a quota of `memory` or in a `session` that there is, by a
+        memory `backend` or the suite's own, and more `options` of `run`; else it meets the driver alone."""
         inner = ["timeout", "-k", "5", str(LIFE_LIMIT), *command]
         # On a machine with several cards, too, all share one unless they say otherwise.
         values = clean_environment() | {"PYTHONUNBUFFERED": "1", "CUDA_VISIBLE_DEVICES": "0"} | (environment or {})
@@ -125,6 +125,7 @@ class Programs:
             values |= {"GPUSHARE_RUNTIME_DIR": str(self.daemon.runtime), "GPUSHARE_SUMMARY": "1"}
             quota = ["--memory", memory] if memory else []
             whose = ["--session", session] if session else ["--name", name, *quota]
+            whose += ["--backend", backend or self.stand.backend]
             inner = [self.stand.stage / "gpushare-ctl", "run", *whose, *options, "--", *inner]
         inner = list(map(str, inner))
         self.stand.figures.command(name, inner)

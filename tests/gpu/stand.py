@@ -18,6 +18,12 @@ class Stand:
     figures: Figures
     deadline: Deadline
     rounds: int
+    # Memory backend of the programs that choose none.
+    backend: str
+
+    @property
+    def backends(self):
+        return (self.backend, "native")
 
     def daemon(self, **options):
         """A fresh daemon with the managed limit that is safe for this card."""

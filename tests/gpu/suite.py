@@ -31,9 +31,11 @@ from groups import (
     gangs,
     graph_limits,
     graphs,
+    handoff,
     limits,
     memory,
     notebooks,
+    oversubscribed,
     quotas,
     sessions,
     smoke,
@@ -57,6 +59,8 @@ GROUPS = {
     "urgent": urgent,
     "switches": switches,
     "gangs": gangs,
+    "handoff": handoff,
+    "oversubscribed": oversubscribed,
     "memory": memory,
     "quotas": quotas,
     "sessions": sessions,
@@ -106,6 +110,7 @@ def main():
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--groups", type=group_names, default=list(GROUPS), help=f"of {','.join(GROUPS)}")
     parser.add_argument("--rounds", type=int, default=20, help="alternations of the training comparison")
+    parser.add_argument("--backend", choices=("managed", "remap"), default="managed", help="memory of the programs")
     parser.add_argument("--seconds-left", type=float, default=570, help="what the whole suite may take")
     arguments = parser.parse_args()
     if not (arguments.stage / "gpushare-ctl").exists():
@@ -130,7 +135,7 @@ def run(arguments, logs):
     )
     figures = Figures(arguments.out, logs, found, sys.argv[1:])
     deadline = Deadline(arguments.seconds_left - RESERVE)
-    stand = Stand(arguments.stage.resolve(), logs, found, figures, deadline, arguments.rounds)
+    stand = Stand(arguments.stage.resolve(), logs, found, figures, deadline, arguments.rounds, arguments.backend)
     for name in arguments.groups:
         run_group(stand, name)
         figures.save(deadline.passed())

@@ -11,8 +11,8 @@
 //!   NAME.err                                    what each process said
 //! ```
 //!
-//! Programs get this environment and none of the caller's gpushare, preload or library settings. Worlds of
-//! one test binary exist one after the other, so that tests do not compete for the machine.
+//! Programs get this environment and none of the caller's gpushare, preload or library settings. Few worlds of
+//! one test binary exist at once, so that tests do not compete for the machine.
 
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -28,25 +28,30 @@ use tempfile::TempDir;
 use crate::artifacts::{Artifacts, Part};
 use crate::card::Card;
 
-/// Whether a world exists in this process.
-static TAKEN: Mutex<bool> = Mutex::new(false);
+/// Most worlds of one process at once. Their programs mostly wait, for each other and for the simulated card.
+const WORLDS: usize = 2;
+
+/// Number of worlds that exist in this process.
+static TAKEN: Mutex<usize> = Mutex::new(0);
 static FREED: Condvar = Condvar::new();
 
-/// The right to be this process's one world.
+/// The right to be one of this process's worlds.
 #[derive(Debug)]
 struct Turn;
 
 impl Turn {
     fn wait() -> Self {
         let taken = TAKEN.lock().unwrap_or_else(PoisonError::into_inner);
-        *FREED.wait_while(taken, |taken| *taken).unwrap_or_else(PoisonError::into_inner) = true;
+        *FREED
+            .wait_while(taken, |taken| *taken >= WORLDS)
+            .unwrap_or_else(PoisonError::into_inner) += 1;
         Self
     }
 }
 
 impl Drop for Turn {
     fn drop(&mut self) {
-        *TAKEN.lock().unwrap_or_else(PoisonError::into_inner) = false;
+        *TAKEN.lock().unwrap_or_else(PoisonError::into_inner) -= 1;
         FREED.notify_one();
     }
 }

@@ -56,6 +56,25 @@ def resnet50(args):
     return model, lambda: nn.functional.cross_entropy(model(images), labels)
 
 
+class Wide(nn.Module):
+    """Nothing but weights: square layers, each added to what it gets."""
+
+    def __init__(self, width, layers):
+        super().__init__()
+        self.layers = nn.ModuleList(nn.Linear(width, width, device="cuda") for _ in range(layers))
+
+    def forward(self, values):
+        for layer in self.layers:
+            values = values + 0.1 * torch.relu(layer(values))
+        return values
+
+
+def wide(args):
+    model = Wide(args.width, args.layers)
+    values = torch.randn(args.batch, args.width, device="cuda")
+    return model, lambda: model(values).square().mean()
+
+
 class Training:
     def __init__(self, model, loss):
         self.loss = loss
@@ -94,7 +113,7 @@ class Training:
 
 def main():
     parser = argparse.ArgumentParser()
-    parser.add_argument("model", choices=["transformer", "resnet50"])
+    parser.add_argument("model", choices=["transformer", "resnet50", "wide"])
     parser.add_argument("--steps", type=int, help="train once for this long instead of obeying stdin")
     parser.add_argument("--batch", type=int, default=32)
     parser.add_argument("--width", type=int, default=512)
@@ -107,7 +126,7 @@ def main():
     torch.backends.cudnn.benchmark = False
     torch.use_deterministic_algorithms(True)
 
-    training = Training(*{"transformer": transformer, "resnet50": resnet50}[args.model](args))
+    training = Training(*{"transformer": transformer, "resnet50": resnet50, "wide": wide}[args.model](args))
     warmup = training.block(WARMUP_STEPS)["losses"]
     if args.steps:
         say(model=args.model, warmup=warmup, **training.block(args.steps))

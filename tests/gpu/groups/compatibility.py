@@ -27,7 +27,8 @@ class Case:
     name: str
     command: list
     environment: dict = field(default_factory=dict)
-    backend: str = "managed"
+    # The suite's own where it is None.
+    backend: str | None = None
     # What it cannot run without.
     package: str | None = None
     # What it says under gpushare where that is not what it says alone.
@@ -70,10 +71,10 @@ CASES = [
     array_case("Triton alone", "triton", "triton"),
     Case("CUDA IPC by PyTorch, --backend native", HANDED_OVER, backend="native"),
     Case(
-        "CUDA IPC by PyTorch, --backend managed",
+        "CUDA IPC by PyTorch",
         HANDED_OVER,
         shared_says={"refused": "AcceleratorError", "next": sum(range(1 << 16))},
-        why="managed memory has no IPC handle; refused with a line that names --backend native",
+        why="memory that can move has no IPC handle; refused with a line that names --backend native",
     ),
 ]
 TOOLKIT = {
@@ -121,7 +122,7 @@ def start(programs, case, shared):
         f"compat-{slug(case.name)}-{how}",
         case.command,
         shared=shared,
-        options=["--backend", case.backend] if shared and case.backend != "managed" else [],
+        backend=case.backend,
         environment=case.environment,
     )
 
@@ -152,7 +153,7 @@ def built(stand):
         if target := compiled(stand, f"nvcc, {name}", "toolkit.cu", ["-arch=native", *flags]):
             cases.append(Case(f"nvcc, {name}", [target]))
     if target := compiled(stand, "driver API", "driver.c", ["-lcuda", "-ldl"]):
-        cases += [Case(f"driver API, --backend {backend}", [target, backend], backend=backend) for backend in ("managed", "native")]
+        cases += [Case(f"driver API, --backend {backend}", [target, backend], backend=backend) for backend in stand.backends]
     return cases
 
 
@@ -229,6 +230,6 @@ def two_cards(stand, programs):
         programs,
         [
             Case(f"NCCL on two cards, --backend {backend}", command, environment=environment, backend=backend)
-            for backend in ("managed", "native")
+            for backend in stand.backends
         ],
     )

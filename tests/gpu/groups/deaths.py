@@ -24,7 +24,6 @@ NEEDS = 40
 MIB = 1 << 20
 KILLS = 10
 QUOTA_MIB, BLOCKS = 4096, 8
-BACKENDS = ("managed", "native")
 # The bound of a report; the driver's own time is only told.
 REPORT_MS = 50
 # What each of two has in turns: together more than may be resident.
@@ -40,7 +39,7 @@ def run(stand):
     log = {"flags": ["--log-format", "json"], "log_name": "scheduler-deaths", "log_filter": "info,gpushare_scheduler=debug"}
     nvml = Nvml()
     with stand.daemon(**log) as daemon, stand.programs(daemon) as programs:
-        for backend in BACKENDS:
+        for backend in stand.backends:
             with daemon.kept_session(f"deaths-{backend}", f"{QUOTA_MIB}MiB") as session:
                 of_owners(stand, daemon, programs, nvml, session, backend)
                 of_parents(stand, daemon, programs, nvml, session, backend)
@@ -141,9 +140,8 @@ def of_holders(stand, daemon, programs, first, second):
     row(figures, f"{name} → the waiter's launch has returned", times["done"])
 
 
-def start(stand, programs, session, name, backend="managed"):
-    options = [] if backend == "managed" else ["--backend", backend]
-    program = programs.start(f"{session}-{name}", stand.workload("hold"), shared=True, session=session, options=options)
+def start(stand, programs, session, name, backend=None):
+    program = programs.start(f"{session}-{name}", stand.workload("hold"), shared=True, session=session, backend=backend)
     program.hear()
     return program
 

@@ -28,10 +28,9 @@ def run(stand):
         return
     with stand.programs() as programs:
         alone = blocks(programs.start("gangs-native", GANG, shared=False, environment=ENVIRONMENT))
-    for backend in ("managed", "native"):
+    for backend in stand.backends:
         with stand.daemon() as daemon, stand.programs(daemon) as programs:
-            options = ["--backend", backend]
-            gang = programs.start(f"gangs-{backend}", GANG, shared=True, options=options, environment=ENVIRONMENT)
+            gang = programs.start(f"gangs-{backend}", GANG, shared=True, backend=backend, environment=ENVIRONMENT)
             of_backend(stand, daemon, programs, gang, alone, f"gangs: --backend {backend}")
 
 

@@ -66,16 +66,21 @@ class Limits:
         return told[-1][0]
 
     def held(self, limited, free):
-        """Some seconds of all at once at their limits: the answers, and the part of the time in which each could submit."""
+        """Some seconds of all at once at their limits: the answers, and the part of the time in which each could submit. The first
+        two steps count for the longest step only, since a limit begins with a slice."""
         programs = [program for program, _ in limited]
         for program, percent in limited:
             self.limit(program, f"{percent}%")
         orders = [
             (program, f"steps {max(10, round(rate * SECONDS * percent / 100))}") for (program, percent), rate in zip(limited, free)
         ]
+        first = ask_together([(program, "steps 2") for program in programs])
         had, begin = [self.gpu_seconds(program) for program in programs], time.monotonic()
         answers = ask_together(orders)
         wall = time.monotonic() - begin
+        for answer, beginning in zip(answers, first):
+            if "step_ms_max" in answer:
+                answer["step_ms_max"] = max(answer["step_ms_max"], beginning["step_ms_max"])
         shares = [(self.gpu_seconds(program) - had) / wall for program, had in zip(programs, had)]
         for program in programs:
             self.limit(program, "none")

@@ -17,7 +17,6 @@ ANSWER_LIMIT = 120
 
 MIB = 1 << 20
 LIMIT_MIB, BLOCKS, OVER_MIB = 4096, 8, 2
-BACKENDS = ("managed", "native")
 HELD_MIB = 512
 
 OUT_OF_MEMORY = "CUDA_ERROR_OUT_OF_MEMORY"
@@ -49,7 +48,7 @@ ALLOCATORS = {
 
 def run(stand):
     with stand.daemon() as daemon, stand.programs(daemon) as programs:
-        for backend in BACKENDS:
+        for backend in stand.backends:
             for door, least in DRIVER_DOORS.items():
                 with daemon.kept_session(f"driver-{door}-{backend}", f"{LIMIT_MIB}MiB") as session:
                     driver_door(stand, daemon, programs, session, backend, door, least)
@@ -65,9 +64,8 @@ def run(stand):
             nvidia_smi(stand, programs, session)
 
 
-def start(programs, session, command, backend="managed", environment=None):
-    options = [] if backend == "managed" else ["--backend", backend]
-    return programs.start(f"sessions-{session}", command, shared=True, session=session, options=options, environment=environment)
+def start(programs, session, command, backend=None, environment=None):
+    return programs.start(f"sessions-{session}", command, shared=True, session=session, backend=backend, environment=environment)
 
 
 def answer(figures, name, program):

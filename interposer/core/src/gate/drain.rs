@@ -254,7 +254,7 @@ impl Drainer {
         // Without the mark nothing is away.
         if remap.is_evicting() {
             remap.enter();
-            let is_back = poll(page, word, POLL_MAX, || {
+            let is_back = poll(page, word, AWAITED_POLL_MAX, || {
                 self.memory.follow_daemon(page);
                 remap.can_open()
             });

@@ -8,8 +8,10 @@
 //!
 //! A card has threads from its first allocation on. A process with another backend has none.
 
+use std::num::NonZero;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, OnceLock};
+use std::thread;
 use std::time::{Duration, Instant};
 
 use gpushare_proto::page::{FEATURE_GOALS, FLAG_HOST_FULL, Goal, GoalNumber, MAX_GPUS, Page};
@@ -31,8 +33,8 @@ use crate::driver::types::{
 use crate::driver::{Driver, MemoryCalls};
 use crate::process::{lock, spawn};
 
-/// Number of threads that touch and register host memory of a card.
-const TASK_THREADS: usize = 2;
+/// Most threads that touch and register host memory of a card. Eight touch as fast as the driver registers.
+const TASK_THREADS: usize = 8;
 /// Longest wait of an ending process for the steps that are under way.
 const LAST_STEPS: Duration = Duration::from_secs(1);
 /// Pause between two looks at the steps of an ending process.
@@ -276,7 +278,7 @@ impl Remap {
         let until = Instant::now() + LAST_STEPS;
         let is_quiet = |card: &Card| card.lanes.look(|moving| moving.blocks.engine().is_quiet());
         while !self.cards().all(|(_, card)| is_quiet(card)) && Instant::now() < until {
-            std::thread::sleep(LOOK);
+            thread::sleep(LOOK);
         }
     }
 
@@ -301,6 +303,11 @@ impl Remap {
     }
 }
 
+/// Number of threads for the tasks of a card: one for each processor that the process may use, up to the most.
+fn task_threads() -> usize {
+    thread::available_parallelism().map_or(1, NonZero::get).min(TASK_THREADS)
+}
+
 impl Card {
     /// Starts the threads of the card; returns `false` if the system refuses one.
     fn start(&'static self) -> bool {
@@ -319,7 +326,7 @@ impl Card {
         begin("gpushare-remap", |card| card.lanes.run_calls(&card.hardware))
             && begin("gpushare-copy", |card| card.lanes.run_copies(&card.hardware))
             && begin("gpushare-tell", Self::run_reports)
-            && (0..TASK_THREADS).all(|_| begin("gpushare-pin", |card| card.lanes.run_tasks(&card.hardware)))
+            && (0..task_threads()).all(|_| begin("gpushare-pin", |card| card.lanes.run_tasks(&card.hardware)))
     }
 
     /// Follows the words in the page of the daemon, where the card has the number `gpu`.

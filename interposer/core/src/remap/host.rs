@@ -275,6 +275,11 @@ impl Pool {
         self.regions.values_mut().for_each(|region| region.has_failed = false);
     }
 
+    /// Returns whether there is a task.
+    pub fn has_tasks(&self) -> bool {
+        self.regions.values().any(|region| region.next().is_some())
+    }
+
     /// Returns the next task. The caller performs it, without a lock, and reports it by [`Self::done`].
     pub fn take_task(&mut self) -> Option<(RegionId, Task)> {
         self.regions.iter_mut().find_map(|(&number, region)| {

@@ -3,11 +3,12 @@
 //! ```text
 //!   lane of calls   ── an order ──▶ driver call ── answer ──▶ ┐
 //!   lane of copies  ── an order ──▶ copy begins ── end ─────▶ ├─ moving (one lock) ── changed ──▶ all lanes
-//!   lane of tasks   ── a task ────▶ touch, register ────────▶ ┘
+//!   lanes of tasks  ── a task ────▶ touch, register ────────▶ ┘
 //! ```
 //!
 //! The lock is held between two driver calls, never in one. A lane without an order sleeps until something
-//! changes. Only the lane of copies looks again after a pause, while copies are under way.
+//! changes. Only the lane of copies looks again after a pause, while copies are under way. The lanes of tasks are
+//! many and seldom needed, so they sleep until there is a task.
 
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -49,14 +50,27 @@ pub struct Moving {
 pub struct Lanes {
     moving: Mutex<Moving>,
     changed: Condvar,
+    /// Notified when the pool may have tasks.
+    has_tasks: Condvar,
 }
 
 impl Lanes {
     /// Changes the state and wakes all lanes.
     pub fn change<T>(&self, change: impl FnOnce(&mut Moving) -> T) -> T {
-        let result = change(&mut lock(&self.moving));
-        self.changed.notify_all();
+        let mut moving = lock(&self.moving);
+        let result = change(&mut moving);
+        self.announce(moving);
         result
+    }
+
+    /// Wakes the lanes after a change.
+    fn announce(&self, moving: MutexGuard<'_, Moving>) {
+        let has_tasks = moving.is_ending || moving.pool.has_tasks();
+        drop(moving);
+        self.changed.notify_all();
+        if has_tasks {
+            self.has_tasks.notify_all();
+        }
     }
 
     /// Looks at the state without waking the lanes.
@@ -128,10 +142,7 @@ impl Lanes {
                 }
                 None if *is_ending && engine.is_quiet() => return,
                 // The look itself has changed something for another lane.
-                None if engine.take_changed() | (pool.sizes() != sizes) => {
-                    drop(moving);
-                    self.changed.notify_all();
-                }
+                None if engine.take_changed() | (pool.sizes() != sizes) => self.announce(moving),
                 None if lane == Lane::Copies && engine.is_copying() => {
                     drop(self.changed.wait_timeout(moving, POLL));
                 }
@@ -155,14 +166,18 @@ impl Lanes {
 
     /// Performs tasks of the pool until [`Self::end`]. Several threads may do so.
     pub fn run_tasks(&self, host: &impl HostMemory) {
+        let mut moving = lock(&self.moving);
         loop {
-            let next = self.wait_for(|moving| match moving.pool.take_task() {
-                Some(task) => Some(Some(task)),
-                None => moving.is_ending.then_some(None),
-            });
-            let Some((region, task)) = next else { return };
-            let result = host::perform(task, host);
-            self.change(|moving| moving.pool.done(region, result));
+            if let Some((region, task)) = moving.pool.take_task() {
+                drop(moving);
+                let result = host::perform(task, host);
+                self.change(|moving| moving.pool.done(region, result));
+                moving = lock(&self.moving);
+            } else if moving.is_ending {
+                return;
+            } else {
+                moving = self.has_tasks.wait(moving).unwrap_or_else(PoisonError::into_inner);
+            }
         }
     }
 

@@ -124,12 +124,12 @@ struct TokenBucket {
 }
 
 impl TokenBucket {
-    /// Creates an empty bucket of a limit below 100%. A limit of 0 becomes 0.01%: only a pause stops a
-    /// session for good.
+    /// Creates a bucket of a limit below 100% with one slice in it, so that work which begins just then is not
+    /// delayed twice. A limit of 0 becomes 0.01%: only a pause stops a session for good.
     fn new(limit: Percent, now: Nanos, config: &Config) -> Self {
         Self {
             limit: limit.max(Percent(1)),
-            tokens: 0,
+            tokens: i128::from(config.quantum_min.0) * FINE,
             at: now,
             held: false,
             waits: false,
@@ -233,6 +233,7 @@ mod tests {
     fn held_in_ten_seconds(limit: u32, drain: Nanos) -> Nanos {
         let config = Config::default();
         let mut bucket = TokenBucket::new(Percent(limit), Nanos(0), &config);
+        bucket.tokens = 0;
         let (mut now, mut held) = (Nanos(0), Nanos(0));
         bucket.judge(now, config.quantum_min, &config);
         while now < Nanos::from_secs(10) {
@@ -271,9 +272,19 @@ mod tests {
     }
 
     #[test]
+    fn a_new_limit_begins_with_one_slice() {
+        let config = Config::default();
+        let mut bucket = TokenBucket::new(Percent(2000), Nanos(0), &config);
+        assert!(!bucket.judge(Nanos(0), config.quantum_min, &config), "it need not save up first");
+        bucket.run(Nanos(0), true, false, &config);
+        assert_eq!(bucket.deadline(), Some(ms(25)), "20 ms of tokens at a rate of 0.8");
+    }
+
+    #[test]
     fn an_exhausted_session_saves_up_for_its_next_turn() {
         let config = Config::default();
         let mut bucket = TokenBucket::new(Percent(1000), Nanos(0), &config);
+        bucket.tokens = 0;
         assert!(bucket.judge(Nanos(0), Nanos::from_secs(3), &config));
         assert_eq!(bucket.deadline(), Some(Nanos::from_secs(30)));
     }

@@ -52,14 +52,15 @@ fn a_limited_session_spends_at_once_what_pays_for_being_stopped_and_started() {
         world.send(Event::Compute { session, gpu: GPU, limit: Some(Percent(5000)) });
         // The first slice is the one that it begins with.
         world.run_for(ms(2000));
-        while world.passes(client) {
-            world.run_for(ms(1));
-        }
-        let closed = world.now;
-        while !world.passes(client) {
-            world.run_for(ms(1));
-        }
-        let saved_up = world.now - closed;
+        let mut now_when = |passes: bool| {
+            while world.passes(client) != passes {
+                world.run_for(ms(1));
+            }
+            world.now
+        };
+        now_when(true);
+        let closed = now_when(false);
+        let saved_up = now_when(true) - closed;
         let expected = Nanos(2 * slice.0);
         assert!(saved_up <= expected + ms(4) && expected <= saved_up + ms(4), "{switch_cost}: {saved_up}");
     }

@@ -1,0 +1,89 @@
+"""A block of card memory whose every byte is written by each step and can be checked; and the plain copies of this card.
+
+    hold MIB     allocates and fills it
+    step         adds one to every word; answers with the seconds from its launch to its end
+    check        whether every word is what it must be
+    copies MIB   without any of this: pinned copies of so many MiB out, in, and both ways at once, best of five
+
+A word is its own number, plus one for each step.
+"""
+
+import time
+
+import torch
+
+from obey import orders, say
+
+PIECE_WORDS = (16 << 20) // 8
+COPIES = 5
+
+
+class Block:
+    def __init__(self, mib):
+        self.words = torch.empty(mib << 17, dtype=torch.int64, device="cuda")
+        self.steps = 0
+        # Piece by piece, since one call numbers no more than 2^32 words.
+        for begin, piece in self.pieces():
+            torch.arange(begin, begin + piece.numel(), out=piece)
+        torch.cuda.synchronize()
+
+    def step(self):
+        self.words += 1
+        self.steps += 1
+        torch.cuda.synchronize()
+
+    def pieces(self):
+        return ((begin, self.words[begin : begin + PIECE_WORDS]) for begin in range(0, self.words.numel(), PIECE_WORDS))
+
+    def is_right(self):
+        """Compared piece by piece, so that it needs little memory beside the block."""
+        for begin, piece in self.pieces():
+            first = begin + self.steps
+            if not torch.equal(piece, torch.arange(first, first + piece.numel(), dtype=torch.int64, device="cuda")):
+                return False
+        return True
+
+
+def seconds_of(work):
+    begin = time.perf_counter()
+    work()
+    return time.perf_counter() - begin
+
+
+def copies(mib):
+    """Seconds of plain copies between the card and pinned memory: the best of some."""
+    here, there = (torch.empty(mib << 20, dtype=torch.uint8, device="cuda") for _ in range(2))
+    out, back = (torch.empty(mib << 20, dtype=torch.uint8, pin_memory=True) for _ in range(2))
+    streams = [torch.cuda.Stream(), torch.cuda.Stream()]
+
+    def run(*ways):
+        for stream, (to, source) in zip(streams, ways):
+            with torch.cuda.stream(stream):
+                to.copy_(source, non_blocking=True)
+        torch.cuda.synchronize()
+
+    kinds = {"out": [(out, here)], "in": [(there, back)], "both": [(out, here), (there, back)]}
+    return {kind: min(seconds_of(lambda: run(*ways)) for _ in range(COPIES)) for kind, ways in kinds.items()}
+
+
+def main():
+    torch.cuda.init()
+    block = None
+    say(ready=True)
+    for word, *values in orders():
+        if word == "hold":
+            began = time.perf_counter()
+            block = Block(int(values[0]))
+            say(seconds=time.perf_counter() - began)
+        elif word == "step":
+            say(seconds=seconds_of(block.step))
+        elif word == "check":
+            say(right=block.is_right())
+        elif word == "copies":
+            say(**copies(int(values[0])))
+        else:
+            raise SystemExit(f"{word}: expected hold, step, check or copies")
+
+
+if __name__ == "__main__":
+    main()

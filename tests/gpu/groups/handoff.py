@@ -1,0 +1,115 @@
+"""Handoffs of remapped memory between two programs, each of which has a block that fills the capacity: one-way and both ways at
+once, beside the plain pinned copies of the same run. A small capacity forces them, so the card itself has room for everything,
+and no byte is managed.
+
+    handoff   a step right after a step of the other program, less a step right after one's own
+    out       a third program's allocation of the block, less the first program's own
+    in        the first step after the other program has ended, less a step right after one's own
+"""
+
+import statistics
+from dataclasses import dataclass
+
+from programs import client
+
+NEEDS = 240
+
+SIZES_GIB = (1, 4, 16, 32)
+# Beside what a program holds: what a check needs. The daemon lets two chunks more be on the card, so that both directions of a
+# handoff begin at once.
+CHECK_MIB, SPARE_MIB = 64, 256
+# At most so much more than must move.
+EXCESS = 1.05
+ROUNDS = 4
+PART_OF_COPY = 0.90
+# Bound on a handoff / both plain copies at once, from a size on.
+FLOORS = {1: 1.25, 4: 1.15}
+HANDOFF_LIMIT = 60
+HOLDER = client("holder.py")
+
+
+def run(stand):
+    for gib in SIZES_GIB:
+        if not stand.deadline.allows(NEEDS * gib / sum(SIZES_GIB)):
+            stand.figures.check(f"handoff of {gib} GiB: there is time for it", False)
+            return
+        with stand.programs() as programs:
+            plain = programs.start(f"copies-{gib}", HOLDER, shared=False)
+            plain.hear()
+            floor = plain.ask(f"copies {gib << 10}", HANDOFF_LIMIT)
+        # Each brings in so many GiB at a handoff, since the rest of its block finds room beside the other.
+        capacity = f"0={held_mib(gib) + CHECK_MIB}MiB"
+        with stand.daemon(flags=["--capacity", capacity], log_name=f"scheduler-{gib}") as daemon, stand.programs(daemon) as programs:
+            Size(stand.figures, daemon, programs, gib, floor).run()
+
+
+def held_mib(gib):
+    return (gib << 10) + CHECK_MIB + SPARE_MIB
+
+
+@dataclass
+class Size:
+    figures: object
+    daemon: object
+    programs: object
+    gib: int
+    floor: dict
+
+    def run(self):
+        name, floor = f"handoff of {self.gib} GiB", self.floor
+        first, second = self.start("first"), self.start("second")
+        held = self.hold(first)
+        step = min(first.ask("step")["seconds"] for _ in range(3))
+        cold = self.hold(second) - held
+        self.row(f"{name}: first way out, with nothing prepared", cold, floor["out"])
+        second.ask("step", HANDOFF_LIMIT)
+        taken = [program.ask("step", HANDOFF_LIMIT)["seconds"] - step for program in (first, second)]
+        had = self.daemon.gpu()["moved_bytes"]
+        for _ in range(ROUNDS):
+            taken += [program.ask("step", HANDOFF_LIMIT)["seconds"] - step for program in (first, second)]
+        # The first one makes the host memory of the second program.
+        prepared = taken[2:]
+        moved = (self.daemon.gpu()["moved_bytes"] - had) / len(prepared)
+        self.figures.sample(name, {"floor": floor, "step": step, "handoffs": taken, "moved": moved, "status": self.daemon.status()})
+        both = statistics.median(prepared)
+        most = EXCESS * (self.gib << 30)
+        self.figures.row(f"{name}: GiB that come in", f"{moved / (1 << 30):.3f}")
+        self.figures.check(f"{name}: at most {EXCESS} x the excess moves", 0 < moved <= most, f"{moved:.0f} bytes")
+        self.row(f"{name}: both ways, unprepared on one side", taken[0], floor["both"])
+        self.row(f"{name}: both ways, median of {len(prepared)}", both, floor["both"])
+        bound = FLOORS[max(size for size in FLOORS if size <= self.gib)]
+        self.figures.check(f"{name}: at most {bound} x both plain copies at once", both <= bound * floor["both"], f"{both:.4f} s")
+        for program in (first, second):
+            self.figures.check(f"{name}: every word of {program.name} is right", program.ask("check", HANDOFF_LIMIT)["right"])
+        first.ask("step", HANDOFF_LIMIT)
+        second.finish()
+        self.one_way(name, first, held, step)
+
+    def one_way(self, name, first, held, step):
+        """Out for a program that has nothing to bring in, and in where nothing has to leave."""
+        floor, out, back = self.floor, [], []
+        for number in range(ROUNDS):
+            other = self.start(f"third-{number}")
+            out.append(self.hold(other) - held)
+            other.finish()
+            back.append(first.ask("step", HANDOFF_LIMIT)["seconds"] - step)
+        for way, seconds, plain in (("out", out, floor["out"]), ("in", back, floor["in"])):
+            taken = statistics.median(seconds)
+            self.row(f"{name}: one way {way}, median of {len(seconds)}", taken, plain)
+            self.figures.check(
+                f"{name}: one way {way} at {PART_OF_COPY} of the pinned copy or more", taken <= plain / PART_OF_COPY, f"{taken:.4f} s"
+            )
+        self.figures.check(f"{name}: every word is right after ways out and in", first.ask("check", HANDOFF_LIMIT)["right"])
+        self.figures.sample(f"{name}, one way", {"out": out, "in": back})
+
+    def start(self, name):
+        program = self.programs.start(f"{name}-{self.gib}", HOLDER, shared=True, backend="remap")
+        program.hear()
+        return program
+
+    def hold(self, program):
+        return program.ask(f"hold {held_mib(self.gib)}", HANDOFF_LIMIT)["seconds"]
+
+    def row(self, name, seconds, plain):
+        rate = self.gib * 1.073741824 / seconds if seconds > 0 else float("inf")
+        self.figures.row(name, f"{1e3 * seconds:.1f} ms, {rate:.1f} GB/s each way; the plain copies {1e3 * plain:.1f} ms; {seconds / plain:.2f} x")

@@ -1,0 +1,47 @@
+"""Two trainings of three quarters of the card each, under `--backend remap`: one after the other, and at once. No byte is
+managed, so what does not fit is in host memory and nowhere else. They learn what the same training learns without gpushare.
+
+The same pair without gpushare, or with `--backend managed`, is not run: managed memory beyond the card can hang it.
+"""
+
+import time
+
+from programs import ask_together, client
+
+NEEDS = 420
+
+# Weight, gradient and momentum of a layer of 8192 x 8192 floats take 768 MiB; activations are small beside them.
+WIDTH, BATCH, LAYER_MIB = 8192, 512, 768
+PART_OF_CARD = 0.75
+STEPS = 200
+MAKESPAN = 1.10
+# Of one training: its start, its steps, and the move of its memory.
+START_LIMIT, STEPS_LIMIT = 90, 300
+
+
+def run(stand):
+    figures = stand.figures
+    layers = int(PART_OF_CARD * stand.card.total_mib) // LAYER_MIB
+    command = client("train.py", "wide", "--width", str(WIDTH), "--layers", str(layers), "--batch", str(BATCH))
+    with stand.programs() as programs:
+        native = programs.start("oversubscribed-native", command, shared=False)
+        warmup = native.hear(START_LIMIT)["warmup"]
+        alone = native.ask(f"steps {STEPS}", STEPS_LIMIT)
+    with stand.daemon() as daemon, stand.programs(daemon) as programs:
+        pair = [programs.start(f"oversubscribed-{number}", command, shared=True, backend="remap") for number in range(2)]
+        figures.equal("oversubscribed: the same losses while warming up", [one.hear(START_LIMIT)["warmup"] for one in pair], [warmup] * 2)
+        held = sum(daemon.used_mib(one.name) for one in pair)
+        figures.check("oversubscribed: together they have more than the card", held > stand.card.total_mib, f"{held} MiB")
+        begin = time.monotonic()
+        at_once = ask_together([(one, f"steps {STEPS}") for one in pair], STEPS_LIMIT)
+        makespan = time.monotonic() - begin
+        gpu = daemon.gpu()
+        figures.sample("oversubscribed status", daemon.status())
+    for number, answer in enumerate(at_once):
+        figures.equal(f"oversubscribed: training {number} learns the same", answer["losses"], alone["losses"])
+    serial = 2 * alone["seconds"]
+    figures.row(
+        "oversubscribed: two trainings of MiB each, steps; seconds at once, one after the other without gpushare; handoffs",
+        f"{held // 2}, {STEPS}; {makespan:.1f}, {serial:.1f}, {makespan / serial:.3f} x; {gpu['handoffs']}",
+    )
+    figures.check(f"oversubscribed: at most {MAKESPAN} x one after the other", makespan <= MAKESPAN * serial, f"{makespan:.1f} s")
