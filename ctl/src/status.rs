@@ -4,7 +4,7 @@
 mod compact;
 
 use gpushare_proto::admin::{
-    AdminReply, AdminRequest, CapacityView, GpuView, LockView, SessionView, Status, UserView,
+    AdminReply, AdminRequest, CapacityView, GpuView, LockView, ResidenceView, SessionView, Status, UserView,
 };
 use gpushare_proto::session::{Binding, SessionPhase, Terms};
 use gpushare_proto::{Bytes, GateState, Nanos};
@@ -18,13 +18,15 @@ use crate::table::{Column, harmless, list, short, table};
 use crate::users;
 use gpushare_connection::{Admin, Client, ClientError};
 
-/// State of the daemon with what the capacities of its cards consist of, and the users of its sessions.
+/// State of the daemon with what the capacities of its cards consist of, the users of its sessions, and the places
+/// of remapped memory.
 #[derive(Serialize)]
 struct Model {
     #[serde(flatten)]
     status: Status,
     capacities: Vec<CapacityView>,
     users: Vec<UserView>,
+    residences: Vec<ResidenceView>,
 }
 
 pub(crate) fn status(args: &StatusArgs, places: &Places) -> Result<(), CtlError> {
@@ -39,7 +41,10 @@ pub(crate) fn status(args: &StatusArgs, places: &Places) -> Result<(), CtlError>
     let AdminReply::Users(users) = client.ask(&AdminRequest::Users)? else {
         return Err(client.unexpected().into());
     };
-    let model = Model { status, capacities, users };
+    let AdminReply::Residences(residences) = client.ask(&AdminRequest::Residences)? else {
+        return Err(client.unexpected().into());
+    };
+    let model = Model { status, capacities, users, residences };
     Ok(output::show(args.json, &model, || render(&model))?)
 }
 
@@ -50,7 +55,7 @@ pub(crate) fn fetch(client: &mut Client<Admin>) -> Result<Status, ClientError> {
     }
 }
 
-fn render(Model { status, capacities, users }: &Model) -> String {
+fn render(Model { status, capacities, users, residences }: &Model) -> String {
     let mut page = daemon(status);
     page += "\n";
     page += &if status.gpus.is_empty() {
@@ -64,6 +69,16 @@ fn render(Model { status, capacities, users }: &Model) -> String {
     } else {
         sessions(&status.sessions)
     };
+    page += &section(
+        residences,
+        &[
+            ("SESSION", |place| place.session.to_string()),
+            ("GPU", |place| place.gpu.to_string()),
+            ("ON CARD", |place| place.resident_bytes.to_string()),
+            ("IN HOST MEMORY", |place| place.hosted_bytes.to_string()),
+            ("MOVING", |place| place.moving_bytes.to_string()),
+        ],
+    );
     page += &section(
         users,
         &[

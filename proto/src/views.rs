@@ -163,6 +163,21 @@ pub struct SessionGpuView {
     pub peak_bytes: Bytes,
 }
 
+/// Places of a session's remapped memory on one card, that of `--backend remap`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ResidenceView {
+    /// Number of the session.
+    pub session: SessionId,
+    /// Number that the daemon assigned to the card.
+    pub gpu: GpuId,
+    /// Bytes on the card.
+    pub resident_bytes: Bytes,
+    /// Bytes that live in host memory and not on the card.
+    pub hosted_bytes: Bytes,
+    /// Bytes that have to leave the card or to come in, as the goals ask.
+    pub moving_bytes: Bytes,
+}
+
 /// Card time, waits and memory of one session over a period.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct UsageView {

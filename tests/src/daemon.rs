@@ -5,8 +5,9 @@ use std::path::Path;
 use std::process::{ExitStatus, Stdio};
 
 use anyhow::{Context, ensure};
-use gpushare_proto::admin::{SessionView, Status};
+use gpushare_proto::admin::{ResidenceView, SessionView, Status};
 use rustix::process::Signal;
+use serde::Deserialize;
 
 use crate::artifacts::Part;
 use crate::patience;
@@ -76,6 +77,18 @@ impl Daemon {
         ctl.args(["status", "--json"]);
         let json = output_of(ctl)?;
         serde_json::from_str(&json).with_context(|| format!("no status: {json}"))
+    }
+
+    /// Places of the remapped memory of a session on the first card, by `gpushare-ctl status --json`.
+    pub fn residence(&self, name: &str) -> anyhow::Result<ResidenceView> {
+        #[derive(Deserialize)]
+        struct Residences {
+            residences: Vec<ResidenceView>,
+        }
+        let session = self.session(name)?.session;
+        let Residences { residences } = serde_json::from_str(&self.ctl(&["status", "--json"])?)?;
+        let found = residences.into_iter().find(|place| place.session == session);
+        found.with_context(|| format!("`{name}` has no remapped memory"))
     }
 
     /// One session of the status, by name.

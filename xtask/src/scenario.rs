@@ -24,6 +24,8 @@ mod burst;
 
 mod thrash;
 
+mod swap;
+
 /// Checks of all scenarios.
 pub(crate) const CHECKS: [Check; 4] = [thrash::CHECK, shares::CHECK, fairness::CHECK, burst::CHECK];
 
@@ -41,6 +43,8 @@ pub(crate) enum Scenario {
     /// Rare bursts beside a program that always has work, where both fit (with high priority too) and where
     /// they do not
     Burst,
+    /// Four programs of `--backend remap` that together need three times the card, with kills while memory moves
+    Swap(swap::Options),
 }
 
 pub(crate) fn run(scenario: &Scenario, json: bool) -> anyhow::Result<ExitCode> {
@@ -50,5 +54,6 @@ pub(crate) fn run(scenario: &Scenario, json: bool) -> anyhow::Result<ExitCode> {
         Scenario::Shares => shares.run(json),
         Scenario::Fairness => fairness.run(json),
         Scenario::Burst => burst.run(json),
+        Scenario::Swap(options) => swap::run(options, json),
     }
 }

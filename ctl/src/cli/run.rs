@@ -47,8 +47,8 @@ pub(crate) struct RunArgs {
     #[arg(long)]
     pub(crate) oversubscribe: bool,
     /// Kind of the program's memory: `managed` can move out of the card; `native` stays on it, for programs that share
-    /// memory with other processes or devices (IPC, RDMA); `remap` is for trials: gpushare itself can move it, but no
-    /// scheduler asks for that yet [default: managed, or GPUSHARE_BACKEND]
+    /// memory with other processes or devices (IPC, RDMA); `remap` is for trials: gpushare itself moves it to host
+    /// memory and back when the card changes hands [default: managed, or GPUSHARE_BACKEND]
     #[arg(long, value_name = "BACKEND")]
     pub(crate) backend: Option<Backend>,
     /// Print whether the program would fit beside the others and how long it may wait for a turn, without starting it

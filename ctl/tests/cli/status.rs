@@ -35,6 +35,7 @@ pub(crate) fn daemon(status: Status) -> Fake {
         AdminRequest::Orphaned { .. } => AdminReply::Orphaned(Vec::new()),
         AdminRequest::Capacities => AdminReply::Capacities(capacities(&status)),
         AdminRequest::Users => AdminReply::Users(users(&status)),
+        AdminRequest::Residences => AdminReply::Residences(Vec::new()),
         AdminRequest::Dashboard { .. } => AdminReply::Dashboard {
             address: "127.0.0.1:9403".into(),
             link: Token([0xa5; 32]),
@@ -226,7 +227,13 @@ root            300     2
     let hello = AdminRequest::Hello(Hello::new(Role::Tool));
     assert_eq!(
         daemon.admin.asked(),
-        [hello, AdminRequest::Status, AdminRequest::Capacities, AdminRequest::Users]
+        [
+            hello,
+            AdminRequest::Status,
+            AdminRequest::Capacities,
+            AdminRequest::Users,
+            AdminRequest::Residences
+        ]
     );
 }
 

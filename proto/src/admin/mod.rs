@@ -13,8 +13,8 @@ use crate::units::Nanos;
 
 pub use crate::settings::{ConfigChange, Knob, MIN_MEMORY, Mode, Setting};
 pub use crate::views::{
-    CapacityView, ClientView, DaemonView, GpuView, LockView, SessionGpuView, SessionState, SessionView,
-    Status, UsageView, UserUsageView, UserView,
+    CapacityView, ClientView, DaemonView, GpuView, LockView, ResidenceView, SessionGpuView, SessionState,
+    SessionView, Status, UsageView, UserUsageView, UserView,
 };
 pub use watch::{Activity, WatchEvent, WatchEventKind};
 
@@ -82,6 +82,8 @@ pub enum AdminRequest {
         /// End of the period in seconds since 1970. The count ends at the full hour after.
         until_unix_s: u64,
     },
+    /// Asks where the remapped memory of all sessions is. Answered by [`AdminReply::Residences`].
+    Residences,
 }
 
 /// Creation or change of a session.
@@ -221,4 +223,6 @@ pub enum AdminReply {
     /// Answers [`AdminRequest::UsageBetween`], ordered by session number; the sessions that used most if not
     /// all fit.
     UserUsage(Vec<UserUsageView>),
+    /// Answers [`AdminRequest::Residences`], ordered by session and card.
+    Residences(Vec<ResidenceView>),
 }

@@ -7,8 +7,8 @@ mod follow;
 mod values;
 
 use gpushare_proto::admin::{
-    AdminReply, AdminRequest, CapacityView, Change, ConfigChange, Knob, LockView, Mode, SessionRequest,
-    Setting, UsageView, UserUsageView, UserView, WatchEvent, WatchEventKind,
+    AdminReply, AdminRequest, CapacityView, Change, ConfigChange, Knob, LockView, Mode, ResidenceView,
+    SessionRequest, Setting, UsageView, UserUsageView, UserView, WatchEvent, WatchEventKind,
 };
 use gpushare_proto::dry_run::{CardForecast, DryRunSession, Forecast};
 use gpushare_proto::explain::{AheadView, OrphanView, WaitReason};
@@ -277,6 +277,7 @@ pub(crate) fn admin_requests() -> Vec<Named<AdminRequest>> {
             "UsageBetween",
             AdminRequest::UsageBetween { from_unix_s: 1_795_305_600, until_unix_s: 1_795_392_000 },
         ),
+        ("Residences", AdminRequest::Residences),
     ]
 }
 
@@ -376,6 +377,16 @@ pub(crate) fn admin_replies() -> Vec<Named<AdminReply>> {
         (
             "UserUsage",
             AdminReply::UserUsage(vec![UserUsageView { user: Some("1001".to_owned()), usage: usage() }]),
+        ),
+        (
+            "Residences",
+            AdminReply::Residences(vec![ResidenceView {
+                session: SessionId(3),
+                gpu: GpuId(1),
+                resident_bytes: Bytes::gib(6),
+                hosted_bytes: Bytes::gib(2),
+                moving_bytes: Bytes::mib(128),
+            }]),
         ),
     ]
 }

@@ -41,6 +41,7 @@ pub(crate) fn handle(engine: &mut Engine, connection: ConnectionId, request: &Ad
         AdminRequest::Orphaned { ref which } => named(&engine.sessions, which)
             .map(|id| AdminReply::Orphaned(engine.orphans.views(id, clock::monotonic(), &engine.cards))),
         AdminRequest::Capacities => Ok(AdminReply::Capacities(engine.machine.capacities())),
+        AdminRequest::Residences => Ok(AdminReply::Residences(engine.machine.residences())),
         AdminRequest::Users => Ok(AdminReply::Users(users(engine))),
         AdminRequest::Status => Ok(AdminReply::Status(Box::new(status(engine)))),
         AdminRequest::Set(setting) => {

@@ -94,13 +94,20 @@ pub unsafe fn alloc_pitch(
 
 /// `cuMemFree`: frees a recorded block and gives its quota back.
 pub fn free(address: CUdeviceptr, real: impl FnOnce() -> CUresult) -> CUresult {
-    match State::existing() {
-        Some(state) => state
-            .memory
-            .free_remapped(address, || state.gate.captures.any())
-            .unwrap_or_else(|| state.memory.free(Table::Blocks, address, real)),
-        None => real(),
+    let Some(state) = State::existing() else { return real() };
+    if state.memory.remap.is_used()
+        && let Some(result) = free_remapped(state, address)
+    {
+        return result;
     }
+    state.memory.free(Table::Blocks, address, real)
+}
+
+/// Frees a remapped block; `None` for other memory. Out of line, so that the free of other memory stays short.
+#[cold]
+#[inline(never)]
+fn free_remapped(state: &State, address: CUdeviceptr) -> Option<CUresult> {
+    state.memory.free_remapped(address, state.gate.captures.any())
 }
 
 /// Returns the process's state and the current device, if the process shares that device.
@@ -139,6 +146,8 @@ unsafe fn charged<Address: Copy + Into<CUdeviceptr>>(
 ///
 /// # Safety
 /// `address` is writable.
+#[cold]
+#[inline(never)]
 unsafe fn charged_remapped(
     state: &'static State,
     device: CUdevice,

@@ -50,21 +50,9 @@ impl Memory {
 
     /// Frees a remapped block, after the work of the current context, as the driver does. During a capture the free
     /// is put aside. Returns `None` for other memory.
-    #[inline]
-    pub(crate) fn free_remapped(
-        &self,
-        address: CUdeviceptr,
-        is_capturing: impl FnOnce() -> bool,
-    ) -> Option<CUresult> {
-        if self.remap.is_used() {
-            self.free_if_remapped(address, is_capturing())
-        } else {
-            None
-        }
-    }
-
     #[cold]
-    fn free_if_remapped(&self, address: CUdeviceptr, is_capturing: bool) -> Option<CUresult> {
+    #[inline(never)]
+    pub(crate) fn free_remapped(&self, address: CUdeviceptr, is_capturing: bool) -> Option<CUresult> {
         let is_own = |(start, block): &(_, Block)| *start == address && block.origin == Origin::Remapped;
         self.blocks.around(address).filter(is_own)?;
         let Some(block) = self.blocks.remove(address) else {

@@ -9,6 +9,7 @@
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
+use gpushare_proto::admin::ResidenceView;
 use gpushare_proto::page::GoalNumber;
 use gpushare_proto::tenant::Residence;
 use gpushare_proto::{Bytes, ClientId, GpuId, Nanos, SessionId};
@@ -98,17 +99,18 @@ impl View {
     /// Sums over the remapped memory on a card.
     pub(crate) fn remapped_snapshot(&self, gpu: GpuId) -> RemappedSnapshot {
         let mut sums = RemappedSnapshot::default();
-        for row in self.rows(gpu) {
-            let resident = self.cards.get(gpu).and_then(|card| card.residents.get(row.client));
-            let target = resident.and_then(|resident| resident.transfer.target());
-            sums.resident_bytes += row.figures.resident;
-            sums.hosted_bytes += row.figures.hosted;
-            if let Some(target) = target {
-                let resident = row.figures.resident;
-                sums.moving_bytes += resident.max(target) - resident.min(target);
-            }
-        }
+        self.rows(gpu).iter().for_each(|row| self.add_row(&mut sums, gpu, row));
         sums
+    }
+
+    fn add_row(&self, sums: &mut RemappedSnapshot, gpu: GpuId, row: &Row) {
+        let Figures { resident, hosted, .. } = row.figures;
+        sums.resident_bytes += resident;
+        sums.hosted_bytes += hosted;
+        let process = self.cards.get(gpu).and_then(|card| card.residents.get(row.client));
+        if let Some(target) = process.and_then(|process| process.transfer.target()) {
+            sums.moving_bytes += resident.max(target) - resident.min(target);
+        }
     }
 
     /// Whether goals must wait for processes of the last daemon, whose memory nobody knows.
@@ -173,6 +175,24 @@ impl Core {
     #[must_use]
     pub fn resident_bytes(&self, client: ClientId, gpu: GpuId) -> Bytes {
         self.view.figures(client, gpu).map_or(Bytes::ZERO, |figures| figures.resident)
+    }
+
+    /// Returns where the remapped memory of all sessions is, ordered by session and card.
+    #[must_use]
+    pub fn residences(&self) -> Vec<ResidenceView> {
+        let mut sums = BTreeMap::<(SessionId, GpuId), RemappedSnapshot>::new();
+        for gpu in self.view.remapped {
+            for row in self.view.rows(gpu) {
+                if let Some(session) = self.view.session_of(row.client) {
+                    self.view.add_row(sums.entry((session, gpu)).or_default(), gpu, &row);
+                }
+            }
+        }
+        let view = |((session, gpu), sums): ((SessionId, GpuId), RemappedSnapshot)| {
+            let RemappedSnapshot { resident_bytes, hosted_bytes, moving_bytes } = sums;
+            ResidenceView { session, gpu, resident_bytes, hosted_bytes, moving_bytes }
+        };
+        sums.into_iter().map(view).collect()
     }
 
     /// Returns the bytes of host memory in which all processes have remapped memory, or have prepared room for it.

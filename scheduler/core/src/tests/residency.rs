@@ -231,6 +231,36 @@ fn moves_go_on_step_by_step_when_host_memory_is_tight() {
     assert_eq!(opened, [true, true]);
 }
 
+/// Holders may allocate from their free lease without a message. On a full card nobody gives room for that, so the
+/// holders take turns from then on, and the wait ends with a quantum.
+#[test]
+fn holders_that_outgrow_the_card_take_turns_with_each_other_and_with_who_waits() {
+    let mut world = World::new(Config { quantum: Some(ms(500)), lease_chunk: gib(1), ..plain() });
+    world.set(Knob::Capacity(Some(gib(8))));
+    world.send(Event::HostBudget { bytes: gib(100) });
+    let sizes = [4, 4, 2];
+    let clients = sizes.map(|gibs| {
+        let (_, client) = world.busy_remapping_program(gib(gibs));
+        world.run_for(ms(100));
+        client
+    });
+    let asked = world.history.len();
+    for &client in &clients[..2] {
+        assert!(world.allocate(client, GPU, gib(1)));
+    }
+    let asks = |event: &Event| matches!(event, Event::Reserve { .. });
+    assert!(!world.history[asked..].iter().any(|(_, event)| asks(event)), "the lease was enough");
+    let mut runs = [0; 3];
+    for _ in 0..100 {
+        world.run_for(ms(50));
+        for (runs, &client) in runs.iter_mut().zip(&clients) {
+            let whole = world.resident(client, GPU) == world.used(client, GPU);
+            *runs += u32::from(world.passes(client) && whole);
+        }
+    }
+    assert!(runs.iter().all(|&runs| runs >= 10), "of 100 looks each ran with all its memory in {runs:?}");
+}
+
 #[test]
 fn prepared_slots_are_host_memory_that_only_their_process_may_use() {
     let mut world = world_with(gib(6));
