@@ -16,7 +16,7 @@
 //! its memory, is not refused.
 
 use std::collections::VecDeque;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use gpushare_proto::Nanos;
@@ -50,6 +50,8 @@ pub(crate) struct Inbox {
     news: Notify,
     /// Number of [`Newcomer`]s.
     newcomers: AtomicUsize,
+    /// Time for which the engine's thread had run when the last event was handled.
+    worked: AtomicU64,
 }
 
 /// Accepted connection that the engine does not know yet.
@@ -77,7 +79,7 @@ pub(crate) struct Handling<'a> {
     inbox: &'a Inbox,
     ticket: Ticket<ConnectionId>,
     kind: Kind,
-    /// Time for which this thread had run. Other programs on its core must cost the connection nothing.
+    /// Point in monotonic time of the begin.
     began: Nanos,
     handled: Arc<Notify>,
 }
@@ -103,6 +105,7 @@ impl Inbox {
             question_is_next: AtomicBool::new(false),
             news: Notify::new(),
             newcomers: AtomicUsize::new(0),
+            worked: AtomicU64::new(0),
         })
     }
 
@@ -134,7 +137,7 @@ impl Inbox {
                 false => end.or_else(message).or_else(question),
             };
             if let Some((ticket, Message { event, handled })) = next {
-                let (kind, began) = (event.kind(), clock::thread());
+                let (kind, began) = (event.kind(), clock::monotonic());
                 self.question_is_next.store(kind != Kind::Question, Ordering::Relaxed);
                 return (event, Handling { inbox: self, ticket, kind, began, handled });
             }
@@ -191,9 +194,14 @@ impl Drop for Newcomer {
 
 impl Drop for Handling<'_> {
     fn drop(&mut self) {
-        let cost = clock::thread() - self.began + TRANSFER;
+        let now = clock::monotonic();
+        // Other programs on the thread's core must cost the connection nothing. The time for which the thread ran
+        // is read once for each event, since that takes a system call.
+        let worked = clock::thread();
+        let since_last = worked - Nanos(self.inbox.worked.swap(worked.0, Ordering::Relaxed));
+        let cost = (now - self.began).min(since_last) + TRANSFER;
         if self.kind == Kind::Question {
-            lock(&self.inbox.question_budget).charge(cost, clock::monotonic());
+            lock(&self.inbox.question_budget).charge(cost, now);
         }
         let weight = if self.kind == Kind::Client { CLIENT } else { 1 };
         self.inbox.queue_of(self.kind).charge(self.ticket, cost, weight);

@@ -1,15 +1,23 @@
 //! Outbox of a connection: a bounded queue of messages. Replies to acts of administrators are held until
 //! these are in the registry file.
+//!
+//! A short message goes out at once if no other one waits and the socket has room. So a process learns of its
+//! turn before the engine has finished with the event that led to it.
 
 use std::collections::VecDeque;
 use std::convert::Infallible;
 use std::os::fd::OwnedFd;
+use std::sync::{Arc, Weak};
 
 use gpushare_proto::codec::{self, Message};
 use tokio::sync::{mpsc, oneshot};
 
+use super::socket::PeerWriter;
+
 /// Largest number of messages that wait for a slow peer, beyond those in the kernel's buffer.
 const QUEUE: usize = 64;
+/// Longest message that the engine sends itself, in bytes.
+const SHORT: usize = 1024;
 
 #[derive(Debug)]
 pub(super) struct Outgoing {
@@ -30,6 +38,8 @@ impl Outgoing {
 #[derive(Debug)]
 pub(crate) struct Outbox {
     queue: mpsc::Sender<Outgoing>,
+    /// Writer of the connection's socket, while there is one.
+    writer: Weak<PeerWriter>,
     /// Held messages. A reply waits until the registry file has the act of this number; later ones queue.
     held: VecDeque<(Option<u64>, Outgoing)>,
     _open: oneshot::Sender<Infallible>,
@@ -48,7 +58,15 @@ impl Outbox {
     pub(super) fn new() -> (Self, mpsc::Receiver<Outgoing>, oneshot::Receiver<Infallible>) {
         let (queue, outgoing) = mpsc::channel(QUEUE);
         let (_open, closed) = oneshot::channel();
-        (Self { queue, held: VecDeque::new(), _open }, outgoing, closed)
+        (Self { queue, writer: Weak::new(), held: VecDeque::new(), _open }, outgoing, closed)
+    }
+
+    /// Creates an outbox like [`Self::new`], for the peer of this writer.
+    pub(super) fn of(
+        writer: &Arc<PeerWriter>,
+    ) -> (Self, mpsc::Receiver<Outgoing>, oneshot::Receiver<Infallible>) {
+        let (outbox, outgoing, closed) = Self::new();
+        (Self { writer: Arc::downgrade(writer), ..outbox }, outgoing, closed)
     }
 
     pub(crate) fn send<M: Message>(&mut self, message: &M) -> Result<(), Unsent> {
@@ -112,7 +130,21 @@ impl Outbox {
         Ok(())
     }
 
+    /// Sends a message at once if it is short and none waits. Returns what could not be sent.
+    fn send_now(&self, mut outgoing: Outgoing) -> Option<Outgoing> {
+        let is_short = outgoing.frame.len() <= SHORT && outgoing.descriptor.is_none() && !outgoing.last;
+        if is_short
+            && self.queue.capacity() == QUEUE
+            && let Some(writer) = self.writer.upgrade()
+        {
+            let sent = writer.send_now(&outgoing.frame);
+            outgoing.frame.drain(..sent);
+        }
+        (!outgoing.frame.is_empty()).then_some(outgoing)
+    }
+
     fn enqueue(&self, outgoing: Outgoing) -> Result<(), Unsent> {
+        let Some(outgoing) = self.send_now(outgoing) else { return Ok(()) };
         match self.queue.try_send(outgoing) {
             // A connection that has just ended reports that itself.
             Ok(()) | Err(mpsc::error::TrySendError::Closed(_)) => Ok(()),
