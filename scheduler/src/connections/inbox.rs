@@ -16,7 +16,7 @@
 //! its memory, is not refused.
 
 use std::collections::VecDeque;
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use gpushare_proto::Nanos;
@@ -50,8 +50,33 @@ pub(crate) struct Inbox {
     news: Notify,
     /// Number of [`Newcomer`]s.
     newcomers: AtomicUsize,
-    /// Time for which the engine's thread had run when the last event was handled.
-    worked: AtomicU64,
+    worked: Mutex<Worked>,
+}
+
+/// Time for which the engine's thread has run. Other programs on its core must cost no connection anything.
+///
+/// The kernel's count takes a system call. So a short event costs the time that passed. A longer one costs at
+/// most the time for which the thread ran since the last reading, which is at most a millisecond before.
+#[derive(Debug, Default)]
+struct Worked {
+    /// Time for which the thread had run at the last reading.
+    time: Nanos,
+    /// Point in monotonic time of the last reading.
+    read: Nanos,
+}
+
+impl Worked {
+    /// Returns the cost of an event that was handled in this time.
+    fn between(&mut self, began: Nanos, now: Nanos) -> Nanos {
+        let passed = now - began;
+        if passed <= TRANSFER && now - self.read < Nanos::from_millis(1) {
+            return passed;
+        }
+        let time = clock::thread();
+        let ran = time - std::mem::replace(&mut self.time, time);
+        self.read = now;
+        passed.min(ran)
+    }
 }
 
 /// Accepted connection that the engine does not know yet.
@@ -60,7 +85,8 @@ pub(super) struct Newcomer(Arc<Inbox>);
 
 #[derive(Debug)]
 struct Message {
-    event: ConnectionEvent,
+    /// In a box, since it is moved often.
+    event: Box<ConnectionEvent>,
     handled: Arc<Notify>,
 }
 
@@ -105,7 +131,7 @@ impl Inbox {
             question_is_next: AtomicBool::new(false),
             news: Notify::new(),
             newcomers: AtomicUsize::new(0),
-            worked: AtomicU64::new(0),
+            worked: Mutex::default(),
         })
     }
 
@@ -125,7 +151,7 @@ impl Inbox {
     }
 
     /// Waits for the event that is next. The second value lasts as long as the event is handled.
-    pub(crate) async fn next(&self) -> (ConnectionEvent, Handling<'_>) {
+    pub(crate) async fn next(&self) -> (Box<ConnectionEvent>, Handling<'_>) {
         loop {
             let pause = lock(&self.question_budget).wait(clock::monotonic());
             let end = lock(&self.ends).pop_front();
@@ -174,7 +200,7 @@ impl Sender {
     pub(super) fn add(&self, event: ConnectionEvent) {
         let mut queue = self.inbox.queue_of(event.kind());
         let is_end = matches!(event, ConnectionEvent::Closed { .. });
-        let message = Message { event, handled: self.handled.clone() };
+        let message = Message { event: Box::new(event), handled: self.handled.clone() };
         if is_end {
             let ticket = queue.ticket(&self.principal, self.connection);
             lock(&self.inbox.ends).push_back((ticket, message));
@@ -195,11 +221,7 @@ impl Drop for Newcomer {
 impl Drop for Handling<'_> {
     fn drop(&mut self) {
         let now = clock::monotonic();
-        // Other programs on the thread's core must cost the connection nothing. The time for which the thread ran
-        // is read once for each event, since that takes a system call.
-        let worked = clock::thread();
-        let since_last = worked - Nanos(self.inbox.worked.swap(worked.0, Ordering::Relaxed));
-        let cost = (now - self.began).min(since_last) + TRANSFER;
+        let cost = lock(&self.inbox.worked).between(self.began, now) + TRANSFER;
         if self.kind == Kind::Question {
             lock(&self.inbox.question_budget).charge(cost, now);
         }
@@ -232,11 +254,23 @@ mod tests {
         let mut sending = JoinSet::new();
         sending.spawn(async move { sender.send(message(1)).await });
         let (event, handling) = inbox.next().await;
-        assert!(matches!(event, ConnectionEvent::Admin { connection: ConnectionId(1), .. }));
+        assert!(matches!(*event, ConnectionEvent::Admin { connection: ConnectionId(1), .. }));
         yield_now().await;
         assert!(sending.try_join_next().is_none());
         drop(handling);
         assert!(sending.join_next().await.is_some());
+    }
+
+    #[test]
+    fn a_wait_for_other_programs_costs_nothing() {
+        let mut worked = Worked::default();
+        worked.between(Nanos::ZERO, clock::monotonic());
+        let began = clock::monotonic();
+        std::thread::sleep(Nanos::from_millis(100).into());
+        let cost = worked.between(began, clock::monotonic());
+        assert!(cost < Nanos::from_millis(50), "{cost}");
+        let now = worked.read;
+        assert_eq!(worked.between(now, now + Nanos(5_000)), Nanos(5_000));
     }
 
     #[tokio::test]
@@ -251,7 +285,7 @@ mod tests {
         }
         let began = clock::monotonic();
         inbox.sender(Principal::own(), ConnectionId(9999)).add(closed(9999));
-        assert!(matches!(inbox.next().await.0, ConnectionEvent::Closed { .. }));
+        assert!(matches!(*inbox.next().await.0, ConnectionEvent::Closed { .. }));
         for _ in 0..ASKED {
             drop(inbox.next().await.1);
         }
@@ -270,7 +304,7 @@ mod tests {
             inbox.sender(Principal::own(), ConnectionId(before)).add(message(before));
             let (event, handling) = inbox.next().await;
             drop(handling);
-            if matches!(event, ConnectionEvent::Tenant { .. }) {
+            if matches!(*event, ConnectionEvent::Tenant { .. }) {
                 break;
             }
             before += 1;
@@ -289,7 +323,7 @@ mod tests {
         }
         inbox.sender(Principal::own(), ConnectionId(2)).add(message(2));
         dead.add(closed(1));
-        assert!(matches!(inbox.next().await.0, ConnectionEvent::Closed { .. }));
+        assert!(matches!(*inbox.next().await.0, ConnectionEvent::Closed { .. }));
     }
 
     #[tokio::test]
@@ -309,7 +343,7 @@ mod tests {
         loop {
             let (event, handling) = inbox.next().await;
             drop(handling);
-            if matches!(event, ConnectionEvent::Admin { connection: ConnectionId(999), .. }) {
+            if matches!(*event, ConnectionEvent::Admin { connection: ConnectionId(999), .. }) {
                 break;
             }
             before += 1;
