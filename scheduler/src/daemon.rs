@@ -139,7 +139,7 @@ async fn serve(
     let mut pauses = Pauses::new();
     let mut alarm = Alarm::new();
     while !ends(&mut engine, &inbox) {
-        pauses.pause_if_due().await;
+        pauses.pause_if_due(inbox.take_waited()).await;
         store::write_if_due(&mut engine, &writer);
         alarm.set(engine.next_wake());
         tokio::select! {
@@ -246,8 +246,12 @@ impl Pauses {
         Self { last: clock::monotonic() }
     }
 
-    async fn pause_if_due(&mut self) {
-        if clock::monotonic() - self.last >= STRETCH {
+    /// Pauses if the last pause is long ago. A wait for connections was a pause.
+    async fn pause_if_due(&mut self, has_waited: bool) {
+        let now = clock::monotonic();
+        if has_waited {
+            self.last = now;
+        } else if now - self.last >= STRETCH {
             yield_now().await;
             self.last = clock::monotonic();
         }

@@ -3,7 +3,7 @@
 //! ```text
 //!   socket ─▶ hello (5 s) ─▶ read: header, limit, body, decode ─▶ inbox, fair ─▶ engine
 //!   socket ◀─ write ◀─ queue of 64 frames ◀─ Outbox ◀─────────────────────────────── engine
-//!          ◀──── at once, while nothing waits ─┘
+//!          ◀──── urgent ones at once ──────────┘
 //!   pidfd ──▶ dead
 //! ```
 //!

@@ -51,6 +51,8 @@ pub(crate) struct Inbox {
     /// Number of [`Newcomer`]s.
     newcomers: AtomicUsize,
     worked: Mutex<Worked>,
+    /// Whether the engine has waited for news since the last look.
+    waited: AtomicBool,
 }
 
 /// Time for which the engine's thread has run. Other programs on its core must cost no connection anything.
@@ -132,6 +134,7 @@ impl Inbox {
             news: Notify::new(),
             newcomers: AtomicUsize::new(0),
             worked: Mutex::default(),
+            waited: AtomicBool::new(true),
         })
     }
 
@@ -167,6 +170,7 @@ impl Inbox {
                 self.question_is_next.store(kind != Kind::Question, Ordering::Relaxed);
                 return (event, Handling { inbox: self, ticket, kind, began, handled });
             }
+            self.waited.store(true, Ordering::Relaxed);
             if lock(&self.questions).is_empty() {
                 self.news.notified().await;
             } else {
@@ -176,6 +180,11 @@ impl Inbox {
                 }
             }
         }
+    }
+
+    /// Returns whether the engine has waited for events since the last call.
+    pub(crate) fn take_waited(&self) -> bool {
+        self.waited.swap(false, Ordering::Relaxed)
     }
 
     fn queue_of(&self, kind: Kind) -> MutexGuard<'_, Queue> {
