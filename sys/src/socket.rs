@@ -257,9 +257,9 @@ mod tests {
             await_bytes(&a);
             sleeps() - before
         });
-        let stat = format!("/proc/self/task/{}/wchan", hears.recv().unwrap());
+        let stat = format!("/proc/self/task/{}/stat", hears.recv().unwrap());
         let mut buffer = [0; 16];
-        while !std::fs::read_to_string(&stat).unwrap().contains("poll") {
+        while !std::fs::read_to_string(&stat).unwrap().contains(") S ") {
             std::thread::yield_now();
         }
         assert_eq!(recv_with_fd(&b, &mut buffer).unwrap().0, 8);
