@@ -22,6 +22,9 @@ pub const MAX_REQUEST: usize = 16 << 10;
 /// Maximum size of a message from the daemon, in bytes.
 pub const MAX_REPLY: usize = 4 << 20;
 
+/// Size of the memory for a new frame. Most frames fit.
+const USUAL_FRAME: usize = 64;
+
 /// Largest size in memory per encoded byte: a small `u64` takes one byte on the wire and eight in memory.
 /// With a smaller factor the decoder would refuse messages that [`encode`] accepts.
 const MEMORY_PER_BYTE: usize = 8;
@@ -97,7 +100,8 @@ fn encoding() -> bincode::config::Configuration {
 /// # Errors
 /// [`CodecError::TooLarge`] if the message exceeds [`Message::MAX`].
 pub fn encode<M: Message>(message: &M) -> Result<Vec<u8>, CodecError> {
-    let mut frame = vec![0; HEADER];
+    let mut frame = Vec::with_capacity(USUAL_FRAME);
+    frame.resize(HEADER, 0);
     bincode::serde::encode_into_std_write(message, &mut frame, encoding())
         .map_err(|cause| malformed::<M>(&cause))?;
     let body = frame.len() - HEADER;

@@ -2,6 +2,7 @@
 //! ends on a signal, or when it has been idle for the configured time.
 
 use std::future;
+use std::io;
 use std::os::fd::OwnedFd;
 use std::panic::resume_unwind;
 use std::sync::Arc;
@@ -30,7 +31,7 @@ use crate::input::Input;
 use crate::log::LostLines;
 use crate::metrics;
 use crate::persist::store;
-use crate::ready::Manager;
+use crate::ready::{Manager, Signs};
 use crate::record::RecordTo;
 use crate::registry::{Store, Writer};
 use crate::report::sketch::Sketch;
@@ -129,20 +130,16 @@ async fn serve(
         tokio::spawn(accept::<Tenant>(listener(tenant)?, acceptor.clone())),
         tokio::spawn(accept::<Admin>(listener(admin)?, acceptor)),
     ];
-    let mut terminated = signal(SignalKind::terminate()).map_err(failed("wait for signals"))?;
-    let mut interrupted = signal(SignalKind::interrupt()).map_err(failed("wait for signals"))?;
-    let mut hung_up = signal(SignalKind::hangup()).map_err(failed("wait for signals"))?;
+    let manager = Manager::of_this_process();
+    let mut chores = Chore::watch(Manager::signs()).map_err(failed("wait for signals"))?;
     info!("serving {root}");
-    let mut manager = Manager::of_this_process();
     manager.ready(ready);
 
-    let mut watch = interval(FOLDER_WATCH);
-    watch.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let mut gone = None;
     let mut pauses = Pauses::new();
     let mut alarm = Alarm::new();
     while !ends(&mut engine, &inbox) {
-        pauses.pause_if_due().await;
+        pauses.pause_if_due(inbox.take_waited()).await;
         store::write_if_due(&mut engine, &writer);
         alarm.set(engine.next_wake());
         tokio::select! {
@@ -160,14 +157,15 @@ async fn serve(
             () = future::ready(()), if engine.has_slices() => engine.do_slice(),
             word = writer.word() => store::written(&mut engine, &word),
             () = alarm.ring() => engine.wake(),
-            _ = watch.tick() => if let Err(error) = folder.check() {
-                gone = Some(error);
-                break;
+            Some(chore) = chores.recv() => match chore {
+                Chore::CheckFolder => if let Err(error) = folder.check() {
+                    gone = Some(error);
+                    break;
+                },
+                Chore::ShowLife => manager.is_alive(),
+                Chore::ReadSettings => engine.read_settings(None),
+                Chore::End => break,
             },
-            () = manager.sign_is_due() => manager.is_alive(),
-            _ = hung_up.recv() => engine.read_settings(None),
-            _ = terminated.recv() => break,
-            _ = interrupted.recv() => break,
         }
     }
 
@@ -186,6 +184,45 @@ async fn serve(
     folder.leave(awaited, lasting);
     info!("ended{}", if awaited { "; the processes it served run on" } else { "" });
     Ok(())
+}
+
+/// Seldom work of the daemon's task.
+#[derive(Clone, Copy, Debug)]
+enum Chore {
+    /// Checks that the runtime folder is still at its path.
+    CheckFolder,
+    /// Sends a sign of life to the service manager.
+    ShowLife,
+    ReadSettings,
+    End,
+}
+
+impl Chore {
+    /// Starts a task that waits for signals and for the times of chores, and returns the chores as they become
+    /// due. The daemon's task looks at all that it waits for at each input, so this is one thing and not five.
+    fn watch(mut signs: Signs) -> io::Result<mpsc::Receiver<Self>> {
+        let mut terminated = signal(SignalKind::terminate())?;
+        let mut interrupted = signal(SignalKind::interrupt())?;
+        let mut hung_up = signal(SignalKind::hangup())?;
+        let mut folder = interval(FOLDER_WATCH);
+        folder.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let (due, chores) = mpsc::channel(1);
+        tokio::spawn(async move {
+            loop {
+                let chore = tokio::select! {
+                    _ = folder.tick() => Self::CheckFolder,
+                    () = signs.due() => Self::ShowLife,
+                    _ = hung_up.recv() => Self::ReadSettings,
+                    _ = terminated.recv() => Self::End,
+                    _ = interrupted.recv() => Self::End,
+                };
+                if due.send(chore).await.is_err() {
+                    return;
+                }
+            }
+        });
+        Ok(chores)
+    }
 }
 
 /// Whether the daemon has been idle for the configured time, and no connection is about to need it.
@@ -209,8 +246,12 @@ impl Pauses {
         Self { last: clock::monotonic() }
     }
 
-    async fn pause_if_due(&mut self) {
-        if clock::monotonic() - self.last >= STRETCH {
+    /// Pauses if the last pause is long ago. A wait for connections was a pause.
+    async fn pause_if_due(&mut self, has_waited: bool) {
+        let now = clock::monotonic();
+        if has_waited {
+            self.last = now;
+        } else if now - self.last >= STRETCH {
             yield_now().await;
             self.last = clock::monotonic();
         }

@@ -11,7 +11,7 @@ use crate::persist::question::UsageQuestion;
 
 #[derive(Debug)]
 pub(crate) enum Input {
-    Connection(ConnectionEvent),
+    Connection(Box<ConnectionEvent>),
     /// Answer of NVML: memory of each process on each card; none if there is no NVML.
     Measured(Option<Usages>),
     /// Answer of NVML: work of each process on the shared cards; none if there is no NVML.

@@ -80,6 +80,11 @@ impl Peers {
         self.send(connection, |outbox| outbox.send(message));
     }
 
+    /// Sends a message for which a thread of the peer waits, if the connection is still open.
+    pub(crate) fn reply_urgently<M: Message>(&mut self, connection: ConnectionId, message: &M) {
+        self.send(connection, |outbox| outbox.send_urgent(message));
+    }
+
     /// Queues a message for each of some peers. The message is encoded once.
     pub(crate) fn reply_to_all<'a, M: Message>(
         &mut self,

@@ -16,18 +16,29 @@ use std::time::Duration;
 use tokio::time::{Interval, MissedTickBehavior, interval};
 use tracing::warn;
 
-/// Service manager of this process; both parts are absent for a daemon that was started by hand.
+/// Service manager of this process; absent for a daemon that was started by hand.
 #[derive(Debug)]
 pub(crate) struct Manager {
     socket: Option<UnixDatagram>,
-    /// Times at which the watchdog expects a sign of life.
-    signs: Option<Interval>,
+}
+
+/// Times at which the watchdog expects a sign of life, if there is one.
+#[derive(Debug)]
+pub(crate) struct Signs(Option<Interval>);
+
+impl Signs {
+    /// Waits until the next sign of life is due, for ever without a watchdog.
+    pub(crate) async fn due(&mut self) {
+        match &mut self.0 {
+            Some(signs) => drop(signs.tick().await),
+            None => future::pending().await,
+        }
+    }
 }
 
 impl Manager {
     /// Finds the service manager in the environment. Failures are only logged.
     pub(crate) fn of_this_process() -> Self {
-        let variable = |name| std::env::var(name).ok();
         let socket = std::env::var_os("NOTIFY_SOCKET").and_then(|address| match connect(&address) {
             Ok(socket) => Some(socket),
             Err(cause) => {
@@ -35,12 +46,17 @@ impl Manager {
                 None
             }
         });
-        let signs = pace(variable("WATCHDOG_USEC"), variable("WATCHDOG_PID")).map(|pace| {
+        Self { socket }
+    }
+
+    /// Returns the times at which the watchdog of this process expects signs of life.
+    pub(crate) fn signs() -> Signs {
+        let variable = |name| std::env::var(name).ok();
+        Signs(pace(variable("WATCHDOG_USEC"), variable("WATCHDOG_PID")).map(|pace| {
             let mut signs = interval(pace);
             signs.set_missed_tick_behavior(MissedTickBehavior::Delay);
             signs
-        });
-        Self { socket, signs }
+        }))
     }
 
     /// Reports to the `pipe` and to the service manager, if present, that the daemon is ready.
@@ -51,14 +67,6 @@ impl Manager {
             warn!("cannot write to descriptor {number} that the daemon is ready: {cause}");
         }
         self.tell(b"READY=1");
-    }
-
-    /// Waits until the next sign of life is due, for ever without a watchdog.
-    pub(crate) async fn sign_is_due(&mut self) {
-        match &mut self.signs {
-            Some(signs) => drop(signs.tick().await),
-            None => future::pending().await,
-        }
     }
 
     /// Sends a sign of life.
@@ -123,7 +131,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("notify");
         let systemd = UnixDatagram::bind(&path).unwrap();
-        let manager = Manager { socket: Some(connect(path.as_os_str()).unwrap()), signs: None };
+        let manager = Manager { socket: Some(connect(path.as_os_str()).unwrap()) };
         manager.ready(None);
         // More than the longest queue that a kernel has by default.
         (0..2000).for_each(|_| manager.is_alive());

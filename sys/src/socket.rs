@@ -11,6 +11,7 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use rustix::cmsg_space;
+use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::{Errno, retry_on_intr};
 use rustix::net::sockopt::{Timeout, set_socket_oobinline, set_socket_timeout};
 use rustix::net::{
@@ -77,6 +78,15 @@ pub fn send_with_fd(
 pub fn send_at_once(socket: impl AsFd, bytes: &[u8]) -> io::Result<usize> {
     let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
     Ok(retry_on_intr(|| send(&socket, bytes, flags))?)
+}
+
+/// Waits until a socket has bytes to read or its peer has hung up. A signal may end the wait earlier.
+///
+/// A thread that waits in a receive instead is also woken each time the peer reads bytes that it sent, since
+/// that makes room for others.
+pub fn await_bytes(socket: impl AsFd) {
+    // Where this fails, the receive that follows waits.
+    let _ = poll(&mut [PollFd::new(&socket, PollFlags::IN)], None);
 }
 
 /// Receives into `buffer`. Returns the number of bytes (0 at the end) and a descriptor that came with them.
@@ -224,6 +234,37 @@ mod tests {
             }
         }
         assert_eq!(heard, sent);
+    }
+
+    /// Number of times that this thread has gone to sleep.
+    fn sleeps() -> libc::c_long {
+        // SAFETY: it consists of integers, for which zero is a value.
+        let mut usage: libc::rusage = unsafe { std::mem::zeroed() };
+        // SAFETY: the kernel writes into a structure of ours.
+        assert_eq!(unsafe { libc::getrusage(libc::RUSAGE_THREAD, &raw mut usage) }, 0);
+        usage.ru_nvcsw
+    }
+
+    #[test]
+    fn a_thread_that_awaits_bytes_sleeps_on_while_its_peer_reads() {
+        let (a, b) = UnixStream::pair().unwrap();
+        let (said, hears) = std::sync::mpsc::channel();
+        let waiting = std::thread::spawn(move || {
+            send_at_once(&a, b"question").unwrap();
+            // SAFETY: it has no arguments.
+            said.send(unsafe { libc::gettid() }).unwrap();
+            let before = sleeps();
+            await_bytes(&a);
+            sleeps() - before
+        });
+        let stat = format!("/proc/self/task/{}/stat", hears.recv().unwrap());
+        let mut buffer = [0; 16];
+        while !std::fs::read_to_string(&stat).unwrap().contains(") S ") {
+            std::thread::yield_now();
+        }
+        assert_eq!(recv_with_fd(&b, &mut buffer).unwrap().0, 8);
+        send_at_once(&b, b"answer").unwrap();
+        assert!(waiting.join().unwrap() <= 1);
     }
 
     #[test]

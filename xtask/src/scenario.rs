@@ -27,7 +27,8 @@ mod thrash;
 mod swap;
 
 /// Checks of all scenarios.
-pub(crate) const CHECKS: [Check; 4] = [thrash::CHECK, shares::CHECK, fairness::CHECK, burst::CHECK];
+pub(crate) const CHECKS: [Check; 5] =
+    [thrash::CHECK, shares::CHECK, fairness::CHECK, prediction::CHECK, burst::CHECK];
 
 /// Scenario to run.
 #[derive(Clone, Debug, Subcommand)]
@@ -37,9 +38,10 @@ pub(crate) enum Scenario {
     /// Programs under compute limits, alone and in pairs: their rates, as percent of the rate without one. Two
     /// programs with weights
     Shares,
-    /// Equal programs, two beside one with a limit, two under one limit, two in time slices, and the
-    /// simulator's prediction of two that take turns
+    /// Equal programs, two beside one with a limit, two under one limit, and two in time slices
     Fairness,
+    /// Two programs that take turns, beside the simulator's prediction of them
+    Prediction,
     /// Rare bursts beside a program that always has work, where both fit (with high priority too) and where
     /// they do not
     Burst,
@@ -48,11 +50,12 @@ pub(crate) enum Scenario {
 }
 
 pub(crate) fn run(scenario: &Scenario, json: bool) -> anyhow::Result<ExitCode> {
-    let [thrash, shares, fairness, burst] = CHECKS;
+    let [thrash, shares, fairness, prediction, burst] = CHECKS;
     match scenario {
         Scenario::Thrash => thrash.run(json),
         Scenario::Shares => shares.run(json),
         Scenario::Fairness => fairness.run(json),
+        Scenario::Prediction => prediction.run(json),
         Scenario::Burst => burst.run(json),
         Scenario::Swap(options) => swap::run(options, json),
     }

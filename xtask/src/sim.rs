@@ -29,7 +29,7 @@ use std::process::ExitCode;
 
 use anyhow::Context;
 use clap::{Args, Subcommand};
-use gpushare_proto::Nanos;
+use gpushare_proto::{Bytes, Nanos};
 
 use crate::output::{progress, result};
 use crate::promise::{Bound, Check, Effort};
@@ -95,6 +95,8 @@ pub(crate) struct Prediction {
     pub(crate) quanta: Vec<Nanos>,
     /// From the first arrival to the last end.
     pub(crate) makespan: Nanos,
+    /// Memory that came to the cards.
+    pub(crate) moved: Bytes,
 }
 
 /// Runs the trace of this text under gpushare alone.
@@ -106,7 +108,7 @@ pub(crate) fn predict(text: &str) -> anyhow::Result<Prediction> {
     let last = ended.and_then(|ended| ended.into_iter().max());
     let first = trace.tenants.iter().map(|tenant| tenant.arrives).min();
     let (first, last) = first.zip(last).context("the sessions of a prediction did not end")?;
-    Ok(Prediction { quanta: outcome.quanta, makespan: last - first })
+    Ok(Prediction { quanta: outcome.quanta, makespan: last - first, moved: outcome.moved })
 }
 
 /// Rows of the scoreboard about many nodes.

@@ -76,8 +76,9 @@ impl Peer {
         }))
     }
 
-    /// Takes in what has come; waits for it.
+    /// Takes in what has come; waits for it as the library does.
     pub(crate) fn read(&mut self) -> anyhow::Result<()> {
+        socket::await_bytes(&self.stream);
         let mut chunk = [0; 4096];
         let (length, descriptor) = socket::recv_with_fd(&self.stream, &mut chunk)?;
         ensure!(length > 0, "the daemon closed the connection");

@@ -3,6 +3,7 @@
 //! ```text
 //!   socket ─▶ hello (5 s) ─▶ read: header, limit, body, decode ─▶ inbox, fair ─▶ engine
 //!   socket ◀─ write ◀─ queue of 64 frames ◀─ Outbox ◀─────────────────────────────── engine
+//!          ◀──── urgent ones at once ──────────┘
 //!   pidfd ──▶ dead
 //! ```
 //!
@@ -11,7 +12,6 @@
 //! has the gate word.
 
 use std::io;
-use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -157,7 +157,7 @@ pub(super) async fn serve<D: Dialect>(
     };
     let hello = match timeout(PATIENCE, hello::<D>(&mut reader)).await {
         Ok(Ok(hello)) => hello,
-        Ok(Err(end)) => return refuse::<D>(&writer, end).await,
+        Ok(Err(end)) => return refuse::<D>(writer, end).await,
         Err(_) => return End::Silent,
     };
     let role = hello.role;
@@ -165,7 +165,7 @@ pub(super) async fn serve<D: Dialect>(
     if D::SOCKET == Socket::Tenant && has_no_token {
         genealogist.learn(connection.0, &peer).await;
     }
-    let (outbox, outgoing, closed) = Outbox::new();
+    let (outbox, outgoing, closed) = Outbox::of(writer);
     let (pidfd, process) = (peer.pidfd.clone(), (peer.pid, peer.uid));
     let events = inbox.sender(peer.principal.clone(), connection);
     let known = peer.clone();
@@ -175,7 +175,7 @@ pub(super) async fn serve<D: Dialect>(
     drop(newcomer);
     let end = tokio::select! {
         end = read::<D>(&mut reader, (connection, &known), &events, genealogist) => end,
-        end = write(&writer, outgoing) => end,
+        end = write(writer, outgoing) => end,
         () = identity::death(pidfd) => End::Dead,
         _ = closed => End::Finished,
     };
@@ -187,7 +187,7 @@ pub(super) async fn serve<D: Dialect>(
     end
 }
 
-fn split(socket: &mut PeerSocket) -> io::Result<(Reader<'_>, PeerWriter<'_>)> {
+fn split(socket: &mut PeerSocket) -> io::Result<(Reader<'_>, &Arc<PeerWriter>)> {
     let (reader, writer) = socket.split()?;
     Ok((BufReader::with_capacity(READ_AHEAD, reader), writer))
 }
@@ -198,7 +198,7 @@ pub(super) async fn turn_away<D: Dialect>(mut socket: PeerSocket, failure: Failu
         return;
     };
     let _ = timeout(PATIENCE, hello::<D>(&mut reader)).await;
-    send_failure::<D>(&writer, failure).await;
+    send_failure::<D>(writer, failure).await;
 }
 
 /// Reads the first message of a connection, which must be a hello of this protocol version.
@@ -213,7 +213,7 @@ async fn hello<D: Dialect>(reader: &mut Reader<'_>) -> Result<Hello, End> {
     hello.filter(|hello| hello.magic == MAGIC).ok_or(End::Foreign)
 }
 
-async fn refuse<D: Dialect>(writer: &PeerWriter<'_>, end: End) -> End {
+async fn refuse<D: Dialect>(writer: &PeerWriter, end: End) -> End {
     let (code, message) = match &end {
         End::Protocol(theirs) => (FailureCode::Protocol, codec::protocol_mismatch(*theirs)),
         End::Codec(cause) => (FailureCode::BadRequest, cause.to_string()),
@@ -224,10 +224,10 @@ async fn refuse<D: Dialect>(writer: &PeerWriter<'_>, end: End) -> End {
     end
 }
 
-async fn send_failure<D: Dialect>(writer: &PeerWriter<'_>, failure: Failure) {
+async fn send_failure<D: Dialect>(writer: &PeerWriter, failure: Failure) {
     if let Ok(frame) = codec::encode(&D::failure(failure)) {
         // Best effort: the connection ends in any case.
-        let _ = timeout(PATIENCE, send(writer, &frame, None)).await;
+        let _ = timeout(PATIENCE, writer.send(&frame, None)).await;
     }
 }
 
@@ -276,9 +276,9 @@ async fn fill(reader: &mut Reader<'_>, rest: &mut [u8]) -> Result<(), End> {
     }
 }
 
-async fn write(writer: &PeerWriter<'_>, mut queue: mpsc::Receiver<Outgoing>) -> End {
+async fn write(writer: &PeerWriter, mut queue: mpsc::Receiver<Outgoing>) -> End {
     while let Some(next) = queue.recv().await {
-        let sent = send(writer, &next.frame, next.descriptor);
+        let sent = writer.send(&next.frame, next.descriptor);
         if next.last {
             let _ = timeout(PATIENCE, sent).await;
             return End::Finished;
@@ -288,13 +288,4 @@ async fn write(writer: &PeerWriter<'_>, mut queue: mpsc::Receiver<Outgoing>) -> 
         }
     }
     End::Finished
-}
-
-async fn send(writer: &PeerWriter<'_>, mut frame: &[u8], mut descriptor: Option<OwnedFd>) -> io::Result<()> {
-    while !frame.is_empty() {
-        let sent = writer.send(frame, descriptor.as_ref().map(AsFd::as_fd)).await?;
-        descriptor = None;
-        frame = &frame[sent..];
-    }
-    Ok(())
 }

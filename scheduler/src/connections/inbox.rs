@@ -50,6 +50,35 @@ pub(crate) struct Inbox {
     news: Notify,
     /// Number of [`Newcomer`]s.
     newcomers: AtomicUsize,
+    worked: Mutex<Worked>,
+    /// Whether the engine has waited for news since the last look.
+    waited: AtomicBool,
+}
+
+/// Time for which the engine's thread has run. Other programs on its core must cost no connection anything.
+///
+/// The kernel's count takes a system call. So a short event costs the time that passed. A longer one costs at
+/// most the time for which the thread ran since the last reading, which is at most a millisecond before.
+#[derive(Debug, Default)]
+struct Worked {
+    /// Time for which the thread had run at the last reading.
+    time: Nanos,
+    /// Point in monotonic time of the last reading.
+    read: Nanos,
+}
+
+impl Worked {
+    /// Returns the cost of an event that was handled in this time.
+    fn between(&mut self, began: Nanos, now: Nanos) -> Nanos {
+        let passed = now - began;
+        if passed <= TRANSFER && now - self.read < Nanos::from_millis(1) {
+            return passed;
+        }
+        let time = clock::thread();
+        let ran = time - std::mem::replace(&mut self.time, time);
+        self.read = now;
+        passed.min(ran)
+    }
 }
 
 /// Accepted connection that the engine does not know yet.
@@ -58,7 +87,8 @@ pub(super) struct Newcomer(Arc<Inbox>);
 
 #[derive(Debug)]
 struct Message {
-    event: ConnectionEvent,
+    /// In a box, since it is moved often.
+    event: Box<ConnectionEvent>,
     handled: Arc<Notify>,
 }
 
@@ -77,7 +107,7 @@ pub(crate) struct Handling<'a> {
     inbox: &'a Inbox,
     ticket: Ticket<ConnectionId>,
     kind: Kind,
-    /// Time for which this thread had run. Other programs on its core must cost the connection nothing.
+    /// Point in monotonic time of the begin.
     began: Nanos,
     handled: Arc<Notify>,
 }
@@ -103,6 +133,8 @@ impl Inbox {
             question_is_next: AtomicBool::new(false),
             news: Notify::new(),
             newcomers: AtomicUsize::new(0),
+            worked: Mutex::default(),
+            waited: AtomicBool::new(true),
         })
     }
 
@@ -122,7 +154,7 @@ impl Inbox {
     }
 
     /// Waits for the event that is next. The second value lasts as long as the event is handled.
-    pub(crate) async fn next(&self) -> (ConnectionEvent, Handling<'_>) {
+    pub(crate) async fn next(&self) -> (Box<ConnectionEvent>, Handling<'_>) {
         loop {
             let pause = lock(&self.question_budget).wait(clock::monotonic());
             let end = lock(&self.ends).pop_front();
@@ -134,10 +166,11 @@ impl Inbox {
                 false => end.or_else(message).or_else(question),
             };
             if let Some((ticket, Message { event, handled })) = next {
-                let (kind, began) = (event.kind(), clock::thread());
+                let (kind, began) = (event.kind(), clock::monotonic());
                 self.question_is_next.store(kind != Kind::Question, Ordering::Relaxed);
                 return (event, Handling { inbox: self, ticket, kind, began, handled });
             }
+            self.waited.store(true, Ordering::Relaxed);
             if lock(&self.questions).is_empty() {
                 self.news.notified().await;
             } else {
@@ -147,6 +180,11 @@ impl Inbox {
                 }
             }
         }
+    }
+
+    /// Returns whether the engine has waited for events since the last call.
+    pub(crate) fn take_waited(&self) -> bool {
+        self.waited.swap(false, Ordering::Relaxed)
     }
 
     fn queue_of(&self, kind: Kind) -> MutexGuard<'_, Queue> {
@@ -171,7 +209,7 @@ impl Sender {
     pub(super) fn add(&self, event: ConnectionEvent) {
         let mut queue = self.inbox.queue_of(event.kind());
         let is_end = matches!(event, ConnectionEvent::Closed { .. });
-        let message = Message { event, handled: self.handled.clone() };
+        let message = Message { event: Box::new(event), handled: self.handled.clone() };
         if is_end {
             let ticket = queue.ticket(&self.principal, self.connection);
             lock(&self.inbox.ends).push_back((ticket, message));
@@ -191,9 +229,10 @@ impl Drop for Newcomer {
 
 impl Drop for Handling<'_> {
     fn drop(&mut self) {
-        let cost = clock::thread() - self.began + TRANSFER;
+        let now = clock::monotonic();
+        let cost = lock(&self.inbox.worked).between(self.began, now) + TRANSFER;
         if self.kind == Kind::Question {
-            lock(&self.inbox.question_budget).charge(cost, clock::monotonic());
+            lock(&self.inbox.question_budget).charge(cost, now);
         }
         let weight = if self.kind == Kind::Client { CLIENT } else { 1 };
         self.inbox.queue_of(self.kind).charge(self.ticket, cost, weight);
@@ -224,11 +263,23 @@ mod tests {
         let mut sending = JoinSet::new();
         sending.spawn(async move { sender.send(message(1)).await });
         let (event, handling) = inbox.next().await;
-        assert!(matches!(event, ConnectionEvent::Admin { connection: ConnectionId(1), .. }));
+        assert!(matches!(*event, ConnectionEvent::Admin { connection: ConnectionId(1), .. }));
         yield_now().await;
         assert!(sending.try_join_next().is_none());
         drop(handling);
         assert!(sending.join_next().await.is_some());
+    }
+
+    #[test]
+    fn a_wait_for_other_programs_costs_nothing() {
+        let mut worked = Worked::default();
+        worked.between(Nanos::ZERO, clock::monotonic());
+        let began = clock::monotonic();
+        std::thread::sleep(Nanos::from_millis(100).into());
+        let cost = worked.between(began, clock::monotonic());
+        assert!(cost < Nanos::from_millis(50), "{cost}");
+        let now = worked.read;
+        assert_eq!(worked.between(now, now + Nanos(5_000)), Nanos(5_000));
     }
 
     #[tokio::test]
@@ -243,7 +294,7 @@ mod tests {
         }
         let began = clock::monotonic();
         inbox.sender(Principal::own(), ConnectionId(9999)).add(closed(9999));
-        assert!(matches!(inbox.next().await.0, ConnectionEvent::Closed { .. }));
+        assert!(matches!(*inbox.next().await.0, ConnectionEvent::Closed { .. }));
         for _ in 0..ASKED {
             drop(inbox.next().await.1);
         }
@@ -262,7 +313,7 @@ mod tests {
             inbox.sender(Principal::own(), ConnectionId(before)).add(message(before));
             let (event, handling) = inbox.next().await;
             drop(handling);
-            if matches!(event, ConnectionEvent::Tenant { .. }) {
+            if matches!(*event, ConnectionEvent::Tenant { .. }) {
                 break;
             }
             before += 1;
@@ -281,7 +332,7 @@ mod tests {
         }
         inbox.sender(Principal::own(), ConnectionId(2)).add(message(2));
         dead.add(closed(1));
-        assert!(matches!(inbox.next().await.0, ConnectionEvent::Closed { .. }));
+        assert!(matches!(*inbox.next().await.0, ConnectionEvent::Closed { .. }));
     }
 
     #[tokio::test]
@@ -301,7 +352,7 @@ mod tests {
         loop {
             let (event, handling) = inbox.next().await;
             drop(handling);
-            if matches!(event, ConnectionEvent::Admin { connection: ConnectionId(999), .. }) {
+            if matches!(*event, ConnectionEvent::Admin { connection: ConnectionId(999), .. }) {
                 break;
             }
             before += 1;

@@ -96,7 +96,7 @@ mod tests {
     }
 
     async fn next(inbox: &Inbox) -> ConnectionEvent {
-        inbox.next().await.0
+        *inbox.next().await.0
     }
 
     async fn opened(inbox: &Inbox) -> Outbox {

@@ -1,15 +1,23 @@
 //! Outbox of a connection: a bounded queue of messages. Replies to acts of administrators are held until
 //! these are in the registry file.
+//!
+//! An urgent message goes out at once if no other one waits and the socket has room. So a process learns of its
+//! turn before the engine has finished with the event that led to it.
 
 use std::collections::VecDeque;
 use std::convert::Infallible;
 use std::os::fd::OwnedFd;
+use std::sync::{Arc, Weak};
 
 use gpushare_proto::codec::{self, Message};
 use tokio::sync::{mpsc, oneshot};
 
+use super::socket::PeerWriter;
+
 /// Largest number of messages that wait for a slow peer, beyond those in the kernel's buffer.
 const QUEUE: usize = 64;
+/// Longest message that the engine sends itself, in bytes.
+const SHORT: usize = 1024;
 
 #[derive(Debug)]
 pub(super) struct Outgoing {
@@ -30,6 +38,8 @@ impl Outgoing {
 #[derive(Debug)]
 pub(crate) struct Outbox {
     queue: mpsc::Sender<Outgoing>,
+    /// Writer of the connection's socket, while there is one.
+    writer: Weak<PeerWriter>,
     /// Held messages. A reply waits until the registry file has the act of this number; later ones queue.
     held: VecDeque<(Option<u64>, Outgoing)>,
     _open: oneshot::Sender<Infallible>,
@@ -48,7 +58,15 @@ impl Outbox {
     pub(super) fn new() -> (Self, mpsc::Receiver<Outgoing>, oneshot::Receiver<Infallible>) {
         let (queue, outgoing) = mpsc::channel(QUEUE);
         let (_open, closed) = oneshot::channel();
-        (Self { queue, held: VecDeque::new(), _open }, outgoing, closed)
+        (Self { queue, writer: Weak::new(), held: VecDeque::new(), _open }, outgoing, closed)
+    }
+
+    /// Creates an outbox like [`Self::new`], for the peer of this writer.
+    pub(super) fn of(
+        writer: &Arc<PeerWriter>,
+    ) -> (Self, mpsc::Receiver<Outgoing>, oneshot::Receiver<Infallible>) {
+        let (outbox, outgoing, closed) = Self::new();
+        (Self { writer: Arc::downgrade(writer), ..outbox }, outgoing, closed)
     }
 
     pub(crate) fn send<M: Message>(&mut self, message: &M) -> Result<(), Unsent> {
@@ -97,6 +115,23 @@ impl Outbox {
         self.queue.is_closed()
     }
 
+    /// Sends a short message at once, or queues it behind others and what does not fit.
+    pub(crate) fn send_urgent<M: Message>(&mut self, message: &M) -> Result<(), Unsent> {
+        let mut outgoing = Outgoing::of(message)?;
+        let is_next = self.held.is_empty() && self.queue.capacity() == QUEUE;
+        if is_next
+            && outgoing.frame.len() <= SHORT
+            && let Some(writer) = self.writer.upgrade()
+        {
+            let sent = writer.send_now(&outgoing.frame);
+            if sent == outgoing.frame.len() {
+                return Ok(());
+            }
+            outgoing.frame.drain(..sent);
+        }
+        self.push(outgoing)
+    }
+
     fn push(&mut self, outgoing: Outgoing) -> Result<(), Unsent> {
         match self.held.is_empty() {
             true => self.enqueue(outgoing),
@@ -123,10 +158,19 @@ impl Outbox {
 
 #[cfg(test)]
 mod tests {
+    use std::future::{Future as _, poll_fn};
+    use std::io::Read as _;
+    use std::os::unix::net::UnixStream as BlockingStream;
+    use std::pin::pin;
+    use std::task::Poll;
+
     use gpushare_proto::codec::HEADER;
     use gpushare_proto::tenant::{GpuInfo, PROTOCOL, TenantReply, TenantRequest};
     use gpushare_proto::{Bytes, GpuUuid};
 
+    use tokio::net::UnixStream;
+
+    use super::super::socket::{Closer, PeerSocket};
     use super::*;
 
     #[test]
@@ -146,6 +190,35 @@ mod tests {
         assert_eq!((heard(), heard(), heard()), (Some(said(1)), Some(said(2)), None));
         assert_eq!(outbox.release(2, Some(&said(9))), Ok(()));
         assert_eq!((heard(), heard(), heard()), (Some(said(9)), Some(said(4)), None));
+    }
+
+    #[tokio::test]
+    async fn an_urgent_message_goes_out_at_once_but_not_before_or_within_another() {
+        let (ours, mut theirs) = BlockingStream::pair().unwrap();
+        ours.set_nonblocking(true).unwrap();
+        let mut socket = PeerSocket::new(UnixStream::from_std(ours).unwrap(), &Closer::start().unwrap());
+        let (_, writer) = socket.split().unwrap();
+        let (mut outbox, mut outgoing, _closed) = Outbox::of(writer);
+        let said = |protocol| TenantReply::Ready { protocol };
+        let frame = |protocol| codec::encode(&said(protocol)).unwrap();
+
+        assert_eq!(outbox.send_urgent(&said(1)), Ok(()));
+        let mut heard = frame(0);
+        theirs.read_exact(&mut heard).unwrap();
+        assert_eq!(heard, frame(1));
+        assert!(outgoing.try_recv().is_err());
+
+        assert_eq!(outbox.send(&said(2)), Ok(()));
+        assert_eq!(outbox.send_urgent(&said(3)), Ok(()));
+        let queued = [outgoing.try_recv(), outgoing.try_recv()].map(|queued| queued.unwrap().frame);
+        assert_eq!(queued, [frame(2), frame(3)]);
+
+        let long = vec![0; 4 << 20];
+        let mut sending = pin!(writer.send(&long, None));
+        let is_pending = poll_fn(|context| Poll::Ready(sending.as_mut().poll(context).is_pending()));
+        assert!(is_pending.await, "the peer does not read");
+        assert_eq!(outbox.send_urgent(&said(4)), Ok(()));
+        assert_eq!(outgoing.try_recv().unwrap().frame, frame(4));
     }
 
     #[test]

@@ -11,27 +11,29 @@
 //! ```
 
 use std::io;
-use std::os::fd::BorrowedFd;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream as BlockingStream;
 use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::task::{Context, Poll, ready};
 use std::thread;
 
-use gpushare_sys::socket::{recv_without_fds, refuse_descriptors, send_with_fd};
+use gpushare_sys::socket::{recv_without_fds, refuse_descriptors, send_at_once, send_with_fd};
 use rustix::io::ioctl_fionread;
 use rustix::net::{Shutdown as Ends, shutdown};
 use tokio::io::{AsyncRead, Interest, ReadBuf};
 use tokio::net::UnixStream;
-use tokio::net::unix::{ReadHalf, WriteHalf};
+use tokio::net::unix::{OwnedReadHalf, OwnedWriteHalf};
 
 use super::limit::Mark;
 
 /// Connected socket of a peer. Dropping it closes the connection at once, and never blocks.
 #[derive(Debug)]
 pub(super) struct PeerSocket {
-    /// The socket, until it is dropped.
-    stream: Option<UnixStream>,
+    /// The two directions of the socket, until it is dropped.
+    halves: Option<(OwnedReadHalf, Arc<PeerWriter>)>,
     /// Place in the count of connections, until the socket is closed.
     mark: Option<Mark>,
     closer: Closer,
@@ -39,7 +41,9 @@ pub(super) struct PeerSocket {
 
 impl PeerSocket {
     pub(super) fn new(stream: UnixStream, closer: &Closer) -> Self {
-        Self { stream: Some(stream), mark: None, closer: closer.clone() }
+        let (reader, writer) = stream.into_split();
+        let writer = Arc::new(PeerWriter { stream: writer, busy: AtomicBool::new(false) });
+        Self { halves: Some((reader, writer)), mark: None, closer: closer.clone() }
     }
 
     /// Keeps the connection's place in the count until the socket is closed.
@@ -48,28 +52,29 @@ impl PeerSocket {
     }
 
     pub(super) fn stream(&self) -> io::Result<&UnixStream> {
-        self.stream.as_ref().ok_or_else(|| io::ErrorKind::NotConnected.into())
+        let halves = self.halves.as_ref().ok_or(io::ErrorKind::NotConnected)?;
+        Ok(halves.0.as_ref())
     }
 
     /// Refuses descriptors from now on where the kernel can, and returns the two directions of the connection.
-    pub(super) fn split(&mut self) -> io::Result<(PeerReader<'_>, PeerWriter<'_>)> {
-        let stream = self.stream.as_mut().ok_or(io::ErrorKind::NotConnected)?;
-        let unrefused = match refuse_descriptors(&*stream) {
+    pub(super) fn split(&mut self) -> io::Result<(PeerReader<'_>, &Arc<PeerWriter>)> {
+        let (reader, writer) = self.halves.as_mut().ok_or(io::ErrorKind::NotConnected)?;
+        let stream: &UnixStream = (*reader).as_ref();
+        let unrefused = match refuse_descriptors(stream) {
             // Bytes that arrived earlier may have come with descriptors. So may one message that arrives after the
             // count; a look at its first byte shows them.
-            Ok(()) => ioctl_fionread(&*stream)?.saturating_add(1),
+            Ok(()) => ioctl_fionread(stream)?.saturating_add(1),
             // Kernels before Linux 6.16 cannot.
             Err(_) => u64::MAX,
         };
-        let (reader, writer) = stream.split();
-        Ok((PeerReader { stream: reader, unrefused }, PeerWriter(writer)))
+        Ok((PeerReader { stream: reader, unrefused }, writer))
     }
 }
 
 /// Reader of a peer's bytes. Fails with `Unsupported` before bytes with descriptors.
 #[derive(Debug)]
 pub(super) struct PeerReader<'a> {
-    stream: ReadHalf<'a>,
+    stream: &'a mut OwnedReadHalf,
     /// Number of bytes from now on that may have come with descriptors. `u64::MAX` is never used up.
     unrefused: u64,
 }
@@ -80,7 +85,7 @@ impl PeerReader<'_> {
         context: &mut Context<'_>,
         buffer: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
-        let stream = self.stream.as_ref();
+        let stream: &UnixStream = (*self.stream).as_ref();
         loop {
             ready!(stream.poll_read_ready(context))?;
             let unfilled = buffer.initialize_unfilled();
@@ -103,7 +108,7 @@ impl AsyncRead for PeerReader<'_> {
         buffer: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
         if self.unrefused == 0 {
-            return Pin::new(&mut self.stream).poll_read(context, buffer);
+            return Pin::new(&mut *self.stream).poll_read(context, buffer);
         }
         let before = buffer.filled().len();
         ready!(self.poll_read_without_descriptors(context, buffer))?;
@@ -115,23 +120,52 @@ impl AsyncRead for PeerReader<'_> {
 
 /// Writer of bytes to a peer.
 #[derive(Debug)]
-pub(super) struct PeerWriter<'a>(WriteHalf<'a>);
+pub(super) struct PeerWriter {
+    stream: OwnedWriteHalf,
+    /// Whether a message is being sent, so that another one would come in its midst.
+    busy: AtomicBool,
+}
 
-impl PeerWriter<'_> {
+impl PeerWriter {
+    /// Sends all bytes, with a descriptor at the first one.
+    pub(super) async fn send(&self, mut bytes: &[u8], descriptor: Option<OwnedFd>) -> io::Result<()> {
+        self.busy.store(true, Ordering::Relaxed);
+        let mut descriptor = descriptor;
+        while !bytes.is_empty() {
+            let sent = self.send_some(bytes, descriptor.as_ref().map(AsFd::as_fd)).await?;
+            descriptor = None;
+            bytes = &bytes[sent..];
+        }
+        self.busy.store(false, Ordering::Relaxed);
+        Ok(())
+    }
+
     /// Sends as many bytes as fit once some do, with a descriptor at the first byte.
-    pub(super) async fn send(&self, bytes: &[u8], descriptor: Option<BorrowedFd<'_>>) -> io::Result<usize> {
-        let stream = self.0.as_ref();
+    async fn send_some(&self, bytes: &[u8], descriptor: Option<BorrowedFd<'_>>) -> io::Result<usize> {
+        let stream: &UnixStream = self.stream.as_ref();
         stream
             .async_io(Interest::WRITABLE, || send_with_fd(stream, bytes, descriptor))
             .await
+    }
+
+    /// Sends as many bytes as fit now, unless another message is being sent. Returns the number of bytes sent.
+    /// An error counts as none: the next [`Self::send`] reports it.
+    pub(super) fn send_now(&self, bytes: &[u8]) -> usize {
+        let stream: &UnixStream = self.stream.as_ref();
+        match self.busy.load(Ordering::Relaxed) {
+            true => 0,
+            false => send_at_once(stream, bytes).unwrap_or(0),
+        }
     }
 }
 
 impl Drop for PeerSocket {
     fn drop(&mut self) {
-        let Some(Ok(stream)) = self.stream.take().map(UnixStream::into_std) else {
-            return;
-        };
+        let Some((reader, writer)) = self.halves.take() else { return };
+        // An outbox has the writer only while it sends.
+        let writer = Arc::into_inner(writer).map(|writer| writer.stream);
+        let stream = writer.and_then(|writer| reader.reunite(writer).ok()?.into_std().ok());
+        let Some(stream) = stream else { return };
         // No bytes follow from here on. A failure means that the peer closed the connection.
         let _ = shutdown(&stream, Ends::Both);
         if ioctl_fionread(&stream) != Ok(0) {
@@ -162,7 +196,6 @@ impl Closer {
 mod tests {
     use std::io::{Read as _, Write as _};
     use std::net::{TcpListener, TcpStream};
-    use std::os::fd::AsFd as _;
     use std::time::{Duration, Instant};
 
     use rustix::net::sockopt::set_socket_linger;
@@ -233,7 +266,7 @@ mod tests {
         peer.write_all(b"hello").unwrap();
         let mut buffer = [0; 16];
         assert_eq!(reader.read(&mut buffer).await.unwrap(), 5);
-        assert_eq!(writer.send(b"welcome", None).await.unwrap(), 7);
+        writer.send(b"welcome", None).await.unwrap();
         assert_eq!(peer.read(&mut buffer).unwrap(), 7);
         peer.write_all(b"again").unwrap();
         assert_eq!(reader.read(&mut buffer).await.unwrap(), 5);

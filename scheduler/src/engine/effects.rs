@@ -78,7 +78,7 @@ impl Engine {
 
     fn tell(&mut self, client: ClientId, message: &TenantReply) {
         if let Some(connection) = self.clients.connection(client) {
-            self.peers.reply(connection, message);
+            self.peers.reply_urgently(connection, message);
         }
     }
 

@@ -24,7 +24,7 @@ use crate::utilization::update;
 impl Engine {
     pub(crate) fn handle(&mut self, input: Input) {
         match input {
-            Input::Connection(event) => self.handle_connection(event),
+            Input::Connection(event) => self.handle_connection(*event),
             Input::Measured(Some(usages)) => measure::measured(self, &usages),
             Input::Measured(None) => measure::turn_off(self),
             Input::Worked(Some(work)) => update::worked(self, &work),

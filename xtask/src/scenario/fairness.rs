@@ -1,5 +1,5 @@
-//! Equal programs get equal parts, a limited session takes nothing from those beside it, its processes
-//! share its limit, and the simulator says beforehand what comes.
+//! Equal programs get equal parts, a limited session takes nothing from those beside it, and its processes
+//! share its limit.
 //!
 //! Where programs share the card their steps are work that takes longer when others have it too: one pass
 //! over a buffer, on a card whose memory is slow enough for that. Where they take turns a step is a wait on
@@ -18,7 +18,6 @@ use crate::promise::{Bound, Check, Effort};
 
 use super::load::{self, Load, Steps};
 use super::one_limit;
-use super::prediction;
 use super::slices::{self, Pair};
 
 pub(super) const WINDOW: Duration = Duration::from_secs(10);
@@ -49,8 +48,6 @@ pub(super) const CHECK: Check = Check {
         Bound::near("process of a session limited to 40% while the other idles", 40.0, 2.0, "%"),
         Bound::at_least("two programs that fit in slices of 20 ms, together / one alone", 0.98, "×"),
         Bound::at_least("two programs that fit in slices of 40 ms, together / one alone", 0.98, "×"),
-        Bound::near("quantum of two programs in turns / predicted by the simulator", 1.0, 0.1, "×"),
-        Bound::near("makespan of two programs in turns / predicted by the simulator", 1.0, 0.1, "×"),
     ],
     measure: run,
 };
@@ -69,7 +66,6 @@ fn run() -> anyhow::Result<Vec<f64>> {
     ] {
         values.push(slices::parts(&artifacts, &slices)?.iter().sum());
     }
-    values.extend(prediction::ratios(&artifacts)?);
     Ok(values)
 }
 

@@ -6,6 +6,11 @@
 //!                    a step alone ────────┘                                            ├─▶ within a tenth
 //!   the same two programs, real processes, computed quantum ─▶ quantum, makespan ──────┘
 //! ```
+//!
+//! The simulator lets a session bring in all of its memory, since what remained of it is the oldest and goes
+//! out first. That is so for a program whose turns end between two passes over its memory. So one kernel of the
+//! programs touches all of it: with several, a turn may end within a pass, and the first buffers of the memory
+//! are then its newest, stay on the card, and need not come in again.
 
 use std::time::Duration;
 
@@ -16,9 +21,11 @@ use gpushare_tests::daemon::Daemon;
 use gpushare_tests::world::World;
 
 use crate::output::progress;
+use crate::programs;
+use crate::promise::{Bound, Check, Effort};
 use crate::sim;
 
-use super::fairness::{CARD, TURNS_WORK};
+use super::fairness::CARD;
 use super::load::{self, Load, Steps};
 use super::moving;
 use super::watch::{Turns, Watch, median};
@@ -27,19 +34,61 @@ const MEMORY: Bytes = Bytes::mib(192);
 const STEPS: u32 = 8000;
 /// Enough for a few turns of the fixed quantum.
 const FEW_STEPS: u32 = 500;
+/// One pass over all memory in one kernel, and a wait.
+const WORK: [&str; 8] = ["--buffers", "1", "--passes", "0", "--compute", "4ms", "--async-ahead", "4"];
 
-/// Returns the measured quantum and the measured makespan, each divided by what the simulator predicts.
-pub(super) fn ratios(artifacts: &Artifacts) -> anyhow::Result<[f64; 2]> {
-    let trace = trace(artifacts)?;
+pub(super) const CHECK: Check = Check {
+    name: "prediction",
+    effort: Effort::Timed,
+    bounds: &[
+        Bound::near("quantum of two programs in turns / predicted by the simulator", 1.0, 0.1, "×"),
+        Bound::near("makespan of two programs in turns / predicted by the simulator", 1.0, 0.1, "×"),
+        Bound::near(
+            "memory that comes in at a turn of two programs / predicted by the simulator",
+            1.0,
+            0.1,
+            "×",
+        ),
+    ],
+    measure: ratios,
+};
+
+/// Turns of the two programs, and what they took.
+struct Run {
+    turns: Turns,
+    /// From the first step's beginning to the last one's end.
+    makespan: Duration,
+    /// Memory that came to the card.
+    moved: Bytes,
+}
+
+/// Returns the measured quantum, makespan and memory of a turn, each divided by what the simulator predicts.
+fn ratios() -> anyhow::Result<Vec<f64>> {
+    let artifacts = programs::release()?;
+    let trace = trace(&artifacts)?;
     let predicted = sim::predict(&trace)?;
-    let (turns, makespan) = in_turns(artifacts, STEPS, &[])?;
-    let (quantum, expected) = (settled(&turns.quanta), settled(&predicted.quanta));
+    let run = in_turns(&artifacts, STEPS, &[])?;
     progress(format_args!(
-        "quanta {:?}, makespan {makespan:?}, drains {:?}; predicted {:?} and {}",
-        turns.quanta, turns.drains, predicted.quanta, predicted.makespan
+        "quanta {:?}, drains {:?}; predicted {:?}",
+        run.turns.quanta, run.turns.drains, predicted.quanta
     ));
     let seconds = |time: Nanos| Duration::from(time).as_secs_f64();
-    Ok([seconds(quantum) / seconds(expected), makespan.as_secs_f64() / seconds(predicted.makespan)])
+    let in_a_turn = |moved: Bytes, quanta: &[Nanos]| moved.0 as f64 / quanta.len() as f64;
+    let pairs = [
+        ("quantum", seconds(settled(&run.turns.quanta)), seconds(settled(&predicted.quanta))),
+        ("makespan", run.makespan.as_secs_f64(), seconds(predicted.makespan)),
+        (
+            "memory of a turn",
+            in_a_turn(run.moved, &run.turns.quanta),
+            in_a_turn(predicted.moved, &predicted.quanta),
+        ),
+    ];
+    Ok(pairs
+        .map(|(name, measured, predicted)| {
+            progress(format_args!("{name}: {measured:.3}, predicted {predicted:.3}"));
+            measured / predicted
+        })
+        .to_vec())
 }
 
 /// Of the last third: the first turns of a daemon are from what it was told of the card, and its averages
@@ -62,7 +111,7 @@ fn trace(artifacts: &Artifacts) -> anyhow::Result<String> {
         let _daemon = Daemon::start(&world, &[])?;
         makespan(&load::run(&world, &[hog("alone", FEW_STEPS)])?)?
     };
-    let (turns, _) = in_turns(artifacts, FEW_STEPS, &["--quantum", "300ms"])?;
+    let Run { turns, .. } = in_turns(artifacts, FEW_STEPS, &["--quantum", "300ms"])?;
     let work = alone * STEPS / FEW_STEPS;
     let trace = format!(
         "until = '10min'\nmemory = '{}B'\nbandwidth = '{}B'\nwindow = '{}ns'\n\n[[sessions]]\nname = 'hog'\ncount = 2\n\
@@ -77,16 +126,19 @@ fn trace(artifacts: &Artifacts) -> anyhow::Result<String> {
     Ok(trace)
 }
 
-fn in_turns(artifacts: &Artifacts, steps: u32, flags: &[&str]) -> anyhow::Result<(Turns, Duration)> {
+fn in_turns(artifacts: &Artifacts, steps: u32, flags: &[&str]) -> anyhow::Result<Run> {
     let world = World::simulated(artifacts, CARD)?;
     let _daemon = Daemon::start(&world, flags)?;
     let watch = Watch::start(&world)?;
     let done = load::run(&world, &[hog("first", steps), hog("second", steps)])?;
-    Ok((watch.end()?, makespan(&done)?))
+    let turns = watch.end()?;
+    let card = world.card().context("there is no simulated card")?;
+    let moved = Bytes(card.stats()?.total.bytes_in());
+    Ok(Run { turns, makespan: makespan(&done)?, moved })
 }
 
 fn hog(name: &str, steps: u32) -> Load<'_> {
-    Load { name, compute_limit: None, memory: MEMORY, steps, work: &TURNS_WORK }
+    Load { name, compute_limit: None, memory: MEMORY, steps, work: &WORK }
 }
 
 /// From the first step's beginning to the last one's end.

@@ -280,7 +280,7 @@ fn ask<T>(
     send(&connection.stream, &TenantRequest::Hello(Hello::new(Role::Tool)))?;
     send(&connection.stream, question)?;
     loop {
-        match answer(connection.receive()?) {
+        match answer(connection.receive_in_time()?) {
             Ok(answer) => return Ok(answer),
             Err(TenantReply::Ready { .. }) => {}
             Err(other) => return Err(io::Error::other(format!("unexpected answer: {other:?}"))),

@@ -34,7 +34,7 @@ impl Connection {
     /// Says hello and waits for the answer, which may bring the file of a shared page.
     pub(super) fn hello(&mut self, role: Role) -> io::Result<(TenantReply, Option<OwnedFd>)> {
         send(&self.stream, &TenantRequest::Hello(Hello::new(role)))?;
-        let reply = self.receive()?;
+        let reply = self.receive_in_time()?;
         self.stream.set_read_timeout(None)?;
         Ok((reply, self.file.take()))
     }
@@ -47,7 +47,7 @@ impl Connection {
     /// Waits for the daemon's next message, for at most `span`; returns `None` if none came.
     pub(crate) fn receive_within(&mut self, span: Duration) -> io::Result<Option<TenantReply>> {
         self.stream.set_read_timeout(Some(span))?;
-        let received = self.receive();
+        let received = self.receive_in_time();
         self.stream.set_read_timeout(None)?;
         match received {
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(None),
@@ -55,13 +55,24 @@ impl Connection {
         }
     }
 
-    /// Waits for the daemon's next message.
+    /// Waits for the daemon's next message, however long that takes.
     pub fn receive(&mut self) -> io::Result<TenantReply> {
+        self.receive_after(|stream| socket::await_bytes(stream))
+    }
+
+    /// Waits for the daemon's next message, for at most the read timeout of the socket.
+    pub(super) fn receive_in_time(&mut self) -> io::Result<TenantReply> {
+        self.receive_after(|_| ())
+    }
+
+    /// Returns the daemon's next message. Calls `wait` before each receive.
+    fn receive_after(&mut self, wait: impl Fn(&UnixStream)) -> io::Result<TenantReply> {
         loop {
             if let Some((reply, length)) = codec::split(&self.buffer).map_err(io::Error::other)? {
                 self.buffer.drain(..length);
                 return Ok(reply);
             }
+            wait(&self.stream);
             let mut chunk = [0; 4096];
             let (length, file) = socket::recv_with_fd(&self.stream, &mut chunk)?;
             if length == 0 {

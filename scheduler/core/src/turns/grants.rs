@@ -4,6 +4,7 @@
 use std::cell::Cell;
 
 use gpushare_proto::{ClientId, GpuId, Nanos, SessionId};
+use smallvec::SmallVec;
 
 use crate::card::Card;
 use crate::card::queue::{self, Admission, Occupancies, Occupancy};
@@ -118,6 +119,9 @@ impl View {
         // Mostly there is no room for the first one, so that the line behind it does not matter.
         if !occupancy.fits(self.claim(first, gpu)) {
             return Admission { wanted: gpu.into(), ..Admission::default() };
+        }
+        if card.index.waiting() == 1 {
+            return Admission { admitted: SmallVec::from_slice(&[(first, None)]), ..Admission::default() };
         }
         let waiters = card.groups.in_order(|id| self.is_admissible(id));
         let waiters = waiters.map(|id| (id, self.claim(id, gpu)));

@@ -38,9 +38,9 @@
 //! or absent processes (turns/grants.rs) has no bound.
 
 use gpushare_proto::{GpuId, Nanos, SessionId};
-use smallvec::SmallVec;
 
 use crate::card::Card;
+use crate::card::groups::Group;
 use crate::machine::Core;
 use crate::memory::absent::Absent;
 use crate::session::Session;
@@ -236,8 +236,11 @@ impl View {
 
     /// Class of a session and its distances from the floors in virtual time: the sort key of early switches.
     pub(crate) fn standing_in_line(&self, id: SessionId) -> (Option<Class>, i128, i128) {
-        let class = self.sessions.get(id).map(|session| session.share.class);
-        (class, self.lag(id, Level::Member), self.lag(id, Level::Session))
+        let session = self.sessions.get(id);
+        // A session that counts by itself has no such distance.
+        let of_user = session.is_some_and(|session| session.user.is_some());
+        let among_users = if of_user { self.lag(id, Level::Session) } else { 0 };
+        (session.map(|session| session.share.class), self.lag(id, Level::Member), among_users)
     }
 }
 
@@ -248,24 +251,32 @@ impl Core {
         let Some(card) = self.view.cards.get(gpu).filter(|_| !self.returning.contains(gpu)) else {
             return false;
         };
-        let user = Some(branch).filter(|branch| branch.user.is_some());
-        let groups = Class::ALL.map(Branch::of_class).into_iter().chain(user);
-        // Where nobody waits or pays, nobody raises the floor.
-        let busy = groups.filter(|&group| card.groups.get(group).is_some_and(|group| !group.is_idle()));
-        let floors = busy.filter_map(|group| Some((group, self.view.floor(self.view.now, gpu, group)?)));
-        let floors: SmallVec<[(Branch, Virtual); 4]> = floors.collect();
         let level = self.view.class_floor(self.view.now, card);
         let mut rose = false;
-        let mut raise = |floor: &mut Virtual, to: Virtual| rose |= std::mem::replace(floor, to) != to;
+        for class in Class::ALL {
+            rose |= self.raise_group_floor(gpu, Branch::of_class(class));
+        }
+        if branch.user.is_some() {
+            rose |= self.raise_group_floor(gpu, branch);
+        }
         if let Some(card) = self.view.cards.get_mut(gpu) {
-            for (group, floor) in floors {
-                if let Some(group) = card.groups.get_mut(group) {
-                    raise(&mut group.floor, floor);
-                }
-            }
-            raise(&mut card.groups.floor, level);
+            rose |= std::mem::replace(&mut card.groups.floor, level) != level;
         }
         rose
+    }
+
+    /// Raises the floor of a group on a card, and returns whether it rose.
+    fn raise_group_floor(&mut self, gpu: GpuId, branch: Branch) -> bool {
+        let group = self.view.cards.get(gpu).and_then(|card| card.groups.get(branch));
+        // Where nobody waits or pays, nobody raises the floor.
+        if group.is_none_or(Group::is_idle) {
+            return false;
+        }
+        let floor = self.view.floor(self.view.now, gpu, branch);
+        let group = self.view.cards.get_mut(gpu).and_then(|card| card.groups.get_mut(branch));
+        group
+            .zip(floor)
+            .is_some_and(|(group, floor)| std::mem::replace(&mut group.floor, floor) != floor)
     }
 
     /// Virtual time at which a session begins in its group on a card: the least of the others there. The
