@@ -129,7 +129,9 @@ impl Run {
         let sharing = Sharing::session(&name).and(&["--backend", "remap"]);
         let mut program = Program::hold(&self.world, &sharing, &name)?;
         for (block, size) in BLOCKS {
-            program.must(&format!("alloc {block} {size}MiB; fill {block} {fill}"))?;
+            let filled = program.must(&format!("alloc {block} {size}MiB; fill {block} {fill}"));
+            let state = || self.daemon.ctl(&["status", "--verbose"]).unwrap_or_default();
+            filled.with_context(|| format!("{name} got no memory\n{}", state()))?;
         }
         program.must("sync")?;
         Ok(Worker { name, program, fill })

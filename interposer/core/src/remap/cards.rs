@@ -418,13 +418,22 @@ impl Card {
             })?;
             match begun {
                 Allocation::Ready(address) => return Ok(address),
-                Allocation::Backing(backing) => {
-                    if let Some(address) = self.back(backing)? {
-                        return Ok(address);
+                Allocation::Backing(backing) => match self.back(backing) {
+                    Ok(Some(address)) => return Ok(address),
+                    Ok(None) => {}
+                    // The goal has room, so the card is about to have it: a dead process's memory comes back late.
+                    Err(AllocationError::Driver(VmmError::OutOfMemory)) if self.has_goal() => {
+                        return Err(NotAllocated::NotNow(size));
                     }
-                }
+                    Err(error) => return Err(error.into()),
+                },
             }
         }
+    }
+
+    fn has_goal(&self) -> bool {
+        self.lanes
+            .look(|moving| moving.blocks.engine().goal().number != GoalNumber::NONE)
     }
 
     /// Makes the driver calls for a new block. Returns `None` if another thread took its place.
