@@ -135,11 +135,11 @@ async fn events_delay_no_limit_and_share_one_connection() -> anyhow::Result<()> 
         cluster.put(&name, &format!("{number:08x}-0b9d-4c1f-9a53-2d1d4b7f0c11"), &bad);
         cluster.resources.give("ml", &name, &[&cluster.shares[0]]);
     };
-    put(0);
-    let before = cluster.api.until_events(bad.len()).await.map(|_| cluster.api.connections())?;
-    (1..8).for_each(put);
+    (0..8).for_each(put);
     let events = cluster.api.until_events(8 * bad.len()).await?;
-    assert_eq!(cluster.api.connections(), before, "{} events", events.len());
+    // One lists the pods, one follows them, and one takes all events.
+    let connections = cluster.api.connections();
+    assert!(connections <= 3, "{connections} connections for {} events", events.len());
 
     // An event may wait two seconds for the API server, and so many would take four minutes.
     cluster.api.hold_events(true);
