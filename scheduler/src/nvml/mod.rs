@@ -138,5 +138,9 @@ fn card(device: &Device<'_>) -> Result<Option<GpuInfo>, NvmlError> {
     };
     // As CUDA counts: without what the driver has reserved for itself.
     let memory = device.memory_info()?;
-    Ok(Some(GpuInfo { uuid, name: device.name()?, total: Bytes(memory.total.saturating_sub(memory.reserved)) }))
+    Ok(Some(GpuInfo {
+        uuid,
+        name: device.name()?,
+        total: Bytes(memory.total.saturating_sub(memory.reserved)),
+    }))
 }

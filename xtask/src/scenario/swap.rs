@@ -45,7 +45,7 @@ pub(crate) struct Options {
     seed: u64,
 }
 
-/// What came of the handoffs.
+/// Result of the handoffs.
 #[derive(Clone, Debug, Default, Serialize)]
 struct Outcome {
     /// Handoffs after which the entrant's contents were checked.

@@ -77,7 +77,7 @@ impl Drop for Want {
     }
 }
 
-/// What the daemon knows of a card.
+/// Knowledge that the daemon has of a card.
 #[derive(Debug, Default)]
 struct Told {
     /// Page of the daemon, and number of the card there.

@@ -56,7 +56,7 @@ pub(crate) struct Row {
     pub(crate) late: Option<Way>,
 }
 
-/// What a card and the node have for the processes of a plan.
+/// Memory that a card and the node have for the processes of a plan.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Supply {
     /// Bytes of the card, without fixed and absent memory.
