@@ -20,6 +20,7 @@ use gpushare_proto::tenant::{Failure, FailureCode, PROTOCOL, Returning, Returnin
 use gpushare_proto::{Bytes, ClientId, GpuId, SessionId, Token};
 use gpushare_sys::clock;
 
+use super::hello::ClientHello;
 use super::joined::JoinedProcess;
 use super::page::ClientPage;
 use super::returning::{becomes_away, check_away_limit, come_back, returning_client};
@@ -34,15 +35,6 @@ use crate::operation::{Operation, failure, plain};
 use crate::registry::Origin;
 use crate::report::status::memory_report;
 use crate::sessions::Session;
-
-/// Hello of a process that will use a card.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct ClientHello {
-    pub(crate) token: Option<Token>,
-    pub(crate) returning: Option<Returning>,
-    /// Whether the process's memory is remapped and moves by goals.
-    pub(crate) remaps: bool,
-}
 
 pub(crate) fn join(
     engine: &mut Engine,

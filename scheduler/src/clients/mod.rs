@@ -4,6 +4,7 @@
 pub(crate) mod ancestry;
 pub(crate) mod awaited;
 pub(crate) mod away;
+pub(crate) mod hello;
 pub(crate) mod joined;
 pub(crate) mod orphans;
 pub(crate) mod page;

@@ -17,7 +17,7 @@ use gpushare_proto::session::Binding;
 use gpushare_proto::tenant::{Failure, FailureCode, TenantReply};
 use gpushare_sys::clock;
 
-use super::join::ClientHello;
+use super::hello::ClientHello;
 use super::unknown_pods::Waiting;
 use super::{ancestry, join, leave};
 use crate::connections::ConnectionId;

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use gpushare_proto::Nanos;
 
-use super::join::ClientHello;
+use super::hello::ClientHello;
 use crate::connections::ConnectionId;
 
 /// Waiting connections, by number and by the end of their wait.

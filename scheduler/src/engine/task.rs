@@ -8,7 +8,7 @@ use gpushare_sys::clock;
 use tracing::warn;
 
 use super::{Engine, POLL};
-use crate::clients::join::ClientHello;
+use crate::clients::hello::ClientHello;
 use crate::clients::{leave, pods};
 use crate::connections::{ConnectionEvent, ConnectionId, Socket};
 use crate::identity::PeerProcess;
