@@ -97,7 +97,7 @@ pub trait HostMemory {
     /// Gives memory that is not registered back to the system.
     ///
     /// # Errors
-    /// Error of the system; the memory stays mapped.
+    /// Error of the system; the memory keeps its pages.
     fn unmap(&self, address: HostAddress, size: Bytes) -> Result<(), HostError>;
 }
 
