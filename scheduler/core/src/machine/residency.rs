@@ -167,7 +167,20 @@ impl Core {
         if card.residents.say(client, seen, residence) {
             let pinned = residence.pinned.min(residence.resident);
             self.change_book(client, gpu, |book| book.pinned = pinned.min(book.remapped()));
+            self.learn_from_move(client, gpu);
             self.agenda.look_at(gpu);
+        }
+    }
+
+    /// Learns the rate of a move that has ended.
+    fn learn_from_move(&mut self, client: ClientId, gpu: GpuId) {
+        let (now, figures) = (self.view.now, self.view.figures(client, gpu));
+        if let Some(Figures { resident, claim, .. }) = figures
+            && let Some(card) = self.view.cards.get_mut(gpu)
+            && let Some(process) = card.residents.get_mut(client)
+            && let Some(moved) = process.transfer.end(now, (resident, claim))
+        {
+            card.residents.rates.add(moved, believed(&self.view.config));
         }
     }
 
@@ -376,10 +389,7 @@ impl Core {
             if let Some(card) = self.view.cards.get_mut(gpu)
                 && let Some(resident) = card.residents.get_mut(row.client)
             {
-                let figures = (row.figures.resident, row.figures.claim);
-                if let Some(moved) = resident.transfer.follow(now, task, figures) {
-                    card.residents.rates.add(moved, believed(&self.view.config));
-                }
+                resident.transfer.follow(now, task, (row.figures.resident, row.figures.claim));
             }
         }
         if let Some(card) = self.view.cards.get_mut(gpu) {

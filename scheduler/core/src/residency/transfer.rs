@@ -121,17 +121,25 @@ impl Transfer {
         }
     }
 
-    /// Follows the task that the latest goal asks for, and returns the move that has ended with it, if any. A new
-    /// task in the same direction keeps the deadline.
-    pub(crate) fn follow(
-        &mut self,
-        now: Nanos,
-        task: Option<Task>,
-        figures: (Bytes, Bytes),
-    ) -> Option<Moved> {
-        let before = *self;
-        *self = match (before, task) {
-            (Self::Late { .. }, _) => return None,
+    /// Ends the running move if the process has reached its target, and returns it. A move that is called off is
+    /// not returned: it ends after the turns are decided, and what is learned then would change them.
+    pub(crate) fn end(&mut self, now: Nanos, (resident, claim): (Bytes, Bytes)) -> Option<Moved> {
+        let Self::Moving { task: Task { way, target, .. }, began: (begin, before), .. } = *self else {
+            return None;
+        };
+        let bytes = match way {
+            Way::Out if claim <= target => before - resident,
+            Way::In if resident >= target => resident - before,
+            Way::Out | Way::In => return None,
+        };
+        *self = Self::Resting;
+        Some(Moved { way, bytes, took: now - begin })
+    }
+
+    /// Follows the task that the latest goal asks for. A new task in the same direction keeps the deadline.
+    pub(crate) fn follow(&mut self, now: Nanos, task: Option<Task>, figures: (Bytes, Bytes)) {
+        *self = match (*self, task) {
+            (Self::Late { .. }, _) => return,
             (_, None) => Self::Resting,
             (Self::Moving { task: before, at, deadline, began }, Some(task)) if before.way == task.way => {
                 Self::Moving { task, at, deadline, began }
@@ -141,15 +149,6 @@ impl Transfer {
                 Self::Moving { task, at: figures, deadline, began }
             }
         };
-        let Self::Moving { task: Task { way, .. }, began: (begin, resident), .. } = before else {
-            return None;
-        };
-        let goes_on = task.is_some_and(|task| task.way == way);
-        let bytes = match way {
-            Way::Out => resident - figures.0,
-            Way::In => figures.0 - resident,
-        };
-        (!goes_on).then(|| Moved { way, bytes, took: now - begin })
     }
 
     /// Notes that the process could not carry out its goal `number`. Returns whether that is the running move.
@@ -206,14 +205,20 @@ mod tests {
     }
 
     #[test]
-    fn a_move_that_ends_tells_how_much_moved_in_which_time() {
+    fn a_move_that_reaches_its_target_tells_how_much_moved_in_which_time() {
+        let to = |way, target| Some(Task { way, number: GoalNumber(1), target: Bytes(target) });
         let mut transfer = Transfer::default();
-        assert_eq!(transfer.follow(Nanos(5), task(Way::Out, 1), figures(9)), None);
-        assert_eq!(transfer.follow(Nanos(6), task(Way::Out, 2), figures(7)), None);
-        let moved = transfer.follow(Nanos(8), task(Way::In, 3), figures(4));
+        transfer.follow(Nanos(5), to(Way::Out, 6), figures(9));
+        transfer.follow(Nanos(6), to(Way::Out, 4), figures(7));
+        let unacknowledged = (Bytes(4), Bytes(9));
+        assert_eq!(transfer.end(Nanos(7), unacknowledged), None);
+        let moved = transfer.end(Nanos(8), (Bytes(4), Bytes(4)));
         assert_eq!(moved, Some(Moved { way: Way::Out, bytes: Bytes(5), took: Nanos(3) }));
-        let moved = transfer.follow(Nanos(9), None, figures(6));
+        transfer.follow(Nanos(8), to(Way::In, 6), figures(4));
+        assert_eq!(transfer.end(Nanos(8), figures(5)), None);
+        let moved = transfer.end(Nanos(9), figures(6));
         assert_eq!(moved, Some(Moved { way: Way::In, bytes: Bytes(2), took: Nanos(1) }));
+        assert_eq!(transfer, Transfer::Resting);
     }
 
     #[test]
@@ -233,7 +238,7 @@ mod tests {
         transfer.follow(Nanos(0), task(Way::In, 1), figures(1));
         transfer.note(SECOND, figures(1), true, Rank::Drains);
         assert!(!transfer.is_late(Way::In));
-        assert!(transfer.follow(SECOND, None, figures(1)).is_some());
+        transfer.follow(SECOND, None, figures(1));
         assert_eq!(transfer, Transfer::Resting);
     }
 

@@ -2,12 +2,12 @@
 //! invariants after every event.
 
 use gpushare_proto::session::Priority;
-use gpushare_proto::{Bytes, GpuId, Nanos, SessionId};
+use gpushare_proto::{Bytes, ClientId, GpuId, Nanos, SessionId};
 
-use super::schedules::{Step, play};
+use super::schedules::{RETURNING, Step, play};
 use super::world::{GPU, OTHER_GPU, World, gib, ms};
-use crate::Config;
 use crate::config::StuckPolicy;
+use crate::{Config, Event};
 
 /// A world of two cards where programs with this much memory have come to the gate. Some always have work.
 fn world_with(config: Config, programs: [(u64, bool); 4]) -> World {
@@ -130,4 +130,220 @@ fn whoever_waits_behind_an_early_turn_keeps_its_place() {
     world.dies(holder.expect("nobody is gone yet"));
     let holders = world.core.snapshot(world.now).gpus.swap_remove(0).holders;
     assert_eq!((holders, line(&world)), (vec![early, next], vec![last]));
+}
+
+#[test]
+fn a_turn_that_is_not_backfilled_any_more_makes_room_at_once() {
+    let config = Config { context_reserve: Bytes::ZERO, lease_chunk: Bytes::ZERO, ..Config::default() };
+    let mut world = World::after_restart(Config { stuck_policy: StuckPolicy::Wait, ..config }, []);
+    world.second_card();
+    for (gibs, busy) in [(1, true), (3, false), (7, false)] {
+        let (_, client) = world.program(gib(gibs));
+        world.habits(client).busy = busy;
+        world.arrives(client);
+    }
+    for step in [
+        Step::Run(99),
+        Step::Return(0, false, 3),
+        Step::Join(0),
+        Step::Run(122),
+        Step::Join(3),
+        Step::Arrive(5),
+        Step::Attach(3, GpuId(1)),
+        Step::AllocateFixed(5, GpuId(0), 1),
+        Step::Run(20),
+        Step::Attach(4, GpuId(1)),
+        Step::GoIdle(2),
+    ] {
+        // The world checks after each event that nothing was overlooked.
+        play(&mut world, step);
+    }
+}
+
+#[test]
+fn a_drop_that_is_undone_after_it_gave_way_is_in_the_way_again() {
+    let config = Config { context_reserve: Bytes::ZERO, lease_chunk: Bytes::ZERO, ..Config::default() };
+    let config = Config { stuck_policy: StuckPolicy::RunOthers, ..config };
+    let mut world = World::after_restart(config, [RETURNING, RETURNING + 1]);
+    world.second_card();
+    for step in [
+        Step::OpenSession { limit: None, oversubscribe: false },
+        Step::OpenSession { limit: None, oversubscribe: false },
+        Step::Return(2, false, 0),
+        Step::ExpectedUses(1, GpuId(0), 6),
+        Step::OpenSession { limit: None, oversubscribe: false },
+        Step::Allocate(0, GpuId(0), 5),
+        Step::Join(0),
+        Step::Change(6, 41, false),
+        Step::Busy(1),
+        Step::Attach(1, GpuId(1)),
+        Step::Join(2),
+        Step::Attach(3, GpuId(0)),
+        Step::Busy(3),
+        Step::Change(4, 41, true),
+        Step::Busy(7),
+        Step::Run(5012),
+        Step::Join(0),
+        Step::Attach(2, GpuId(0)),
+        Step::Attach(5, GpuId(1)),
+        Step::ExpectedGone(0),
+        Step::Return(1, false, 6),
+        Step::Own(2, 0, 1),
+        Step::Run(247),
+    ] {
+        // The world checks after each event that nothing was overlooked.
+        play(&mut world, step);
+    }
+}
+
+#[test]
+fn a_gang_begins_beside_the_drain_of_another_on_the_card_where_no_memory_moves() {
+    let config = Config {
+        lease_chunk: Bytes::ZERO,
+        stuck_policy: StuckPolicy::RunOthers,
+        ..Config::default()
+    };
+    let mut world = World::after_restart(config, []);
+    world.second_card();
+    for (gibs, busy) in [(5, false), (6, true), (3, false)] {
+        let (_, client) = world.program(gib(gibs));
+        world.habits(client).busy = busy;
+        world.arrives(client);
+    }
+    for step in [
+        Step::Return(0, false, 0),
+        Step::Die(4),
+        Step::Attach(7, GpuId(1)),
+        Step::Join(3),
+        Step::Busy(3),
+        Step::Own(2, 0, 1),
+        Step::Jump(5000),
+        Step::Jump(217),
+        Step::Attach(2, GpuId(1)),
+        Step::Run(2),
+    ] {
+        // The world checks after each event that nothing was overlooked.
+        play(&mut world, step);
+    }
+}
+
+#[test]
+fn a_limited_session_that_wakes_with_remapped_memory_waits_until_it_fits() {
+    let config = Config { lease_chunk: Bytes::ZERO, context_reserve: gib(1), ..Config::default() };
+    let mut world = World::after_restart(Config { stuck_policy: StuckPolicy::Wait, ..config }, []);
+    world.second_card();
+    for (_, client) in [world.remapping_program(gib(0)), world.program(gib(2))] {
+        world.arrives(client);
+    }
+    for step in [
+        Step::Lead(None, GpuId(0), 0),
+        Step::Compute(3, GpuId(0), Some(0)),
+        Step::Run(2),
+        Step::Jump(1_099_511_627_775),
+        Step::Allocate(0, GpuId(0), 6),
+        Step::Remap(0),
+        Step::Busy(3),
+    ] {
+        // The world checks after each grant that the memory of all who may have work in flight fits.
+        play(&mut world, step);
+    }
+}
+
+#[test]
+fn a_move_in_that_is_late_as_the_session_must_let_go_is_called_off() {
+    let config = Config { lease_chunk: Bytes::ZERO, context_reserve: Bytes::ZERO, ..Config::default() };
+    let mut world = World::after_restart(config, []);
+    world.second_card();
+    for (gibs, busy) in [(2, false), (1, true)] {
+        let (_, client) = world.remapping_program(gib(gibs));
+        world.habits(client).busy = busy;
+        world.arrives(client);
+    }
+    for step in [
+        Step::Return(0, false, 0),
+        Step::Join(0),
+        Step::Die(2),
+        Step::End(2),
+        Step::Return(0, false, 0),
+        Step::Remap(0),
+        Step::Allocate(4, GpuId(0), 1),
+        Step::Join(0),
+        Step::Die(2),
+        Step::Busy(4),
+        Step::Share(0, 100, Priority::High),
+        Step::Die(2),
+        Step::Change(4, 0, false),
+        Step::Budget(1),
+        Step::Allocate(1, GpuId(0), 6),
+        Step::Run(34),
+        Step::AllocateFixed(0, GpuId(0), 1),
+        Step::Jump(997),
+    ] {
+        // The world checks after each event that nothing was overlooked.
+        play(&mut world, step);
+    }
+}
+
+#[test]
+fn a_move_that_is_late_while_a_process_returns_is_tried_again_afterwards() {
+    let config = Config {
+        stuck_policy: StuckPolicy::RunOthers,
+        lease_chunk: Bytes::ZERO,
+        ..Config::default()
+    };
+    let mut world = World::after_restart(config, [RETURNING]);
+    world.send(Event::ExpectedUses { client: ClientId(RETURNING), gpu: GPU, bytes: gib(1) });
+    let (_, client) = world.remapping_program(gib(3));
+    world.habits(client).answers = false;
+    world.arrives(client);
+    let has_goal = (0..10_000).any(|_| {
+        world.run_for(ms(1));
+        world.goal(client, GPU).is_some()
+    });
+    assert!(has_goal, "others run once the missing process is overdue");
+    world.run_for(ms(980));
+    play(&mut world, Step::Return(0, false, 1));
+    // The world checks after each event that nothing was overlooked.
+    world.run_for(ms(100));
+    world.habits(client).answers = true;
+    world.step(client, GPU);
+    world.run_for(ms(3000));
+    assert_eq!(world.resident(client, GPU), gib(3));
+}
+
+#[test]
+fn whoever_fits_in_since_a_move_was_fast_is_admitted_in_the_event_that_tells_of_it() {
+    let config = Config {
+        stuck_policy: StuckPolicy::Wait,
+        lease_chunk: Bytes::ZERO,
+        context_reserve: gib(1),
+        quantum: Some(ms(100)),
+        ..Config::default()
+    };
+    let mut world = World::after_restart(config, []);
+    world.second_card();
+    world.send(Event::HostBudget { bytes: gib(1) });
+    for (gibs, busy, remaps) in [(3, false, false), (3, true, false), (4, false, true), (2, false, true)] {
+        let (_, client) = if remaps {
+            world.remapping_program(gib(gibs))
+        } else {
+            world.program(gib(gibs))
+        };
+        world.habits(client).busy = busy;
+        world.arrives(client);
+    }
+    for step in [
+        Step::Run(100),
+        Step::Attach(0, GpuId(1)),
+        Step::Remap(0),
+        Step::Busy(0),
+        Step::Own(0, 0, 4),
+        Step::Busy(3),
+        Step::UserLead(0, Priority::Low, GpuId(0), 0),
+        Step::Attach(1, GpuId(1)),
+        Step::Run(143),
+    ] {
+        // The world checks after each event that nothing was overlooked.
+        play(&mut world, step);
+    }
 }
