@@ -1,12 +1,14 @@
 //! Memory of the backend `remap`: plain device memory that leaves the card at a handoff and comes back.
 
+use std::io::{BufRead as _, BufReader};
+use std::process::Stdio;
 use std::time::Duration;
 
 use anyhow::Context;
 use gpushare_proto::{Bytes, GateState, names};
 use gpushare_tests::patience::until;
 use gpushare_tests::scripted::ScriptedDaemon;
-use gpushare_tests::{Program, Sharing, World};
+use gpushare_tests::{Process, Program, Sharing, World, foreign};
 
 /// A program whose memory is remapped, and the daemon that the test plays for it.
 fn program() -> anyhow::Result<(World, ScriptedDaemon, Program)> {
@@ -121,4 +123,58 @@ fn without_a_goal_nothing_leaves_and_nothing_comes_in() -> anyhow::Result<()> {
     daemon.set_goal(Bytes::mib(256));
     program.answer(waiting)?;
     Ok(())
+}
+
+/// A program under `--paranoid` that gives work to the card past every hook, or is idle.
+fn unseen(world: &World, what: &str) -> anyhow::Result<Process> {
+    let mut command = world.sharing(&Sharing::Preload, &foreign::program(world, "unseen")?);
+    command
+        .args([what, "64"])
+        .env(names::BACKEND, "remap")
+        .env(names::PARANOID, "1")
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped());
+    let mut program = Process::start(command, world.folder(), "unseen")?;
+    let stdout = program.take_stdout().context("its stdout is a pipe")?;
+    let mut line = String::new();
+    BufReader::new(stdout).read_line(&mut line)?;
+    assert!(line.contains("ready"), "{line}{}", program.stderr());
+    Ok(program)
+}
+
+#[test]
+fn a_paranoid_program_whose_work_was_missed_keeps_its_memory_on_the_card_and_says_so() -> anyhow::Result<()> {
+    let world = World::of(Bytes::mib(256))?;
+    let mut daemon = ScriptedDaemon::listen(&world)?;
+    let mut program = unseen(&world, "busy")?;
+    let whole = resident(&daemon);
+    daemon.set_goal(Bytes::ZERO);
+    daemon.take_back()?;
+    until("the missed work is found", || {
+        let is_told = program.stderr().contains("gpushare: paranoid: the program wrote to its memory at 0x");
+        Ok((is_told && daemon.residence().1.pinned == whole).then_some(()))
+    })?;
+    assert_eq!((resident(&daemon), hosted(&daemon)), (whole, Bytes::ZERO));
+    let races = world.card().context("a simulated card")?.stats()?.total.raced_copies;
+    assert!(races > 0, "the card saw no race, so the test planted nothing");
+    drop(program.take_stdin());
+    program.succeed()
+}
+
+#[test]
+fn a_paranoid_program_that_is_idle_moves_as_any_other() -> anyhow::Result<()> {
+    let world = World::of(Bytes::mib(256))?;
+    let mut daemon = ScriptedDaemon::listen(&world)?;
+    let mut program = unseen(&world, "idle")?;
+    let whole = resident(&daemon);
+    daemon.set_goal(Bytes::ZERO);
+    daemon.take_back()?;
+    daemon.is_followed()?;
+    assert_eq!((resident(&daemon), hosted(&daemon)), (Bytes::ZERO, whole));
+    assert_eq!(program.stderr(), "");
+    daemon.set_goal(whole);
+    daemon.set_gate(GateState::Moving)?;
+    assert_eq!(daemon.entered()?, whole);
+    drop(program.take_stdin());
+    program.succeed()
 }

@@ -118,6 +118,8 @@ pub struct Engine {
     is_paranoid: bool,
     /// Whether nothing may move any more, since work was missed.
     is_immovable: bool,
+    /// Chunk that was written while the process was taken for idle, until it is reported.
+    missed: Option<Span>,
     lost: Option<VmmError>,
     /// Ranges of freed chunks, of which nothing is left.
     gone: Vec<Span>,
@@ -141,6 +143,7 @@ impl Default for Engine {
             oversubscribes: false,
             is_paranoid: false,
             is_immovable: false,
+            missed: None,
             lost: None,
             gone: Vec::new(),
             is_settled: false,
@@ -318,7 +321,10 @@ impl Engine {
                     self.lost = Some(error);
                 }
             }
-            Change::Written => self.pin_all(),
+            Change::Written => {
+                self.missed = self.chunks.get(&address).map(|entry| entry.chunk.span());
+                self.pin_all();
+            }
         }
         self.note_seen();
     }
@@ -331,6 +337,11 @@ impl Engine {
         if !self.chunks.values().any(is_older) {
             self.seen = number;
         }
+    }
+
+    /// Takes the chunk that was written while the process was taken for idle, if there is one.
+    pub fn take_missed(&mut self) -> Option<Span> {
+        self.missed.take()
     }
 
     /// Takes the ranges of freed chunks of which nothing is left.
