@@ -34,6 +34,8 @@ const HUGE_PAGE: usize = 2 << 20;
 /// Memory that all contexts may use as registered (`CU_MEMHOSTREGISTER_PORTABLE`).
 const REGISTER_PORTABLE: u32 = 1;
 
+/// Address of no context.
+const NO_CONTEXT: usize = 0;
 /// Pause between two looks at the read of a piece for a digest, which takes 0.15 ms.
 const POLL: Duration = Duration::from_micros(50);
 
@@ -123,6 +125,15 @@ impl OnCard {
         self.peers.store(peers, Ordering::SeqCst);
     }
 
+    /// Forgets what was made in a context that has ended. Its copies count as failed, also if another context gets the
+    /// same address.
+    pub(super) fn end_context(&self, context: usize) {
+        let mut copies = lock(&self.copies);
+        copies.streams.take_if(|(of, _)| *of == context);
+        let under_way = copies.under_way.iter_mut().flatten();
+        under_way.filter(|copy| copy.context == context).for_each(|copy| copy.context = NO_CONTEXT);
+    }
+
     pub(super) fn driver(&self) -> &'static Driver {
         self.driver
     }
@@ -196,14 +207,16 @@ impl OnCard {
         if let Some(known) = self.scratch.get() {
             return Ok(*known);
         }
-        let new = || {
-            let memory = self.touch(digest::PIECE)?;
-            self.register(memory, digest::PIECE).map(|()| memory)
-        };
-        let memory = new().map_err(|error| match error {
+        let error = |error| match error {
             HostError::Refused(result) => VmmError::from(result),
             HostError::NoMemory { .. } => VmmError::OutOfMemory,
-        })?;
+        };
+        let memory = self.touch(digest::PIECE).map_err(error)?;
+        if let Err(refused) = self.register(memory, digest::PIECE) {
+            // A region that keeps its pages is lost, which the refusal says already.
+            let _ = HostMemory::unmap(self, memory, digest::PIECE);
+            return Err(error(refused));
+        }
         Ok(*self.scratch.get_or_init(|| memory))
     }
 

@@ -30,7 +30,7 @@ use super::vmm::{Span, Vmm, VmmError, perform};
 use crate::daemon::Daemon;
 use crate::driver::contexts::Contexts;
 use crate::driver::types::{
-    CAPTURE_MODE_RELAXED, CUDA_ERROR_NOT_SUPPORTED, CUDA_ERROR_OUT_OF_MEMORY, CUdevice, CUdeviceptr, CUresult,
+    CAPTURE_MODE_RELAXED, CUDA_ERROR_NOT_SUPPORTED, CUDA_ERROR_OUT_OF_MEMORY, CUcontext, CUdevice, CUdeviceptr, CUresult,
 };
 use crate::driver::unknown::UNKNOWN;
 use crate::driver::{Driver, MemoryCalls};
@@ -263,10 +263,21 @@ impl Remap {
         self.guard.carry_over(fresh, replace);
     }
 
+    /// Forgets what was made in a context that has ended, the last one of its device or not.
+    pub(crate) fn end_context(&self, context: CUcontext, device: CUdevice, is_last: bool) {
+        let Some(card) = self.card(device) else { return };
+        card.hardware.end_context(context.addr());
+        if is_last {
+            card.lanes.change(|moving| moving.blocks.engine().forget_loss());
+        }
+    }
+
     /// Lets the steps end that are under way, and begins none any more, as the process ends.
     pub(crate) fn park(&self) {
-        self.set_phase(Phase::Parked);
-        self.is_parked.store(true, Ordering::Release);
+        self.is_parked.store(true, Ordering::SeqCst);
+        for (_, card) in self.cards() {
+            card.lanes.change(|moving| moving.blocks.engine().set_phase(Phase::Parked));
+        }
         let until = Instant::now() + LAST_STEPS;
         let is_quiet = |card: &Card| card.lanes.look(|moving| moving.blocks.engine().is_quiet());
         while !self.cards().all(|(_, card)| is_quiet(card)) && Instant::now() < until {
@@ -275,12 +286,14 @@ impl Remap {
     }
 
     fn set_phase(&self, phase: Phase) {
-        if self.is_parked.load(Ordering::Acquire) {
-            return;
-        }
         for (_, card) in self.cards() {
             if card.lanes.look(|moving| moving.blocks.engine().phase() != phase) {
-                card.lanes.change(|moving| moving.blocks.engine().set_phase(phase));
+                card.lanes.change(|moving| {
+                    // Under the lock, so that nothing begins after the end of the process has.
+                    if !self.is_parked.load(Ordering::SeqCst) {
+                        moving.blocks.engine().set_phase(phase);
+                    }
+                });
             }
         }
     }
@@ -332,6 +345,11 @@ impl Card {
         let goal = page.goals.get(usize::from(gpu.0)).filter(|_| gives_goals);
         let goal = goal.map_or(UNLIMITED, |goal| Goal::from_bits(goal.load(Ordering::Acquire)));
         let is_full = page.flags.load(Ordering::Relaxed) & FLAG_HOST_FULL != 0;
+        // A thread may have read the page before another daemon's came into force.
+        let is_in_force = || std::ptr::eq(page, crate::gate::page());
+        if !is_in_force() {
+            return;
+        }
         let place = Some((page, gpu));
         let is_known = |(known, number): (&Page, GpuId)| std::ptr::eq(known, page) && number == gpu;
         if !lock(&self.told).place.is_some_and(is_known) {
@@ -346,6 +364,9 @@ impl Card {
         };
         if !self.lanes.look(is_followed) {
             self.lanes.change(|moving| {
+                if !is_in_force() {
+                    return;
+                }
                 moving.blocks.engine().set_goal(goal);
                 if is_full {
                     let kept = moving.blocks.engine().take_kept_slots(Bytes::MAX);

@@ -273,9 +273,10 @@ impl Engine {
         is_hosted && room >= chunk.span().size && chunk.set_aim(Aim::At(Tier::Device))
     }
 
-    /// Lets chunks whose steps failed try again.
+    /// Lets chunks whose steps failed try again. A chunk that is being allocated does not: its thread hears of the
+    /// failure.
     pub fn retry(&mut self) {
-        for entry in self.chunks.values_mut() {
+        for entry in self.chunks.values_mut().filter(|entry| !entry.is_unborn) {
             entry.trouble = None;
             entry.failures = 0;
         }
@@ -337,6 +338,12 @@ impl Engine {
         if !self.chunks.values().any(is_older) {
             self.seen = number;
         }
+    }
+
+    /// Forgets that the memory of a context was lost, since the context has ended.
+    pub fn forget_loss(&mut self) {
+        self.lost = None;
+        self.is_settled = false;
     }
 
     /// Takes the chunk that was written while the process was taken for idle, if there is one.

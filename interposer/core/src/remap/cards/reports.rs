@@ -1,7 +1,7 @@
 //! Reports of a card: what the daemon hears of its memory, and the user of work that was missed.
 
 use std::sync::atomic::Ordering;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use gpushare_proto::page::{GoalNumber, Page};
 use gpushare_proto::tenant::{MAX_UNKNOWN, Residence, TenantRequest};
@@ -38,32 +38,42 @@ pub(super) struct Report {
 impl Card {
     /// Reports each change of the figures to the daemon. Tries failed steps again after a pause.
     pub(super) fn run_reports(&self) {
-        let mut has_failed = false;
+        let mut retry: Option<Instant> = None;
         loop {
-            let news = |moving: &mut Moving| self.news(moving);
-            let report = if has_failed {
-                self.lanes.wait_within(RETRY, news)
-            } else {
-                Some(self.lanes.wait_for(news))
-            };
-            let Some((page, report, failed)) = report else {
-                has_failed = false;
+            let left = retry.map(|at| at.saturating_duration_since(Instant::now()));
+            let woken = self.lanes.wait_within(left.unwrap_or(Duration::MAX), |moving| {
+                let fails = moving.blocks.engine().trouble().is_some();
+                match self.news(moving) {
+                    Some(news) => Some(Some(news)),
+                    // The pause begins with the failure, however often something else changes meanwhile.
+                    None => (fails && retry.is_none()).then_some(None),
+                }
+            });
+            let Some(news) = woken else {
+                retry = None;
                 self.lanes.change(|moving| {
                     moving.blocks.engine().retry();
                     moving.pool.retry();
                 });
                 continue;
             };
-            has_failed = report.failed.is_some();
-            self.warn_of_missed_work();
-            let Report { gpu, seen, residence, .. } = report;
-            let is_in_force = || std::ptr::eq(page, crate::gate::page());
-            // What does not reach the daemon is reported to the next one.
-            self.daemon
-                .send_if(&TenantRequest::Resides { gpu, seen, residence }, is_in_force);
-            if let Some(number) = failed {
-                self.daemon.send_if(&TenantRequest::MoveFailed { gpu, number }, is_in_force);
+            if let Some((page, report, failed)) = news {
+                self.send(page, report, failed);
+                self.warn_of_missed_work();
             }
+            let fails = self.lanes.look(|moving| moving.blocks.engine().trouble().is_some());
+            retry = retry.or_else(|| Some(Instant::now() + RETRY)).filter(|_| fails);
+        }
+    }
+
+    fn send(&self, page: &'static Page, report: Report, failed: Option<GoalNumber>) {
+        let Report { gpu, seen, residence, .. } = report;
+        let is_in_force = || std::ptr::eq(page, crate::gate::page());
+        // What does not reach the daemon is reported to the next one.
+        self.daemon
+            .send_if(&TenantRequest::Resides { gpu, seen, residence }, is_in_force);
+        if let Some(number) = failed {
+            self.daemon.send_if(&TenantRequest::MoveFailed { gpu, number }, is_in_force);
         }
     }
 

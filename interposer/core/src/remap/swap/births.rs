@@ -98,3 +98,33 @@ impl Engine {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use gpushare_proto::page::Goal;
+
+    use super::*;
+    use crate::remap::vmm::Answer;
+
+    #[test]
+    fn an_allocation_that_fails_is_an_error_whatever_the_daemon_says_meanwhile() {
+        let span = Span { address: 1 << 40, size: SMALL_CHUNK };
+        for steps_before in 0..3 {
+            let mut engine = Engine::new(false);
+            assert_eq!(engine.add(span), Birth::OnCard);
+            for _ in 0..steps_before {
+                let answer = match engine.take_own(span.address) {
+                    Some(Call::Create(_)) => Answer::Created(7),
+                    _ => Answer::Done,
+                };
+                engine.done(span.address, answer);
+            }
+            let refused = engine.take_own(span.address);
+            engine.done(span.address, Answer::Failed(VmmError::OutOfMemory));
+            engine.set_goal(Goal { number: GoalNumber(2), bytes: Bytes::gib(1) });
+            engine.retry();
+            assert_eq!(engine.take_own(span.address), None);
+            assert_eq!(engine.born(span.address), Err(VmmError::OutOfMemory), "{refused:?}");
+        }
+    }
+}
