@@ -44,12 +44,12 @@ const KILLS: u64 = 8;
 const REFUSALS: u64 = 6;
 /// One of so many handoffs begins without a budget for host memory.
 const SHORTAGES: u64 = 60;
-/// Time for which there is no budget.
+/// Time for which there is hardly a budget.
 const SHORTAGE: Duration = Duration::from_millis(300);
 /// Flags of the daemon. Contexts that are not measured yet would take half of the card.
 const FLAGS: [&str; 4] = ["--quantum", "20ms", "--context-reserve", "4MiB"];
 const BUDGET: [&str; 2] = ["--host-budget", "4GiB"];
-const NO_BUDGET: [&str; 2] = ["--host-budget", "0"];
+const NO_BUDGET: [&str; 2] = ["--host-budget", "1MiB"];
 /// Number of handoffs after which the figures are compared.
 const LOOK: u64 = 10;
 
@@ -201,12 +201,14 @@ impl Run {
 
     fn all(mut self, swaps: u64) -> anyhow::Result<Outcome> {
         let mut last = PROGRAMS - 1;
+        let began = Instant::now();
         while self.outcome.swaps < swaps && self.outcome.hung == 0 {
             let next = (last + 1 + self.dice.index(PROGRAMS - 1)) % PROGRAMS;
             self.swap(last, next)?;
             last = next;
             if self.outcome.swaps.is_multiple_of(LOOK) {
                 self.compare()?;
+                self.outcome.seconds = began.elapsed().as_secs_f64();
                 progress(&self.outcome);
             }
         }
@@ -272,7 +274,7 @@ impl Run {
                     self.outcome.failed += 1;
                 }
                 Ok(answer) => self.outcome.corrupted += u64::from(!answer.flag("matches")),
-                Err(_) if self.workers[next].program.ended()? => return self.bury(next),
+                Err(_) if self.has_died(next)? => return self.bury(next),
                 Err(cause) => {
                     progress(format_args!("{} hangs: {cause}", self.workers[next].name));
                     self.outcome.hung += 1;
@@ -289,13 +291,20 @@ impl Run {
             let written = worker.program.must(&(lines.join("; ") + "; sync"));
             worker.fill = fill;
             if let Err(cause) = written {
-                if !self.workers[next].program.ended()? {
+                if !self.has_died(next)? {
                     return Err(cause);
                 }
                 return self.bury(next);
             }
         }
         Ok(())
+    }
+
+    /// Whether a program that did not answer is one that was killed in a call of its own.
+    fn has_died(&mut self, at: usize) -> anyhow::Result<bool> {
+        let Worker { program, death, .. } = &mut self.workers[at];
+        let has_ended = || Ok(program.ended()?.then_some(()));
+        Ok(death.is_some() && until("a program that does not answer ends", has_ended).is_ok())
     }
 
     /// Starts another program in place of one that was killed in a call of its own.

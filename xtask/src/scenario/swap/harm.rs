@@ -12,8 +12,9 @@ use super::Worker;
 
 /// One of so many programs is killed by a call of its own.
 const MORTALS: u64 = 2;
-/// Calls of that kind before it, at least and at most. The first ones are those of its allocations.
-const CALLS: (u64, u64) = (8, 60);
+/// Numbers of that call, from and to. A program maps seven times before its memory moves, and each move takes three
+/// to six calls of a kind.
+const CALLS: (u64, u64) = (8, 30);
 /// Calls that a driver without memory refuses, with their names in the result.
 const REFUSED: [(&str, Refusable); 3] =
     [("create", Refusable::CreateOnGpu), ("map", Refusable::Map), ("register", Refusable::Register)];
