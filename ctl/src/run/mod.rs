@@ -25,9 +25,9 @@ use std::os::unix::process::CommandExt as _;
 use std::path::PathBuf;
 use std::process::Command;
 
-use gpushare_proto::{Backend, GpuUuid};
 use gpushare_proto::names::{BACKEND, PARANOID, RUNTIME_DIR, RuntimeDir, TOKEN_FILE};
 use gpushare_proto::tenant::{GpuChoice, NewSession, TenantReply, TenantRequest};
+use gpushare_proto::{Backend, GpuUuid};
 
 pub(crate) use self::detach::detach;
 use self::reach::Reach;
@@ -61,7 +61,9 @@ pub(crate) enum RunError {
     Unknown(String),
     #[error("the daemon does not know card {0} yet; name the card by its UUID (`nvidia-smi -L`)")]
     UnknownCard(String),
-    #[error("--paranoid checks memory that moves by --backend remap; name that backend, or leave --paranoid out")]
+    #[error(
+        "--paranoid checks memory that moves by --backend remap; name that backend, or leave --paranoid out"
+    )]
     NothingToCheck,
     #[error(
         "`{program}` cannot be executed: {cause}; check the interpreter in its first line, and that it is built for this machine"

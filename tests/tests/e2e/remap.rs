@@ -151,7 +151,9 @@ fn a_paranoid_program_whose_work_was_missed_keeps_its_memory_on_the_card_and_say
     daemon.set_goal(Bytes::ZERO);
     daemon.take_back()?;
     until("the missed work is found", || {
-        let is_told = program.stderr().contains("gpushare: paranoid: the program wrote to its memory at 0x");
+        let is_told = program
+            .stderr()
+            .contains("gpushare: paranoid: the program wrote to its memory at 0x");
         Ok((is_told && daemon.residence().1.pinned == whole).then_some(()))
     })?;
     assert_eq!((resident(&daemon), hosted(&daemon)), (whole, Bytes::ZERO));
@@ -212,12 +214,14 @@ fn memory_freed_in_stream_order_leaves_while_other_memory_moves() -> anyhow::Res
     command.env(names::BACKEND, "remap").env(names::PARANOID, "1");
     let mut program = Program::begin(command, &world, "a")?;
     program.ready()?;
-    program.must("alloc x 128MiB; alloc y 128MiB; fill x 7; fill y 3; sync; stream s; free-async x --on s")?;
+    program
+        .must("alloc x 128MiB; alloc y 128MiB; fill x 7; fill y 3; sync; stream s; free-async x --on s")?;
     daemon.set_goal(Bytes::ZERO);
     daemon.take_back()?;
     daemon.is_followed()?;
     until("what was freed is nowhere", || {
-        Ok((hosted(&daemon) < Bytes::mib(192) && !program.process().stderr().contains("paranoid")).then_some(()))
+        Ok((hosted(&daemon) < Bytes::mib(192) && !program.process().stderr().contains("paranoid"))
+            .then_some(()))
     })?;
     daemon.set_goal(Bytes::mib(512));
     daemon.set_gate(GateState::Moving)?;

@@ -101,7 +101,9 @@ fn a_process_with_unknown_functions_stays_on_its_card_and_is_named() -> anyhow::
 fn remapped_memory_of_a_process_with_unknown_functions_stays_on_its_card() -> anyhow::Result<()> {
     let newer = Newer::new()?;
     let mut daemon = ScriptedDaemon::listen(&newer.world)?;
-    let mut command = newer.world.sharing(&Sharing::Preload, &foreign::program(&newer.world, "unseen")?);
+    let mut command = newer
+        .world
+        .sharing(&Sharing::Preload, &foreign::program(&newer.world, "unseen")?);
     command
         .args(["unknown", "64"])
         .env("LD_LIBRARY_PATH", newer.world.folder().join("newer"))

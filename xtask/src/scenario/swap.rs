@@ -29,8 +29,8 @@ use gpushare_tests::{Artifacts, Daemon, Dice, Program, Sharing, Ticket, World};
 use self::harm::Refusals;
 use self::outcome::Outcome;
 use crate::output::{progress, result};
-use crate::promise::{Bound, Check, Effort};
 use crate::programs;
+use crate::promise::{Bound, Check, Effort};
 
 const CARD: Bytes = Bytes::mib(256);
 /// Blocks of one program: together three quarters of the card.
@@ -60,8 +60,16 @@ pub(super) const CHECK: Check = Check {
     name: "swap",
     effort: Effort::Timed,
     bounds: &[
-        Bound::at_most("wrong blocks, failed calls, hangs and lost bytes of 300 handoffs of remapped memory", 0.0, ""),
-        Bound::at_most("wrong blocks, failed calls, hangs and lost bytes of 300 handoffs of managed memory", 0.0, ""),
+        Bound::at_most(
+            "wrong blocks, failed calls, hangs and lost bytes of 300 handoffs of remapped memory",
+            0.0,
+            "",
+        ),
+        Bound::at_most(
+            "wrong blocks, failed calls, hangs and lost bytes of 300 handoffs of managed memory",
+            0.0,
+            "",
+        ),
     ],
     measure: || {
         let faults = |backend| -> anyhow::Result<f64> {

@@ -345,10 +345,10 @@ mod tests {
     fn a_context_takes_its_blocks_along_and_reaches_the_others() {
         let deferred = with(&[(1, 1, free(0x10, 1, 1)), (1, 1, free(0x20, 2, 2)), (2, 1, free(0x30, 1, 3))]);
         let dead = deferred.remove_context(context(1));
-        assert_eq!(dead.iter().map(|(address, block)| (*address, block.size.0)).collect::<Vec<_>>(), [
-            (0x10, 0x10),
-            (0x30, 0x30)
-        ]);
+        assert_eq!(
+            dead.iter().map(|(address, block)| (*address, block.size.0)).collect::<Vec<_>>(),
+            [(0x10, 0x10), (0x30, 0x30)]
+        );
         assert_eq!(due(&deferred, 2, &[]), [0x20]);
     }
 

@@ -151,7 +151,10 @@ impl Memory {
         self.lease.set_card_size(device, Bytes::ZERO);
         let freed = self.deferred.remove_context(context);
         let is_remapped = |(_, block): &&(_, Block)| block.origin == Origin::Remapped;
-        let waiting = freed.iter().filter(is_remapped).map(|(address, block)| (*address, block.device));
+        let waiting = freed
+            .iter()
+            .filter(is_remapped)
+            .map(|(address, block)| (*address, block.device));
         // Memory by handle belongs to no context, so the driver does not free it.
         for (address, device) in self.blocks.remapped_in(context).into_iter().chain(waiting) {
             self.remap.begin_free(device, address);

@@ -73,9 +73,12 @@ impl Memory {
         // A context that fails has no work in flight.
         let aside = std::mem::take(&mut *lock(&self.aside));
         let contexts: BTreeSet<usize> = aside.iter().map(|(_, of)| of.context).collect();
-        contexts.iter().filter(|&&context| context != block.context).for_each(|&context| {
-            self.wait_for_work_of(context);
-        });
+        contexts
+            .iter()
+            .filter(|&&context| context != block.context)
+            .for_each(|&context| {
+                self.wait_for_work_of(context);
+            });
         aside.into_iter().for_each(|(address, block)| self.end_remapped(address, block));
         self.collect_frees();
         Some(CUDA_SUCCESS)

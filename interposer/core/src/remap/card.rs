@@ -131,7 +131,9 @@ impl OnCard {
         let mut copies = lock(&self.copies);
         copies.streams.take_if(|(of, _)| *of == context);
         let under_way = copies.under_way.iter_mut().flatten();
-        under_way.filter(|copy| copy.context == context).for_each(|copy| copy.context = NO_CONTEXT);
+        under_way
+            .filter(|copy| copy.context == context)
+            .for_each(|copy| copy.context = NO_CONTEXT);
     }
 
     pub(super) fn driver(&self) -> &'static Driver {

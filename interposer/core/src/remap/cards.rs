@@ -30,7 +30,8 @@ use super::vmm::{Span, Vmm, VmmError, perform};
 use crate::daemon::Daemon;
 use crate::driver::contexts::Contexts;
 use crate::driver::types::{
-    CAPTURE_MODE_RELAXED, CUDA_ERROR_NOT_SUPPORTED, CUDA_ERROR_OUT_OF_MEMORY, CUcontext, CUdevice, CUdeviceptr, CUresult,
+    CAPTURE_MODE_RELAXED, CUDA_ERROR_NOT_SUPPORTED, CUDA_ERROR_OUT_OF_MEMORY, CUcontext, CUdevice,
+    CUdeviceptr, CUresult,
 };
 use crate::driver::unknown::UNKNOWN;
 use crate::driver::{Driver, MemoryCalls};
