@@ -6,7 +6,7 @@
 //! ```
 //!
 //! The proof is of one word of one page. Under another closed word, as the first one of a new daemon's page, the
-//! drainer proves again.
+//! drainer proves again. It does so too after a refusal, since the gate may still be closed.
 //!
 //! The bit is in the gate word ([`GateWord::EVICTING`]). While it is set, an open word acts as *moving*. The
 //! daemon keeps the bit when it writes the word, and the page of a new daemon gets it before it is in force.
@@ -82,6 +82,14 @@ impl Guard {
     pub(crate) fn is_proved(&self, page: &Page, word: GateWord) -> bool {
         let proof = lock(&self.inner).proof;
         proof.is_some_and(|proof| proof.is_of(page) && proof.word == word)
+    }
+
+    /// Forgets the proof after the mark was refused, and wakes the drainer, which proves again under a closed gate.
+    pub(crate) fn ask_for_proof(&self) {
+        lock(&self.inner).proof = None;
+        if let Some(Gate { page, .. }) = self.gate.get() {
+            bell::ring(page());
+        }
     }
 
     /// Returns whether memory may be away from a card.
@@ -188,6 +196,9 @@ mod tests {
         guard.note(Proof::new(&page, word, 2));
         assert_eq!(set(0), Err(()), "a thread passed the closed gate");
         assert_eq!(page.gate.load(Ordering::SeqCst), word.0);
+        assert!(guard.is_proved(&page, word));
+        guard.ask_for_proof();
+        assert!(!guard.is_proved(&page, word), "the drainer proves again");
         guard.note(Proof::new(&other, word, 3));
         assert_eq!(set(0), Err(()), "the proof is of another daemon's page");
         guard.note(Proof::new(&page, word, 3));
