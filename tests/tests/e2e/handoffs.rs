@@ -137,6 +137,24 @@ fn a_daemon_that_is_killed_while_memory_moves_loses_nothing() -> anyhow::Result<
     check(&mut b, 20)
 }
 
+/// The gate of a new daemon's page is closed under a word that was never granted.
+#[test]
+fn memory_of_an_idle_program_leaves_after_the_daemon_came_back() -> anyhow::Result<()> {
+    let flags = ["--host-budget", "2GiB", "--mode", "time-sliced"];
+    let (world, mut daemon) = World::of(CARD)?.with_daemon(&flags)?;
+    let mut a = program(&world, "a", 10)?;
+    let mut small = Program::hold(&world, &Sharing::session("small"), "small")?;
+    small.must("alloc x 1MiB; fill x 1; sync")?;
+    let bytes = on_card(&world)?;
+    assert!(bytes[&a.process().pid()] >= EACH - Bytes::mib(16), "a let go with all its memory: {bytes:?}");
+    daemon.kill()?;
+    daemon.restart()?;
+    daemon.until("both are back", |status| status.daemon.recovering == 0 && status.sessions.len() == 2)?;
+    let mut b = program(&world, "b", 20)?;
+    check(&mut b, 20)?;
+    check(&mut a, 10)
+}
+
 /// Waits until memory of a session comes in: some of it is on the card, and not all.
 fn moves(daemon: &Daemon, name: &str) -> anyhow::Result<()> {
     until("memory moves", || {

@@ -17,7 +17,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use gpushare_proto::page::{FEATURE_GOALS, FLAG_HOST_FULL, Goal, GoalNumber, MAX_GPUS, Page};
-use gpushare_proto::{Bytes, GpuId, names};
+use gpushare_proto::{Bytes, GateWord, GpuId, names};
 
 use self::reports::Told;
 use super::blocks::{Allocation, AllocationError, Backing};
@@ -213,6 +213,11 @@ impl Remap {
             lock(&card.told).report = None;
             card.lanes.change(|_| ());
         }
+    }
+
+    /// Returns whether memory cannot leave under a closed gate word of `page`, since the process is not proved idle.
+    pub(crate) fn needs_proof(&self, page: &Page, word: GateWord) -> bool {
+        self.is_used() && !self.guard.is_proved(page, word)
     }
 
     /// Notes that nothing is in flight under a closed gate. From now on memory leaves as the goal says.
