@@ -9,6 +9,7 @@ use gpushare_proto::{Bytes, ClientId, Nanos};
 use crate::events::Lack;
 use crate::memory::sums::Total;
 use crate::residency::facts::Facts;
+use crate::residency::handoff::Handoffs;
 use crate::residency::rates::Rates;
 use crate::residency::transfer::Transfer;
 
@@ -54,6 +55,7 @@ pub(crate) struct Residents {
     /// Whether the last plan was limited by the host memory.
     pub(crate) host_is_full: bool,
     pub(crate) rates: Rates,
+    pub(crate) handoffs: Handoffs,
 }
 
 impl Residents {
