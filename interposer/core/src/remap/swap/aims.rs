@@ -30,6 +30,9 @@ impl Engine {
         if self.phase == Phase::Entering {
             self.bring_in();
         }
+        for address in self.promotable() {
+            self.turn(address, DEVICE);
+        }
     }
 
     /// Bytes that the goal has room for beside all present handles and those that are to be created.
@@ -58,7 +61,7 @@ impl Engine {
     }
 
     /// Bytes that are mapped from the host, or will be.
-    fn host_mapped(&self) -> Bytes {
+    pub(super) fn host_mapped(&self) -> Bytes {
         let stays = |entry: &&Entry| {
             entry.chunk.aim() == Aim::At(Tier::Host) || !entry.chunk.footprint().host_handle.is_zero()
         };
@@ -142,7 +145,7 @@ impl Engine {
         for address in in_order(batch) {
             self.turn(address, DEVICE);
         }
-        for (address, size) in beyond.into_iter().filter(|_| self.oversubscribes).collect::<Vec<_>>() {
+        for (address, size) in beyond.into_iter().filter(|_| self.overflows).collect::<Vec<_>>() {
             self.map_from_host(address, size);
         }
         let is_refused = |entry: &Entry| {
@@ -153,9 +156,30 @@ impl Engine {
             let Some(entry) = self.chunks.get(&address) else { continue };
             let size = entry.chunk.span().size;
             if !entry.chunk.is_immovable() && self.map_from_host(address, size) {
-                self.forgive(address);
+                self.do_without_card(address);
             }
         }
+    }
+
+    /// Chunks that are mapped from the host and for which the goal has room on the card, beside all holes: the largest
+    /// first, and of one size the one that was mapped first. Which of them work needs most is not known.
+    fn promotable(&self) -> Vec<CUdeviceptr> {
+        let mut hosted: Vec<_> = self.chunks.values().filter(|entry| entry.is_promotable()).collect();
+        hosted.sort_by_key(|entry| (Reverse(entry.chunk.span().size), entry.turn));
+        let holes = self.chunks.values().filter(|entry| entry.chunk.aim() == Aim::Away);
+        let holes: Bytes = holes.map(|entry| entry.chunk.span().size).sum();
+        let mut room = self.room() - holes;
+        let has_room = |entry: &&Entry| {
+            let size = entry.chunk.span().size;
+            let fits = size <= room;
+            room -= if fits { size } else { Bytes::ZERO };
+            fits
+        };
+        hosted
+            .into_iter()
+            .filter(has_room)
+            .map(|entry| entry.chunk.span().address)
+            .collect()
     }
 
     /// Chunks that aim away, those first that still have a handle, then the oldest.
@@ -174,9 +198,10 @@ impl Engine {
         has_room && self.turn(address, Aim::At(Tier::Host))
     }
 
-    fn forgive(&mut self, address: CUdeviceptr) {
+    /// Forgives a chunk that the card has no memory for it, since the host has.
+    fn do_without_card(&mut self, address: CUdeviceptr) {
         if let Some(entry) = self.chunks.get_mut(&address) {
-            (entry.trouble, entry.failures) = (None, 0);
+            (entry.trouble, entry.failures, entry.is_refused) = (None, 0, true);
         }
     }
 
@@ -188,6 +213,15 @@ impl Engine {
             entry.turn = turn;
             entry.chunk.set_aim(aim)
         })
+    }
+}
+
+impl Entry {
+    /// Whether the chunk is mapped from the host, and may come to the card.
+    pub(super) fn is_promotable(&self) -> bool {
+        let Self { chunk, trouble, is_unborn, is_refused, .. } = self;
+        let is_hosted = chunk.tier() == Some(Tier::Host) && chunk.aim() == Aim::At(Tier::Host);
+        is_hosted && chunk.is_usable() && trouble.is_none() && !is_unborn && !is_refused
     }
 }
 
