@@ -72,7 +72,9 @@ impl View {
             let session = self.sessions.get(id)?;
             let figures = resident.facts.figures(session.clients.get(client)?.books.get(gpu)?);
             let late = [Way::In, Way::Out].into_iter().find(|&way| resident.transfer.is_late(way));
-            Some(Row { client, rank: rank(session, places.get(&id).copied()), figures, late })
+            let rank = rank(session, places.get(&id).copied());
+            let may_overflow = session.quota.may_oversubscribe() && !card.awaits_room();
+            Some(Row { client, rank, figures, late, may_overflow })
         };
         let mut rows: Vec<Row> = card.residents.iter().filter_map(row).collect();
         rows.sort_by_key(|row| row.rank);
@@ -104,9 +106,10 @@ impl View {
     }
 
     fn add_row(&self, sums: &mut RemappedSnapshot, gpu: GpuId, row: &Row) {
-        let Figures { resident, hosted, .. } = row.figures;
+        let Figures { resident, hosted, mapped, .. } = row.figures;
         sums.resident_bytes += resident;
         sums.hosted_bytes += hosted;
+        sums.mapped_bytes += mapped;
         let process = self.cards.get(gpu).and_then(|card| card.residents.get(row.client));
         if let Some(target) = process.and_then(|process| process.transfer.target()) {
             sums.moving_bytes += resident.max(target) - resident.min(target);
@@ -125,12 +128,14 @@ impl View {
         let (mut missing, mut lack, mut rest) = (Bytes::ZERO, None, Nanos::ZERO);
         let moving = || session.attached().filter(|(_, client)| client.gate.is_moving());
         for (gpu, card) in self.cards.among(self.remapped) {
-            let here = moving().filter_map(|(client, _)| self.figures(client, gpu));
-            let lacking = here.filter(|figures| figures.resident < figures.whole);
             let mut bytes = Bytes::ZERO;
-            for Figures { resident, whole, goal, .. } in lacking {
-                bytes += whole - resident;
-                lack = lack.or(card.residents.lack.filter(|_| goal < Some(whole)));
+            for (client, _) in moving() {
+                let Some(figures) = self.figures(client, gpu) else { continue };
+                let overflows = card.residents.overflows(client);
+                let lacking = figures.missing(overflows);
+                let waits = !overflows && !lacking.is_zero() && figures.goal < Some(figures.whole);
+                bytes += lacking;
+                lack = lack.or(card.residents.lack.filter(|_| waits));
             }
             missing += bytes;
             rest = rest.max(card.move_time(bytes));
@@ -139,15 +144,15 @@ impl View {
     }
 
     /// Move that the latest goal of a process asks for.
-    fn task(&self, row: &Row, number: GoalNumber) -> Option<Task> {
-        let Figures { resident, whole, goal, claim, .. } = row.figures;
+    fn task(&self, row: &Row, number: GoalNumber, overflows: bool) -> Option<Task> {
+        let Figures { resident, goal, claim, .. } = row.figures;
         let goal = goal?;
         let target = if row.rank.has_lock() { goal.max(resident) } else { goal };
         if claim > target {
             return Some(Task { way: Way::Out, number, target });
         }
         let moves = || self.sessions.client(row.client).is_some_and(|client| client.gate.is_moving());
-        let target = goal.min(whole);
+        let target = goal.min(resident + row.figures.missing(overflows));
         let comes_in = matches!(row.rank, Rank::Holds(_)) && resident < target && moves();
         comes_in.then_some(Task { way: Way::In, number, target })
     }
@@ -175,10 +180,10 @@ impl Core {
     /// Learns the rate of a move that has ended.
     fn learn_from_move(&mut self, client: ClientId, gpu: GpuId) {
         let (now, figures) = (self.view.now, self.view.figures(client, gpu));
-        if let Some(Figures { resident, claim, .. }) = figures
+        if let Some(figures) = figures
             && let Some(card) = self.view.cards.get_mut(gpu)
             && let Some(process) = card.residents.get_mut(client)
-            && let Some(moved) = process.transfer.end(now, (resident, claim))
+            && let Some(moved) = process.transfer.end(now, figures.mark())
         {
             card.residents.rates.add(moved, believed(&self.view.config));
         }
@@ -202,8 +207,8 @@ impl Core {
             }
         }
         let view = |((session, gpu), sums): ((SessionId, GpuId), RemappedSnapshot)| {
-            let RemappedSnapshot { resident_bytes, hosted_bytes, moving_bytes } = sums;
-            ResidenceView { session, gpu, resident_bytes, hosted_bytes, moving_bytes }
+            let RemappedSnapshot { resident_bytes, hosted_bytes, mapped_bytes, moving_bytes } = sums;
+            ResidenceView { session, gpu, resident_bytes, hosted_bytes, mapped_bytes, moving_bytes }
         };
         sums.into_iter().map(view).collect()
     }
@@ -213,6 +218,14 @@ impl Core {
     pub fn host_bytes(&self) -> Bytes {
         let rows = self.view.remapped.into_iter().flat_map(|gpu| self.view.rows(gpu));
         rows.map(|row| row.figures.hosted + row.figures.prepared).sum()
+    }
+
+    /// Returns the bytes of host memory that processes have mapped at addresses of remapped memory. The system does not
+    /// charge them to any control group.
+    #[must_use]
+    pub fn mapped_bytes(&self) -> Bytes {
+        let rows = self.view.remapped.into_iter().flat_map(|gpu| self.view.rows(gpu));
+        rows.map(|row| row.figures.mapped).sum()
     }
 
     /// Notes that a process could not follow a goal.
@@ -342,9 +355,8 @@ impl Core {
             if let Some(card) = self.view.cards.get_mut(gpu)
                 && let Some(resident) = card.residents.get_mut(row.client)
             {
-                let figures = (row.figures.resident, row.figures.claim);
                 let acknowledged = resident.facts.is_acknowledged() && !awaits;
-                resident.transfer.note(now, figures, acknowledged, row.rank);
+                resident.transfer.note(now, row.figures.mark(), acknowledged, row.rank);
             }
         }
     }
@@ -370,11 +382,16 @@ impl Core {
                 goals.push((row.client, goal));
             }
         }
+        let overflows = |client: &ClientId| plan.overflows.contains(client);
+        let told = card.residents.set_overflows(overflows);
         for &(client, bytes) in &goals {
             if let Some(resident) = card.residents.get_mut(client) {
                 let number = resident.facts.order(bytes);
                 self.effects.push_back(Effect::Goal { client, gpu, number, bytes });
             }
+        }
+        for client in told {
+            self.view.session_of(client).into_iter().for_each(|id| self.touch(id));
         }
         !goals.is_empty()
     }
@@ -385,11 +402,12 @@ impl Core {
         for row in self.view.rows(gpu) {
             let last = self.view.cards.get(gpu).and_then(|card| card.residents.get(row.client));
             let number = last.map_or(GoalNumber::NONE, |resident| resident.facts.last());
-            let task = self.view.task(&row, number);
+            let overflows = last.is_some_and(Resident::overflows);
+            let task = self.view.task(&row, number, overflows);
             if let Some(card) = self.view.cards.get_mut(gpu)
                 && let Some(resident) = card.residents.get_mut(row.client)
             {
-                resident.transfer.follow(now, task, (row.figures.resident, row.figures.claim));
+                resident.transfer.follow(now, task, row.figures.mark());
             }
         }
         if let Some(card) = self.view.cards.get_mut(gpu) {
