@@ -11,7 +11,7 @@ use gpushare_client::hooks::figures::{get_info, get_info_narrow, total_mem, tota
 use gpushare_client::hooks::identity::{address_range, attribute, attributes, range};
 use gpushare_client::hooks::ipc::{hand_out, prepare};
 use gpushare_client::hooks::location::Properties;
-use gpushare_client::hooks::mapping::{self, ArrayMap, map, map_arrays, release, retain, unmap};
+use gpushare_client::hooks::mapping::{self, ArrayMap, change, map, map_arrays, release, retain, unmap};
 use gpushare_client::memory::allocations::Origin::{Managed, Native};
 
 use crate::hook::{Pointer, hooks};
@@ -49,6 +49,14 @@ hooks! {
         address: CUdeviceptr, size: usize, offset: usize, handle: CUmemHandle, flags: c_ulonglong
     );
     [unmap: address, size] cuMemUnmap(address: CUdeviceptr, size: usize);
+    [change: address] cuMemSetAccess(address: CUdeviceptr, size: usize, access: Pointer, count: usize);
+    [change: address] cuMemAddressFree(address: CUdeviceptr, size: usize);
+    [change: address] cuMulticastBindAddr(
+        object: CUmemHandle, offset: usize, address: CUdeviceptr, size: usize, flags: c_ulonglong
+    );
+    [change: address] cuMulticastBindAddr_v2(
+        object: CUmemHandle, device: CUdevice, offset: usize, address: CUdeviceptr, size: usize, flags: c_ulonglong
+    );
     [map_arrays: parts, count] cuMemMapArrayAsync cuMemMapArrayAsync_ptsz(
         parts: *mut ArrayMap, count: c_uint, stream: CUstream
     );

@@ -12,9 +12,12 @@ pub const REQUIRED: &str = "GPUSHARE_REQUIRED";
 pub const RUNTIME_DIR: &str = "GPUSHARE_RUNTIME_DIR";
 /// Environment variable: folder with the lock files of the cards, in place of `/run/lock`.
 pub const LOCK_DIR: &str = "GPUSHARE_LOCK_DIR";
-/// Environment variable: kind of the program's memory, `managed` or `native`, like
+/// Environment variable: kind of the program's memory, `managed`, `native` or `remap`, like
 /// `gpushare-ctl run --backend`.
 pub const BACKEND: &str = "GPUSHARE_BACKEND";
+/// Environment variable: `1` checks that nothing is in flight while remapped memory moves, like
+/// `gpushare-ctl run --paranoid`.
+pub const PARANOID: &str = "GPUSHARE_PARANOID";
 /// Environment variable: largest memory of a session per card, like `gpushare-ctl run --memory`, or JSON by
 /// card in bytes.
 pub const MEMORY_LIMIT: &str = "GPUSHARE_MEMORY_LIMIT";

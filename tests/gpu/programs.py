@@ -31,8 +31,10 @@ def client(script, *arguments):
 class Program:
     """One running program."""
 
-    def __init__(self, programs, name, process, log):
+    def __init__(self, programs, name, process, log, is_checked):
         self.programs, self.name, self.process, self.log = programs, name, process, log
+        # Whether work that is in flight while memory leaves is a mistake of gpushare's.
+        self.is_checked = is_checked
         self.lines = queue.SimpleQueue()
         threading.Thread(target=self._listen, daemon=True).start()
 
@@ -79,6 +81,10 @@ class Program:
             raise self._failed("said nothing")
         return last
 
+    def missed(self):
+        """Whether it was told that its work was in flight while gpushare took it for idle."""
+        return "gpushare: paranoid: " in self.log.read_text(errors="replace")
+
     def end(self):
         """Ends it, however it is; `timeout` passes the signal on, and follows with SIGKILL."""
         if self.process.poll() is None:
@@ -114,18 +120,26 @@ class Programs:
     def __exit__(self, *_):
         for program in self.running:
             program.end()
+        for program in self.running:
+            if program.is_checked:
+                self.stand.figures.check(f"{program.name}: no work was in flight while memory left", not program.missed())
 
-    def start(self, name, command, *, shared, memory=None, session=None, backend=None, options=(), environment=None):
+    def start(
+        self, name, command, *, shared, memory=None, session=None, backend=None, options=(), environment=None, paranoid=True
+    ):
         """Starts a program: `shared` by gpushare-ctl, with a quota of `memory` or in a `session` that there is, by a
-        memory `backend` or the suite's own, and more `options` of `run`; else it meets the driver alone."""
+        memory `backend` or the suite's own, and more `options` of `run`; else it meets the driver alone. Moves of remapped
+        memory are checked unless their time is measured (`paranoid`)."""
         inner = ["timeout", "-k", "5", str(LIFE_LIMIT), *command]
         # On a machine with several cards, too, all share one unless they say otherwise.
         values = clean_environment() | {"PYTHONUNBUFFERED": "1", "CUDA_VISIBLE_DEVICES": "0"} | (environment or {})
+        paranoid = paranoid and shared and (backend or self.stand.backend) == "remap"
         if shared:
             values |= {"GPUSHARE_RUNTIME_DIR": str(self.daemon.runtime), "GPUSHARE_SUMMARY": "1"}
             quota = ["--memory", memory] if memory else []
             whose = ["--session", session] if session else ["--name", name, *quota]
             whose += ["--backend", backend or self.stand.backend]
+            whose += ["--paranoid"] if paranoid else []
             inner = [self.stand.stage / "gpushare-ctl", "run", *whose, *options, "--", *inner]
         inner = list(map(str, inner))
         self.stand.figures.command(name, inner)
@@ -134,7 +148,7 @@ class Programs:
             process = subprocess.Popen(
                 inner, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=stderr, text=True, env=values
             )
-        program = Program(self, name, process, log)
+        program = Program(self, name, process, log, paranoid)
         self.running.append(program)
         return program
 

@@ -8,7 +8,7 @@ use anyhow::{Context, bail, ensure};
 use simgpu_card::connection::{Connection, Observer};
 use simgpu_card::ids::GpuIndex;
 use simgpu_card::stats::Stats;
-use simgpu_card::wire::{Answer, Request, Role};
+use simgpu_card::wire::{Answer, Refusable, Request, Role};
 
 use crate::process::Process;
 
@@ -56,6 +56,11 @@ impl Card {
     /// Lets its first GPU report an Xid.
     pub fn xid(&self, xid: u64) -> anyhow::Result<()> {
         Ok(Observer::connect(&self.socket)?.xid(GpuIndex(0), xid)?)
+    }
+
+    /// Lets the next `count` calls of a process fail for want of memory.
+    pub fn refuse(&self, pid: u32, call: Refusable, count: u32) -> anyhow::Result<()> {
+        Ok(Observer::connect(&self.socket)?.refuse(pid, call, count)?)
     }
 
     /// Statistics of the card so far.

@@ -57,6 +57,12 @@ impl Daemon {
         self.restart_under(&[])
     }
 
+    /// Starts an ended daemon again, with these flags from now on.
+    pub fn restart_with(&mut self, flags: &[&str]) -> anyhow::Result<()> {
+        self.flags = flags.iter().map(|&flag| flag.to_owned()).collect();
+        self.restart()
+    }
+
     /// Restarts the daemon through a program that becomes it, like `unshare`, given with its arguments.
     pub fn restart_under(&mut self, launcher: &[&str]) -> anyhow::Result<()> {
         ensure!(self.process.ended()?.is_some(), "the daemon still runs; stop or kill it first");

@@ -27,8 +27,8 @@ mod thrash;
 mod swap;
 
 /// Checks of all scenarios.
-pub(crate) const CHECKS: [Check; 5] =
-    [thrash::CHECK, shares::CHECK, fairness::CHECK, prediction::CHECK, burst::CHECK];
+pub(crate) const CHECKS: [Check; 6] =
+    [thrash::CHECK, shares::CHECK, fairness::CHECK, prediction::CHECK, burst::CHECK, swap::CHECK];
 
 /// Scenario to run.
 #[derive(Clone, Debug, Subcommand)]
@@ -45,12 +45,13 @@ pub(crate) enum Scenario {
     /// Rare bursts beside a program that always has work, where both fit (with high priority too) and where
     /// they do not
     Burst,
-    /// Four programs of `--backend remap` that together need three times the card, with kills while memory moves
+    /// Four programs that together need three times the card, while programs and the daemon are killed, calls find no
+    /// memory, and host memory runs out
     Swap(swap::Options),
 }
 
 pub(crate) fn run(scenario: &Scenario, json: bool) -> anyhow::Result<ExitCode> {
-    let [thrash, shares, fairness, prediction, burst] = CHECKS;
+    let [thrash, shares, fairness, prediction, burst, _] = CHECKS;
     match scenario {
         Scenario::Thrash => thrash.run(json),
         Scenario::Shares => shares.run(json),

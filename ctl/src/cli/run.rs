@@ -52,6 +52,10 @@ pub(crate) struct RunArgs {
     /// memory and back when the card changes hands [default: managed, or GPUSHARE_BACKEND]
     #[arg(long, value_name = "BACKEND")]
     pub(crate) backend: Option<Backend>,
+    /// With --backend remap: check that no work is in flight while memory leaves the card, by reading it twice more;
+    /// work that is found keeps the program's memory on the card and is named on stderr
+    #[arg(long)]
+    pub(crate) paranoid: bool,
     /// Print whether the program would fit beside the others and how long it may wait for a turn, without starting it
     #[arg(long)]
     pub(crate) dry_run: bool,

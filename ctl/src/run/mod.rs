@@ -25,9 +25,9 @@ use std::os::unix::process::CommandExt as _;
 use std::path::PathBuf;
 use std::process::Command;
 
-use gpushare_proto::GpuUuid;
-use gpushare_proto::names::{BACKEND, RUNTIME_DIR, RuntimeDir, TOKEN_FILE};
+use gpushare_proto::names::{BACKEND, PARANOID, RUNTIME_DIR, RuntimeDir, TOKEN_FILE};
 use gpushare_proto::tenant::{GpuChoice, NewSession, TenantReply, TenantRequest};
+use gpushare_proto::{Backend, GpuUuid};
 
 pub(crate) use self::detach::detach;
 use self::reach::Reach;
@@ -62,6 +62,10 @@ pub(crate) enum RunError {
     #[error("the daemon does not know card {0} yet; name the card by its UUID (`nvidia-smi -L`)")]
     UnknownCard(String),
     #[error(
+        "--paranoid checks memory that moves by --backend remap; name that backend, or leave --paranoid out"
+    )]
+    NothingToCheck,
+    #[error(
         "`{program}` cannot be executed: {cause}; check the interpreter in its first line, and that it is built for this machine"
     )]
     Exec { program: String, cause: io::Error },
@@ -84,6 +88,9 @@ type Registered = (PathBuf, Option<GpuUuid>);
 
 /// Registers or joins a session and replaces this process by the program; returns only on failure.
 pub(crate) fn run(args: &RunArgs, places: &Places) -> Result<Infallible, RunError> {
+    if args.paranoid && backend(args) != Some(Backend::Remap) {
+        return Err(RunError::NothingToCheck);
+    }
     let missing = || program::ProgramError::NotFound(String::new());
     let (name, arguments) = args.command.split_first().ok_or_else(missing)?;
     let library = library::find()?;
@@ -118,10 +125,19 @@ pub(crate) fn run(args: &RunArgs, places: &Places) -> Result<Infallible, RunErro
     if let Some(backend) = args.backend {
         command.env(BACKEND, backend.to_string());
     }
+    if args.paranoid {
+        command.env(PARANOID, "1");
+    }
     if let Some(card) = card {
         command.env(VISIBLE_DEVICES, card.to_string());
     }
     Err(RunError::Exec { program: name.to_string_lossy().into_owned(), cause: command.exec() })
+}
+
+/// Kind of the program's memory, if it is chosen.
+fn backend(args: &RunArgs) -> Option<Backend> {
+    let variable = || std::env::var_os(BACKEND)?.to_string_lossy().parse().ok();
+    args.backend.or_else(variable)
 }
 
 fn join(client: &mut Client<Tenant>, secrets: &RuntimeDir, which: &str) -> Result<Registered, RunError> {

@@ -123,6 +123,19 @@ fn the_program_finds_its_token_its_daemon_and_the_library() {
 }
 
 #[test]
+fn a_paranoid_program_needs_the_backend_that_is_checked() {
+    let daemon = daemon(None);
+    let said = fails(&mut ctl(daemon.dir(), &["run", "--paranoid", "--", "true"]), 125);
+    assert!(said.contains("name that backend"), "{said}");
+    assert_eq!(daemon.tenant.asked(), [], "nothing was started");
+    let env = environment(&mut ctl(daemon.dir(), &["run", "--backend", "remap", "--paranoid"]));
+    assert_eq!((&*env["GPUSHARE_BACKEND"], &*env["GPUSHARE_PARANOID"]), ("remap", "1"));
+    let by_variable = &mut ctl(daemon.dir(), &["run", "--paranoid"]);
+    let env = environment(by_variable.env("GPUSHARE_BACKEND", "remap"));
+    assert_eq!(env["GPUSHARE_PARANOID"], "1");
+}
+
+#[test]
 fn what_was_preloaded_before_stays_behind_the_library() {
     let daemon = daemon(None);
     let library = a_library().display().to_string();

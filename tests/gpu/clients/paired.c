@@ -23,6 +23,9 @@ typedef int (*GetFunction)(void **, void *, const char *);
 typedef int (*Launch)(void *, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, void *, void **, void **);
 typedef int (*GetInfo)(size_t *, size_t *);
 typedef int (*Synchronize)(void);
+typedef int (*Allocate)(uint64_t *, size_t);
+typedef int (*Release)(uint64_t);
+typedef int (*Copy)(uint64_t, const void *, size_t);
 
 static const char KERNEL[] = ".version 7.0\n.target sm_70\n.address_size 64\n.visible .entry nothing() { ret; }\n";
 
@@ -75,32 +78,73 @@ static void *given(const char *name) {
     return found;
 }
 
-/* What is being measured: `calls` calls of one of two functions. */
+/* The functions of one way to the driver, and memory that was allocated by it. */
+struct Way {
+    Launch launch;
+    GetInfo get_info;
+    Allocate allocate;
+    Release release;
+    Copy copy;
+    uint64_t memory;
+};
+
+/* What is being measured: `calls` calls by one of two ways. */
 struct Subject {
     const char *name;
     int calls;
-    void *given, *own;
-    void (*run)(void *function, int calls);
+    void (*run)(const struct Way *way, int calls);
 };
+
+enum { ALLOCATION = 4 << 20, COPY = 4 << 10 };
 
 static void *function;
 static Synchronize synchronize;
+static struct Way given_way, own_way;
 
-static void launches(void *launch, int calls) {
+static void launches(const struct Way *way, int calls) {
     for (int call = 0; call < calls; call++)
-        if (((Launch)launch)(function, 1, 1, 1, 32, 1, 1, 0, NULL, NULL, NULL) != 0) exit(1);
+        if (way->launch(function, 1, 1, 1, 32, 1, 1, 0, NULL, NULL, NULL) != 0) exit(1);
 }
 
-static void questions(void *get_info, int calls) {
+static void questions(const struct Way *way, int calls) {
     size_t left, all;
     for (int call = 0; call < calls; call++)
-        if (((GetInfo)get_info)(&left, &all) != 0) exit(1);
+        if (way->get_info(&left, &all) != 0) exit(1);
 }
 
-static double batch(const struct Subject *subject, void *function) {
+static void allocations(const struct Way *way, int calls) {
+    uint64_t memory;
+    for (int call = 0; call < calls; call++)
+        if (way->allocate(&memory, ALLOCATION) != 0 || way->release(memory) != 0) exit(1);
+}
+
+static void copies(const struct Way *way, int calls) {
+    static char bytes[COPY];
+    for (int call = 0; call < calls; call++)
+        if (way->copy(way->memory, bytes, COPY) != 0) exit(1);
+}
+
+static struct Way way(void *(*find)(const char *)) {
+    struct Way found = {
+        (Launch)find("cuLaunchKernel"), (GetInfo)find("cuMemGetInfo_v2"), (Allocate)find("cuMemAlloc_v2"),
+        (Release)find("cuMemFree_v2"), (Copy)find("cuMemcpyHtoD_v2"), 0,
+    };
+    if (!found.launch || !found.get_info || !found.allocate || !found.release || !found.copy) {
+        fprintf(stderr, "paired: libcuda's symbol table could not be read\n");
+        exit(1);
+    }
+    check(found.allocate(&found.memory, ALLOCATION), "cuMemAlloc");
+    return found;
+}
+
+static void *own_of_driver(const char *name) {
+    return own(library, name);
+}
+
+static double batch(const struct Subject *subject, const struct Way *way) {
     check(synchronize(), "cuCtxSynchronize");
     double begin = now();
-    subject->run(function, subject->calls);
+    subject->run(way, subject->calls);
     double each = (now() - begin) / subject->calls;
     check(synchronize(), "cuCtxSynchronize");
     return each;
@@ -108,15 +152,15 @@ static double batch(const struct Subject *subject, void *function) {
 
 static void measure(const struct Subject *subject, int batches, const char *end) {
     double *first = calloc(batches, sizeof *first), *second = calloc(batches, sizeof *second);
-    batch(subject, subject->given);
-    batch(subject, subject->own);
+    batch(subject, &given_way);
+    batch(subject, &own_way);
     for (int number = 0; number < batches; number++) {
         /* Which of the two comes first changes, so that neither profits from the other. */
-        if (number & 1) second[number] = batch(subject, subject->own);
-        first[number] = batch(subject, subject->given);
-        if (!(number & 1)) second[number] = batch(subject, subject->own);
+        if (number & 1) second[number] = batch(subject, &own_way);
+        first[number] = batch(subject, &given_way);
+        if (!(number & 1)) second[number] = batch(subject, &own_way);
     }
-    printf("\"%s\": {\"distinct\": %s, \"given_ns\": [", subject->name, subject->given != subject->own ? "true" : "false");
+    printf("\"%s\": {\"distinct\": %s, \"given_ns\": [", subject->name, given_way.launch != own_way.launch ? "true" : "false");
     for (int number = 0; number < batches; number++) printf("%s%.1f", number ? ", " : "", first[number]);
     printf("], \"own_ns\": [");
     for (int number = 0; number < batches; number++) printf("%s%.1f", number ? ", " : "", second[number]);
@@ -141,16 +185,21 @@ int main(int count, char **arguments) {
     check(((Load)given("cuModuleLoadData"))(&module, KERNEL), "cuModuleLoadData");
     check(((GetFunction)given("cuModuleGetFunction"))(&function, module, "nothing"), "cuModuleGetFunction");
     synchronize = (Synchronize)own(library, "cuCtxSynchronize");
-    struct Subject subjects[] = {
-        {"launch", 500, given("cuLaunchKernel"), own(library, "cuLaunchKernel"), launches},
-        {"get_info", 100, given("cuMemGetInfo_v2"), own(library, "cuMemGetInfo_v2"), questions},
-    };
-    if (!synchronize || !subjects[0].own || !subjects[1].own) {
+    if (!synchronize) {
         fprintf(stderr, "paired: libcuda's symbol table could not be read\n");
         return 1;
     }
+    given_way = way(given);
+    own_way = way(own_of_driver);
+    const struct Subject subjects[] = {
+        {"launch", 500, launches},
+        {"get_info", 100, questions},
+        {"allocation", 20, allocations},
+        {"copy", 100, copies},
+    };
+    const int last = sizeof subjects / sizeof *subjects - 1;
     printf("{\"first_context_ns\": %.0f, ", first_context);
-    measure(&subjects[0], batches, ", ");
-    measure(&subjects[1], batches, "}\n");
+    for (int number = 0; number <= last; number++)
+        measure(&subjects[number], batches, number < last ? ", " : "}\n");
     return 0;
 }

@@ -2,7 +2,7 @@
 //! stays.
 
 use gpushare_proto::Bytes;
-use gpushare_tests::{Artifacts, Dialogue, Program, Sharing, World, foreign};
+use gpushare_tests::{Artifacts, Dialogue, Program, Sharing, World, foreign, output_of};
 
 fn native(name: &str) -> Sharing {
     Sharing::session(name).and(&["--backend", "native"])
@@ -48,6 +48,20 @@ fn memory_that_was_rewritten_answers_as_plain_memory_does() -> anyhow::Result<()
     assert_eq!(ask(&native("native"), "native")?, alone);
     let refused = Some("CUDA_ERROR_INVALID_VALUE".to_owned());
     assert_eq!(alone, [refused.clone(), refused.clone(), refused, None, None, None]);
+    Ok(())
+}
+
+#[test]
+fn the_mapping_of_memory_that_moves_changes_no_more_than_that_of_plain_memory() -> anyhow::Result<()> {
+    let (world, _daemon) = World::of(Bytes::mib(256))?.with_daemon(&[])?;
+    let program = foreign::program(&world, "changes_mapping")?;
+    let answers = |sharing: &Sharing| output_of(world.sharing(sharing, &program));
+    let alone = answers(&Sharing::Native)?;
+    assert_eq!(alone.lines().last(), Some("word 7"));
+    for backend in ["managed", "native", "remap"] {
+        let shared = answers(&Sharing::session(backend).and(&["--backend", backend]))?;
+        assert_eq!(shared, alone, "{backend}");
+    }
     Ok(())
 }
 

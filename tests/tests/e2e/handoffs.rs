@@ -36,7 +36,8 @@ fn slow_world() -> anyhow::Result<(World, Daemon)> {
 
 /// Begins a program that has [`EACH`] of remapped memory, in three blocks that are filled with `fill` and more.
 fn program(world: &World, name: &str, fill: u8) -> anyhow::Result<Program> {
-    let mut program = Program::hold(world, &Sharing::session(name).and(&["--backend", "remap"]), name)?;
+    let sharing = Sharing::session(name).and(&["--backend", "remap", "--paranoid"]);
+    let mut program = Program::hold(world, &sharing, name)?;
     program.must("alloc x 128MiB; alloc y 128MiB; alloc z 120MiB; alloc c 1MiB")?;
     program.must(&format!("fill x {fill}; fill y {}; fill z {}; sync", fill + 1, fill + 2))?;
     Ok(program)
@@ -90,6 +91,7 @@ fn two_programs_that_need_more_than_the_card_take_turns_with_right_contents() ->
     }
     let status = daemon.ctl(&["status", "--verbose"])?;
     assert!(status.contains("IN HOST MEMORY"), "{status}");
+    assert_eq!([&a, &b].map(|program| program.process().stderr()), ["", ""], "no work was found in flight");
     Ok(())
 }
 

@@ -1,12 +1,14 @@
 //! Memory of the backend `remap`: plain device memory that leaves the card at a handoff and comes back.
 
+use std::io::{BufRead as _, BufReader};
+use std::process::Stdio;
 use std::time::Duration;
 
 use anyhow::Context;
 use gpushare_proto::{Bytes, GateState, names};
 use gpushare_tests::patience::until;
 use gpushare_tests::scripted::ScriptedDaemon;
-use gpushare_tests::{Program, Sharing, World};
+use gpushare_tests::{Artifacts, Process, Program, Sharing, World, foreign, output_of};
 
 /// A program whose memory is remapped, and the daemon that the test plays for it.
 fn program() -> anyhow::Result<(World, ScriptedDaemon, Program)> {
@@ -120,5 +122,109 @@ fn without_a_goal_nothing_leaves_and_nothing_comes_in() -> anyhow::Result<()> {
     assert_eq!(on_card(&world, &program)?.0, whole);
     daemon.set_goal(Bytes::mib(256));
     program.answer(waiting)?;
+    Ok(())
+}
+
+/// A program under `--paranoid` that gives work to the card past every hook, or is idle.
+fn unseen(world: &World, what: &str) -> anyhow::Result<Process> {
+    let mut command = world.sharing(&Sharing::Preload, &foreign::program(world, "unseen")?);
+    command
+        .args([what, "64"])
+        .env(names::BACKEND, "remap")
+        .env(names::PARANOID, "1")
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped());
+    let mut program = Process::start(command, world.folder(), "unseen")?;
+    let stdout = program.take_stdout().context("its stdout is a pipe")?;
+    let mut line = String::new();
+    BufReader::new(stdout).read_line(&mut line)?;
+    assert!(line.contains("ready"), "{line}{}", program.stderr());
+    Ok(program)
+}
+
+#[test]
+fn a_paranoid_program_whose_work_was_missed_keeps_its_memory_on_the_card_and_says_so() -> anyhow::Result<()> {
+    let world = World::of(Bytes::mib(256))?;
+    let mut daemon = ScriptedDaemon::listen(&world)?;
+    let mut program = unseen(&world, "busy")?;
+    let whole = resident(&daemon);
+    daemon.set_goal(Bytes::ZERO);
+    daemon.take_back()?;
+    until("the missed work is found", || {
+        let is_told = program
+            .stderr()
+            .contains("gpushare: paranoid: the program wrote to its memory at 0x");
+        Ok((is_told && daemon.residence().1.pinned == whole).then_some(()))
+    })?;
+    assert_eq!((resident(&daemon), hosted(&daemon)), (whole, Bytes::ZERO));
+    let races = world.card().context("a simulated card")?.stats()?.total.raced_copies;
+    assert!(races > 0, "the card saw no race, so the test planted nothing");
+    drop(program.take_stdin());
+    program.succeed()
+}
+
+#[test]
+fn a_paranoid_program_that_is_idle_moves_as_any_other() -> anyhow::Result<()> {
+    let world = World::of(Bytes::mib(256))?;
+    let mut daemon = ScriptedDaemon::listen(&world)?;
+    let mut program = unseen(&world, "idle")?;
+    let whole = resident(&daemon);
+    daemon.set_goal(Bytes::ZERO);
+    daemon.take_back()?;
+    daemon.is_followed()?;
+    assert_eq!((resident(&daemon), hosted(&daemon)), (Bytes::ZERO, whole));
+    assert_eq!(program.stderr(), "");
+    daemon.set_goal(whole);
+    daemon.set_gate(GateState::Moving)?;
+    assert_eq!(daemon.entered()?, whole);
+    drop(program.take_stdin());
+    program.succeed()
+}
+
+#[test]
+fn a_free_waits_for_the_work_of_its_own_context_whichever_is_current() -> anyhow::Result<()> {
+    let (world, _daemon) = World::of(Bytes::mib(256))?.with_daemon(&[])?;
+    let program = foreign::program(&world, "frees_elsewhere")?;
+    let remapped = Sharing::session("a").and(&["--backend", "remap"]);
+    for sharing in [Sharing::Native, remapped] {
+        assert_eq!(output_of(world.sharing(&sharing, &program))?, "ended 1\n", "{sharing:?}");
+    }
+    Ok(())
+}
+
+#[test]
+fn memory_freed_in_stream_order_is_gone_with_its_context() -> anyhow::Result<()> {
+    let (world, _daemon, mut program) = program()?;
+    program.must("alloc x 64MiB; stream s; latch l --on s; free-async x --on s; open l; reset")?;
+    until("the card has it back", || Ok(on_card(&world, &program)?.0.is_zero().then_some(())))?;
+    Ok(())
+}
+
+#[test]
+fn memory_freed_in_stream_order_leaves_while_other_memory_moves() -> anyhow::Result<()> {
+    // On a slow bus each move takes a while, in which the drainer comes to the free.
+    let mut flags = vec!["--memory".to_owned(), Bytes::mib(512).0.to_string()];
+    for rate in ["--pinned-in-rate", "--pinned-out-rate", "--pinned-both-rate"] {
+        flags.extend([rate.to_owned(), Bytes::mib(400).0.to_string()]);
+    }
+    let flags: Vec<&str> = flags.iter().map(String::as_str).collect();
+    let world = World::with_card_flags(Artifacts::of_tests()?, &flags)?;
+    let mut daemon = ScriptedDaemon::listen(&world)?;
+    let mut command = world.workload(&Sharing::Preload);
+    command.env(names::BACKEND, "remap").env(names::PARANOID, "1");
+    let mut program = Program::begin(command, &world, "a")?;
+    program.ready()?;
+    program
+        .must("alloc x 128MiB; alloc y 128MiB; fill x 7; fill y 3; sync; stream s; free-async x --on s")?;
+    daemon.set_goal(Bytes::ZERO);
+    daemon.take_back()?;
+    daemon.is_followed()?;
+    until("what was freed is nowhere", || {
+        Ok((hosted(&daemon) < Bytes::mib(192) && !program.process().stderr().contains("paranoid"))
+            .then_some(()))
+    })?;
+    daemon.set_goal(Bytes::mib(512));
+    daemon.set_gate(GateState::Moving)?;
+    program.must("check y 3")?;
     Ok(())
 }

@@ -10,7 +10,9 @@ use std::process::{Child, Stdio};
 use anyhow::Context;
 use gpushare_proto::admin::{ClientView, Status};
 use gpushare_proto::{Bytes, names};
-use gpushare_tests::{Daemon, Part, Sharing, World, foreign};
+use gpushare_tests::patience::until;
+use gpushare_tests::scripted::ScriptedDaemon;
+use gpushare_tests::{Daemon, Part, Process, Sharing, World, foreign};
 
 /// A world, and a driver of CUDA 14.0 in it.
 struct Newer {
@@ -93,6 +95,33 @@ fn a_process_with_unknown_functions_stays_on_its_card_and_is_named() -> anyhow::
     until_handed(&daemon, &functions)?;
     drop(looking);
     Ok(())
+}
+
+#[test]
+fn remapped_memory_of_a_process_with_unknown_functions_stays_on_its_card() -> anyhow::Result<()> {
+    let newer = Newer::new()?;
+    let mut daemon = ScriptedDaemon::listen(&newer.world)?;
+    let mut command = newer
+        .world
+        .sharing(&Sharing::Preload, &foreign::program(&newer.world, "unseen")?);
+    command
+        .args(["unknown", "64"])
+        .env("LD_LIBRARY_PATH", newer.world.folder().join("newer"))
+        .env(names::BACKEND, "remap")
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped());
+    let mut program = Process::start(command, newer.world.folder(), "unseen")?;
+    let mut line = String::new();
+    BufReader::new(program.take_stdout().context("its stdout is a pipe")?).read_line(&mut line)?;
+    daemon.set_goal(Bytes::ZERO);
+    daemon.take_back()?;
+    until("all of its memory is said to stay", || {
+        let residence = daemon.residence().1;
+        let stays = residence.pinned >= Bytes::mib(64) && residence.pinned == residence.resident;
+        Ok((stays && residence.hosted.is_zero()).then_some(()))
+    })?;
+    drop(program.take_stdin());
+    program.succeed()
 }
 
 #[test]

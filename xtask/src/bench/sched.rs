@@ -21,7 +21,8 @@ pub(super) const CHECK: Check = Check {
         Bound::at_most("event of 10,000 sessions of users / of 1000", 3.0, "×"),
         Bound::at_most("event of 10,000 sessions with gangs / of 1000", 10.0, "×"),
         Bound::at_most("median of a grant / (1.5 echoes + 5 us)", 1.0, "×"),
-        Bound::at_most("p99 of a grant / (2 echoes + 20 us)", 1.0, "×"),
+        // The same page, "Grants", says why the echoes are not medians.
+        Bound::at_most("p99 of a grant / (p99 of two echoes in a row + 20 us)", 1.0, "×"),
     ],
     measure: || Ok(measure()?.values()),
 };
@@ -44,6 +45,8 @@ pub(super) struct Sched {
     growth_of_gangs: f64,
     /// Median time of the same frame to another process and back.
     echo_p50_us: f64,
+    /// The 99th percentile of two echoes in a row, which take as long as a grant and decide nothing.
+    echo_pair_p99_us: f64,
     /// From the request to the open gate, on a card that is free.
     grant_p50_us: f64,
     grant_p99_us: f64,
@@ -60,8 +63,7 @@ struct Core {
 #[derive(Deserialize)]
 struct Grant {
     echo_p50_us: f64,
-    /// How much of the grant's is the machine's.
-    echo_p99_us: f64,
+    two_echoes_p99_us: f64,
     grant_p50_us: f64,
     grant_p99_us: f64,
 }
@@ -76,7 +78,7 @@ pub(super) fn measure() -> anyhow::Result<Sched> {
     let daemon = Daemon::start(&rig.world, &TURNS)?;
     progress("asking for turns");
     let grant: Grant = parsed(rig.peer_of("grant", &daemon))?;
-    progress(format_args!("the 99th percentile of an echo was {} us", grant.echo_p99_us));
+    progress(format_args!("the 99th percentile of two echoes in a row was {} us", grant.two_echoes_p99_us));
     Ok(Sched {
         map_ns,
         events_per_s: core.events_per_s,
@@ -84,6 +86,7 @@ pub(super) fn measure() -> anyhow::Result<Sched> {
         growth_of_users: core.growth_of_users,
         growth_of_gangs: core.growth_of_gangs,
         echo_p50_us: grant.echo_p50_us,
+        echo_pair_p99_us: grant.two_echoes_p99_us,
         grant_p50_us: grant.grant_p50_us,
         grant_p99_us: grant.grant_p99_us,
     })
@@ -99,7 +102,7 @@ impl Sched {
             self.growth_of_users,
             self.growth_of_gangs,
             self.grant_p50_us / (1.5 * echo + 5.0),
-            self.grant_p99_us / (2.0 * echo + 20.0),
+            self.grant_p99_us / (self.echo_pair_p99_us + 20.0),
         ]
     }
 }

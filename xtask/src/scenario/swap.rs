@@ -1,28 +1,36 @@
-//! Four programs with remapped memory of 0.75 of the card each, which is checked after each handoff, while some of
-//! them and the daemon are killed half-way.
+//! Four programs with memory of 0.75 of the card each, which is checked after each handoff, while much goes wrong.
 //!
 //! ```text
 //!   choose another program ─▶ ask for its contents ─▶ memory moves ─▶ right?   and write new ones
 //!                                       │
-//!                                       └─ now and then: kill -9 of the leaver, the entrant or the daemon
+//!                                       ├─ kill -9 of the leaver, the entrant or the daemon at any time
+//!                                       ├─ kill -9 in a copy, an unmap or a map of the program (harm.rs)
+//!                                       ├─ a call that creates, maps or registers memory fails (harm.rs)
+//!                                       └─ the budget for host memory runs out for a while
 //!   now and then: wait until nothing moves, and compare the daemon's figures with the card's
 //! ```
+//!
+//! Memory of `--backend remap` is checked before each copy and unmap, too (`--paranoid`).
+
+mod harm;
+mod outcome;
 
 use std::collections::BTreeMap;
-use std::fmt;
 use std::process::ExitCode;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use anyhow::Context;
+use anyhow::{Context, ensure};
 use clap::Args;
-use gpushare_proto::Bytes;
+use gpushare_proto::{Backend, Bytes};
 use gpushare_tests::patience::until;
-use gpushare_tests::{Artifacts, Daemon, Dice, Program, Sharing, World};
-use serde::Serialize;
+use gpushare_tests::{Artifacts, Daemon, Dice, Program, Sharing, Ticket, World};
 
+use self::harm::Refusals;
+use self::outcome::Outcome;
 use crate::output::{progress, result};
 use crate::programs;
+use crate::promise::{Bound, Check, Effort};
 
 const CARD: Bytes = Bytes::mib(256);
 /// Blocks of one program: together three quarters of the card.
@@ -32,49 +40,58 @@ const PROGRAMS: usize = 4;
 const PATIENCE: Duration = Duration::from_secs(60);
 /// One of so many handoffs is broken off by a kill.
 const KILLS: u64 = 8;
+/// One of so many handoffs finds a call that fails.
+const REFUSALS: u64 = 6;
+/// One of so many handoffs begins without a budget for host memory.
+const SHORTAGES: u64 = 60;
+/// Time for which there is hardly a budget.
+const SHORTAGE: Duration = Duration::from_millis(300);
+/// Flags of the daemon. Contexts that are not measured yet would take half of the card.
+const FLAGS: [&str; 4] = ["--quantum", "20ms", "--context-reserve", "4MiB"];
+const BUDGET: [&str; 2] = ["--host-budget", "4GiB"];
+const NO_BUDGET: [&str; 2] = ["--host-budget", "1MiB"];
 /// Number of handoffs after which the figures are compared.
 const LOOK: u64 = 10;
+
+/// Handoffs of the check, for each kind of memory.
+const CHECKED: u64 = 300;
+
+pub(super) const CHECK: Check = Check {
+    name: "swap",
+    effort: Effort::Timed,
+    bounds: &[
+        Bound::at_most(
+            "wrong blocks, failed calls, hangs and lost bytes of 300 handoffs of remapped memory",
+            0.0,
+            "",
+        ),
+        Bound::at_most(
+            "wrong blocks, failed calls, hangs and lost bytes of 300 handoffs of managed memory",
+            0.0,
+            "",
+        ),
+    ],
+    measure: || {
+        let faults = |backend| -> anyhow::Result<f64> {
+            let outcome = swaps(&Options { swaps: CHECKED, backend, seed: 1 })?;
+            progress(&outcome);
+            Ok(outcome.faults() as f64)
+        };
+        Ok(vec![faults(Backend::Remap)?, faults(Backend::Managed)?])
+    },
+};
 
 #[derive(Clone, Debug, Args)]
 pub(crate) struct Options {
     /// Number of handoffs
     #[arg(long, default_value_t = 100)]
     swaps: u64,
+    /// Memory of the programs: `remap` or `managed`
+    #[arg(long, default_value_t = Backend::Remap)]
+    backend: Backend,
     /// Seed of the choices
     #[arg(long, default_value_t = 1)]
     seed: u64,
-}
-
-/// Result of the handoffs.
-#[derive(Clone, Debug, Default, Serialize)]
-struct Outcome {
-    /// Handoffs after which the entrant's contents were checked.
-    swaps: u64,
-    /// Programs killed while memory moved.
-    kills: u64,
-    /// Daemons killed while memory moved.
-    daemon_kills: u64,
-    /// Blocks with wrong contents.
-    corrupted: u64,
-    /// Calls that failed.
-    failed: u64,
-    /// Handoffs that did not end.
-    hung: u64,
-    /// Largest difference between the card's bytes of living programs and what the daemon says is resident, and
-    /// bytes that are neither resident nor hosted.
-    bytes_unaccounted: u64,
-    seconds: f64,
-}
-
-impl fmt::Display for Outcome {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { swaps, kills, daemon_kills, corrupted, failed, hung, bytes_unaccounted, seconds } = self;
-        write!(
-            f,
-            "{swaps} handoffs in {seconds:.0} s, {kills} programs and {daemon_kills} daemons killed half-way: \
-             {corrupted} wrong blocks, {failed} failed calls, {hung} hung, {bytes_unaccounted} bytes unaccounted"
-        )
-    }
 }
 
 /// Program with the byte that fills its blocks.
@@ -82,38 +99,52 @@ struct Worker {
     name: String,
     program: Program,
     fill: u8,
+    /// Call in which it is to be killed.
+    death: Option<&'static str>,
 }
 
 pub(super) fn run(options: &Options, json: bool) -> anyhow::Result<ExitCode> {
+    ensure!(options.backend != Backend::Native, "native memory does not move; choose remap or managed");
+    let outcome = swaps(options)?;
+    result(&outcome, json)?;
+    Ok(if outcome.faults() == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+fn swaps(options: &Options) -> anyhow::Result<Outcome> {
     let artifacts = programs::debug()?;
     let began = Instant::now();
     let mut outcome = Run::new(&artifacts, options)?.all(options.swaps)?;
     outcome.seconds = began.elapsed().as_secs_f64();
-    result(&outcome, json)?;
-    let Outcome { corrupted, failed, hung, bytes_unaccounted, .. } = outcome;
-    Ok(match corrupted + failed + hung + bytes_unaccounted {
-        0 => ExitCode::SUCCESS,
-        _ => ExitCode::FAILURE,
-    })
+    Ok(outcome)
 }
 
 struct Run {
     world: World,
     daemon: Daemon,
+    backend: Backend,
     workers: Vec<Worker>,
     /// Programs begun so far, for their names.
     begun: u64,
     dice: Dice,
+    refusals: Refusals,
     outcome: Outcome,
 }
 
 impl Run {
     fn new(artifacts: &Artifacts, options: &Options) -> anyhow::Result<Self> {
-        // Contexts that are not measured yet would take half of the card.
-        let flags = ["--host-budget", "4GiB", "--quantum", "20ms", "--context-reserve", "4MiB"];
+        let flags = [&FLAGS[..], &BUDGET].concat();
         let (world, daemon) = World::simulated(artifacts, CARD)?.with_daemon(&flags)?;
-        let (workers, dice) = (Vec::new(), Dice::new(options.seed));
-        let mut run = Self { world, daemon, workers, begun: 0, dice, outcome: Outcome::default() };
+        let Options { backend, seed, .. } = *options;
+        let mut run = Self {
+            world,
+            daemon,
+            backend,
+            workers: Vec::new(),
+            begun: 0,
+            dice: Dice::new(seed),
+            refusals: Refusals::default(),
+            outcome: Outcome { backend: backend.to_string(), seed, ..Outcome::default() },
+        };
         for _ in 0..PROGRAMS {
             let worker = run.begin()?;
             run.workers.push(worker);
@@ -121,20 +152,55 @@ impl Run {
         Ok(run)
     }
 
-    /// Starts a program with memory that is filled.
+    /// Starts a program with memory that is filled. One that is killed meanwhile is replaced.
     fn begin(&mut self) -> anyhow::Result<Worker> {
+        loop {
+            if let Some(worker) = self.try_to_begin()? {
+                return Ok(worker);
+            }
+        }
+    }
+
+    fn try_to_begin(&mut self) -> anyhow::Result<Option<Worker>> {
         self.begun += 1;
         let name = format!("p{}", self.begun);
-        let fill = self.fill();
-        let sharing = Sharing::session(&name).and(&["--backend", "remap"]);
-        let mut program = Program::hold(&self.world, &sharing, &name)?;
-        for (block, size) in BLOCKS {
-            let filled = program.must(&format!("alloc {block} {size}MiB; fill {block} {fill}"));
-            let state = || self.daemon.ctl(&["status", "--verbose"]).unwrap_or_default();
-            filled.with_context(|| format!("{name} got no memory\n{}", state()))?;
+        let (fill, death) = (self.fill(), harm::death(&mut self.dice, self.backend));
+        let backend = self.backend.to_string();
+        let paranoid: &[&str] = if self.backend == Backend::Remap { &["--paranoid"] } else { &[] };
+        let sharing = Sharing::session(&name).and(&["--backend", &backend]).and(paranoid);
+        let mut command = self.world.workload(&sharing);
+        if let Some((_, order)) = &death {
+            command.env("SIMGPU_FAULTS", order);
         }
-        program.must("sync")?;
-        Ok(Worker { name, program, fill })
+        let mut program = Program::begin(command, &self.world, &name)?;
+        program.ready()?;
+        let death = death.map(|(moment, _)| moment);
+        let filled = self.fill_blocks(&mut program, fill);
+        if let Err(cause) = filled {
+            if self.is_dead(&mut program, death)? {
+                return Ok(None);
+            }
+            let state = self.daemon.ctl(&["status", "--verbose"]).unwrap_or_default();
+            return Err(cause.context(format!("{name} got no memory\n{state}")));
+        }
+        Ok(Some(Worker { name, program, fill, death }))
+    }
+
+    fn fill_blocks(&self, program: &mut Program, fill: u8) -> anyhow::Result<()> {
+        for (block, size) in BLOCKS {
+            program.must(&format!("alloc {block} {size}MiB; fill {block} {fill}"))?;
+        }
+        program.must("sync").map(drop)
+    }
+
+    /// Whether a program was killed in the call that was chosen for it. That is counted.
+    fn is_dead(&mut self, program: &mut Program, death: Option<&'static str>) -> anyhow::Result<bool> {
+        let Some(moment) = death else { return Ok(false) };
+        let is_dead = until("a failed program ends", || Ok(program.ended()?.then_some(()))).is_ok();
+        if is_dead {
+            *self.outcome.killed_in.entry(moment).or_default() += 1;
+        }
+        Ok(is_dead)
     }
 
     fn fill(&mut self) -> u8 {
@@ -143,32 +209,44 @@ impl Run {
 
     fn all(mut self, swaps: u64) -> anyhow::Result<Outcome> {
         let mut last = PROGRAMS - 1;
+        let began = Instant::now();
         while self.outcome.swaps < swaps && self.outcome.hung == 0 {
             let next = (last + 1 + self.dice.index(PROGRAMS - 1)) % PROGRAMS;
             self.swap(last, next)?;
             last = next;
             if self.outcome.swaps.is_multiple_of(LOOK) {
                 self.compare()?;
+                self.outcome.seconds = began.elapsed().as_secs_f64();
                 progress(&self.outcome);
             }
         }
+        (0..PROGRAMS).for_each(|at| self.note_missed_work(at));
         Ok(self.outcome)
     }
 
     /// Lets a program use its memory, which the last one has to make room for.
     fn swap(&mut self, last: usize, next: usize) -> anyhow::Result<()> {
+        if self.backend == Backend::Remap && self.dice.one_in(REFUSALS) {
+            let who = if self.dice.one_in(2) { last } else { next };
+            let card = self.world.card().context("a simulated card")?;
+            self.refusals.next(card, &self.workers[who], &mut self.dice)?;
+        }
+        if self.backend == Backend::Remap && self.dice.one_in(SHORTAGES) {
+            return self.swap_after_a_shortage(next);
+        }
         let fill = self.workers[next].fill;
         let mut tickets = Vec::new();
         for (block, _) in BLOCKS {
-            tickets.push(self.workers[next].program.tell(&format!("check {block} {fill}"))?);
+            // A dead program is noticed by its missing answer.
+            tickets.extend(self.workers[next].program.tell(&format!("check {block} {fill}")));
         }
         let victim = self.dice.one_in(KILLS).then(|| self.dice.index(3));
         if victim.is_some() {
             thread::sleep(self.dice.millis(0, 150));
         }
         match victim {
-            Some(0) => self.replace(last)?,
-            Some(1) => return self.replace(next),
+            Some(0) => self.kill(last)?,
+            Some(1) => return self.kill(next),
             Some(_) => {
                 self.outcome.daemon_kills += 1;
                 self.daemon.kill()?;
@@ -176,13 +254,35 @@ impl Run {
             }
             None => {}
         }
-        for ticket in tickets {
+        self.judge(next, &tickets)
+    }
+
+    /// Lets a program wait for memory that cannot move, since there is no host memory, and then get it.
+    fn swap_after_a_shortage(&mut self, next: usize) -> anyhow::Result<()> {
+        self.outcome.shortages += 1;
+        self.daemon.kill()?;
+        self.daemon.restart_with(&[&FLAGS[..], &NO_BUDGET].concat())?;
+        let fill = self.workers[next].fill;
+        let mut tickets = Vec::new();
+        for (block, _) in BLOCKS {
+            tickets.extend(self.workers[next].program.tell(&format!("check {block} {fill}")));
+        }
+        thread::sleep(SHORTAGE);
+        self.daemon.kill()?;
+        self.daemon.restart_with(&[&FLAGS[..], &BUDGET].concat())?;
+        self.judge(next, &tickets)
+    }
+
+    /// Compares the contents of a program with what it wrote, and lets it write new ones.
+    fn judge(&mut self, next: usize, tickets: &[Ticket]) -> anyhow::Result<()> {
+        for &ticket in tickets {
             match self.workers[next].program.answer_within(ticket, PATIENCE) {
                 Ok(answer) if answer.error().is_some() => {
                     progress(format_args!("{} failed: {}", self.workers[next].name, answer.json()));
                     self.outcome.failed += 1;
                 }
                 Ok(answer) => self.outcome.corrupted += u64::from(!answer.flag("matches")),
+                Err(_) if self.has_died(next)? => return self.bury(next),
                 Err(cause) => {
                     progress(format_args!("{} hangs: {cause}", self.workers[next].name));
                     self.outcome.hung += 1;
@@ -195,25 +295,66 @@ impl Run {
         if self.dice.one_in(2) {
             let fill = self.fill();
             let worker = &mut self.workers[next];
-            for (block, _) in BLOCKS {
-                worker.program.must(&format!("fill {block} {fill}"))?;
-            }
-            worker.program.must("sync")?;
+            let lines: Vec<_> = BLOCKS.iter().map(|(block, _)| format!("fill {block} {fill}")).collect();
+            let written = worker.program.must(&(lines.join("; ") + "; sync"));
             worker.fill = fill;
+            if let Err(cause) = written {
+                if !self.has_died(next)? {
+                    return Err(cause);
+                }
+                return self.bury(next);
+            }
         }
         Ok(())
     }
 
+    /// Whether a program that did not answer is one that was killed in a call of its own.
+    fn has_died(&mut self, at: usize) -> anyhow::Result<bool> {
+        let Worker { program, death, .. } = &mut self.workers[at];
+        let has_ended = || Ok(program.ended()?.then_some(()));
+        Ok(death.is_some() && until("a program that does not answer ends", has_ended).is_ok())
+    }
+
+    /// Starts another program in place of one that was killed in a call of its own.
+    fn bury(&mut self, at: usize) -> anyhow::Result<()> {
+        let Worker { name, death, .. } = &self.workers[at];
+        let moment = death.with_context(|| format!("{name} ended by itself"))?;
+        *self.outcome.killed_in.entry(moment).or_default() += 1;
+        self.replace(at)
+    }
+
     /// Kills a program, and starts another one in its place.
-    fn replace(&mut self, at: usize) -> anyhow::Result<()> {
+    fn kill(&mut self, at: usize) -> anyhow::Result<()> {
         self.outcome.kills += 1;
         self.workers[at].program.kill()?;
+        self.replace(at)
+    }
+
+    fn replace(&mut self, at: usize) -> anyhow::Result<()> {
+        self.note_missed_work(at);
         self.workers[at] = self.begin()?;
         Ok(())
     }
 
+    /// Counts a program whose work was in flight while its memory moved.
+    fn note_missed_work(&mut self, at: usize) {
+        let Worker { name, program, .. } = &self.workers[at];
+        let stderr = program.process().stderr();
+        if stderr.contains("gpushare: paranoid: ") {
+            progress(format_args!("{name}: {stderr}"));
+            self.outcome.missed += 1;
+        }
+    }
+
     /// Compares what the daemon says with what the card has, once nothing moves.
     fn compare(&mut self) -> anyhow::Result<()> {
+        self.outcome.refused.clone_from(&self.refusals.by_kind);
+        for at in 0..PROGRAMS {
+            // A leaver may have been killed in a call of its own.
+            if self.workers[at].program.ended()? {
+                self.bury(at)?;
+            }
+        }
         let mut last = None;
         let found = until("the figures rest", || {
             let now = self.unaccounted()?;
@@ -229,9 +370,20 @@ impl Run {
     /// Bytes that are not accounted for; `None` while memory moves.
     fn unaccounted(&self) -> anyhow::Result<Option<u64>> {
         let stats = self.world.card().context("a simulated card")?.stats()?;
-        let living = stats.processes.iter().filter(|process| process.alive);
-        let on_card: BTreeMap<u32, u64> = living.map(|process| (process.pid, process.device_bytes)).collect();
+        let living = || stats.processes.iter().filter(|process| process.alive);
         let mut sum = 0;
+        if self.backend != Backend::Remap {
+            // The driver moves it, so all that can be compared is what there is.
+            let on_card: BTreeMap<u32, u64> =
+                living().map(|process| (process.pid, process.managed_bytes)).collect();
+            for Worker { name, program, .. } in &self.workers {
+                let used = self.daemon.session(name)?.gpus[0].allocated_bytes.0;
+                sum += used.abs_diff(on_card.get(&program.process().pid()).copied().unwrap_or(0));
+            }
+            return Ok(Some(sum));
+        }
+        let on_card: BTreeMap<u32, u64> =
+            living().map(|process| (process.pid, process.device_bytes)).collect();
         for Worker { name, program, .. } in &self.workers {
             let place = self.daemon.residence(name)?;
             if !place.moving_bytes.is_zero() {

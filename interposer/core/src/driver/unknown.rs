@@ -51,6 +51,11 @@ impl Unknown {
         }
     }
 
+    /// Returns whether the program looked none up.
+    pub fn is_empty(&self) -> bool {
+        self.taken.load(Ordering::Acquire) == 0
+    }
+
     /// Returns the function name and CUDA version in a slot; `None` while the slot is empty or being filled.
     pub fn get(&self, slot: usize) -> Option<(String, u32)> {
         let slot = self.slots.get(slot)?;

@@ -99,6 +99,15 @@ pub fn unmap(address: CUdeviceptr, size: usize, real: impl FnOnce() -> CUresult)
     after(real, |handles| handles.unmap(address, Bytes(size as u64)))
 }
 
+/// `cuMemSetAccess`, `cuMemAddressFree`, `cuMulticastBindAddr`: refuses memory that gpushare can move, as the driver
+/// does for memory of `cuMemAlloc`.
+pub fn change(address: CUdeviceptr, real: impl FnOnce() -> CUresult) -> CUresult {
+    if super::identity::moves(address).is_some() {
+        return CUDA_ERROR_INVALID_VALUE;
+    }
+    real()
+}
+
 /// `cuMemRetainAllocationHandle`: adds a use of mapped memory. Managed memory in place of device memory has
 /// no handle, since a peer that maps the handle would see other data.
 pub unsafe fn retain(

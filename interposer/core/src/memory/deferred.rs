@@ -157,14 +157,14 @@ impl Deferred {
         !self.is_empty() && lock(&self.frees).addresses.contains(&address)
     }
 
-    /// Removes and returns the blocks that ended with a context.
-    pub(super) fn remove_context(&self, context: CUcontext) -> Vec<Block> {
+    /// Removes and returns the blocks that ended with a context, with their addresses.
+    pub(super) fn remove_context(&self, context: CUcontext) -> Vec<(CUdeviceptr, Block)> {
         let gone = context.addr();
         let mut dead = Vec::new();
         self.end_context(gone, |free| {
             let is_dead = free.block.context == gone;
             if is_dead {
-                dead.push(free.block);
+                dead.push((free.address, free.block));
             }
             !is_dead
         });
@@ -268,7 +268,9 @@ impl Memory {
             unsafe { destroy(std::ptr::with_exposed_provenance_mut(event)) };
         }
         if free.block.origin == Origin::Remapped {
-            return self.end_remapped(free.address, free.block);
+            // Without a wait for the driver: the drainer holds the list of contexts, which the engine needs.
+            self.remap.begin_free(free.block.device, free.address);
+            return self.give_back_block(free.block);
         }
         // SAFETY: the application has given the memory up, and all work before the free is done.
         match unsafe { (self.driver.mem_free)(free.address) } {
@@ -342,8 +344,11 @@ mod tests {
     #[test]
     fn a_context_takes_its_blocks_along_and_reaches_the_others() {
         let deferred = with(&[(1, 1, free(0x10, 1, 1)), (1, 1, free(0x20, 2, 2)), (2, 1, free(0x30, 1, 3))]);
-        let sizes = |blocks: Vec<Block>| blocks.iter().map(|block| block.size.0).collect::<Vec<_>>();
-        assert_eq!(sizes(deferred.remove_context(context(1))), [0x10, 0x30]);
+        let dead = deferred.remove_context(context(1));
+        assert_eq!(
+            dead.iter().map(|(address, block)| (*address, block.size.0)).collect::<Vec<_>>(),
+            [(0x10, 0x10), (0x30, 0x30)]
+        );
         assert_eq!(due(&deferred, 2, &[]), [0x20]);
     }
 

@@ -149,13 +149,19 @@ impl Memory {
     pub(crate) fn end_context(&self, context: CUcontext, device: CUdevice, is_last: bool) {
         // A thread that has the dead context current must hear of it from the driver.
         self.lease.set_card_size(device, Bytes::ZERO);
+        let freed = self.deferred.remove_context(context);
+        let is_remapped = |(_, block): &&(_, Block)| block.origin == Origin::Remapped;
+        let waiting = freed
+            .iter()
+            .filter(is_remapped)
+            .map(|(address, block)| (*address, block.device));
         // Memory by handle belongs to no context, so the driver does not free it.
-        for (address, device) in self.blocks.remapped_in(context) {
+        for (address, device) in self.blocks.remapped_in(context).into_iter().chain(waiting) {
             self.remap.begin_free(device, address);
         }
+        self.remap.end_context(context, device, is_last);
         let dead = [self.blocks.remove_context(context), self.arrays.remove_context(context)];
-        let freed = self.deferred.remove_context(context);
-        let all = dead.into_iter().flatten().chain(freed);
+        let all = dead.into_iter().flatten().chain(freed.into_iter().map(|(_, block)| block));
         all.for_each(|block| self.give_back_block(block));
         self.shrink_pools(device);
         if is_last {

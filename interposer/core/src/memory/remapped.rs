@@ -1,5 +1,7 @@
 //! Remapped blocks: device memory at addresses that gpushare has reserved (`remap/`).
 
+use std::collections::BTreeSet;
+use std::ptr::{null_mut, with_exposed_provenance_mut};
 use std::time::{Duration, Instant};
 
 use gpushare_proto::Bytes;
@@ -48,8 +50,8 @@ impl Memory {
         began.elapsed()
     }
 
-    /// Frees a remapped block, after the work of the current context, as the driver does. During a capture the free
-    /// is put aside. Returns `None` for other memory.
+    /// Frees a remapped block, after the work of its context, as the driver does. During a capture the free is put
+    /// aside. Returns `None` for other memory.
     #[cold]
     #[inline(never)]
     pub(crate) fn free_remapped(&self, address: CUdeviceptr, is_capturing: bool) -> Option<CUresult> {
@@ -62,17 +64,45 @@ impl Memory {
             lock(&self.aside).push((address, block));
             return Some(CUDA_SUCCESS);
         }
-        // SAFETY: waits for the current context; has no arguments.
-        let waited = unsafe { (self.driver.ctx_synchronize)() };
+        let waited = self.wait_for_work_of(block.context);
         if waited != CUDA_SUCCESS {
             self.record(Table::Blocks, address, block);
             return Some(waited);
         }
+        self.end_remapped(address, block);
+        // A context that fails has no work in flight.
         let aside = std::mem::take(&mut *lock(&self.aside));
-        let in_order = aside.into_iter().chain([(address, block)]);
-        in_order.for_each(|(address, block)| self.end_remapped(address, block));
+        let contexts: BTreeSet<usize> = aside.iter().map(|(_, of)| of.context).collect();
+        contexts
+            .iter()
+            .filter(|&&context| context != block.context)
+            .for_each(|&context| {
+                self.wait_for_work_of(context);
+            });
+        aside.into_iter().for_each(|(address, block)| self.end_remapped(address, block));
         self.collect_frees();
         Some(CUDA_SUCCESS)
+    }
+
+    /// Waits for the work of the context at an address, which need not be the current one.
+    fn wait_for_work_of(&self, context: usize) -> CUresult {
+        let driver = &self.driver;
+        if context == driver.current_context().addr() {
+            // SAFETY: waits for the current context; has no arguments.
+            return unsafe { (driver.ctx_synchronize)() };
+        }
+        // SAFETY: a context that has memory is alive.
+        match unsafe { (driver.ctx_push_current)(with_exposed_provenance_mut(context)) } {
+            CUDA_SUCCESS => {}
+            error => return error,
+        }
+        let mut popped = null_mut();
+        // SAFETY: waits for the context that was pushed here, and pops it.
+        unsafe {
+            let waited = (driver.ctx_synchronize)();
+            (driver.ctx_pop_current)(&raw mut popped);
+            waited
+        }
     }
 
     /// Frees a block, all work on which is over.

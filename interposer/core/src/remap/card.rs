@@ -5,13 +5,16 @@
 
 use std::collections::VecDeque;
 use std::ffi::{c_int, c_void};
-use std::ptr::{null_mut, with_exposed_provenance_mut};
-use std::sync::Mutex;
+use std::ptr::{null_mut, with_exposed_provenance, with_exposed_provenance_mut};
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Mutex, OnceLock};
+use std::thread;
+use std::time::Duration;
 
 use gpushare_proto::Bytes;
 use gpushare_proto::page::MAX_GPUS;
 
+use super::digest;
 use super::guard::Guard;
 use super::host::{HostError, HostMemory};
 use super::lanes::Hardware;
@@ -31,6 +34,11 @@ const HUGE_PAGE: usize = 2 << 20;
 /// Memory that all contexts may use as registered (`CU_MEMHOSTREGISTER_PORTABLE`).
 const REGISTER_PORTABLE: u32 = 1;
 
+/// Address of no context.
+const NO_CONTEXT: usize = 0;
+/// Pause between two looks at the read of a piece for a digest, which takes 0.15 ms.
+const POLL: Duration = Duration::from_micros(50);
+
 /// One card, as its engine uses it.
 #[derive(Debug)]
 pub(super) struct OnCard {
@@ -43,16 +51,37 @@ pub(super) struct OnCard {
     peers: AtomicU32,
     copies: Mutex<Copies>,
     regions: Mutex<FreeRegions>,
+    /// Registered memory to which digests read.
+    scratch: OnceLock<HostAddress>,
+}
+
+/// Stream in which gpushare copies.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Stream {
+    Out,
+    In,
+    /// Reads of a chunk for its digest.
+    Digest,
+}
+
+impl From<Direction> for Stream {
+    fn from(direction: Direction) -> Self {
+        match direction {
+            Direction::Out => Self::Out,
+            Direction::In => Self::In,
+        }
+    }
 }
 
 /// Copies of the card that are under way, in the order of their streams.
 #[derive(Debug, Default)]
 struct Copies {
-    /// Address of the context of the streams, and the streams for the ways out and in.
-    streams: Option<(usize, [usize; 2])>,
+    /// Address of the context of the streams, and one for each [`Stream`].
+    streams: Option<(usize, [usize; 3])>,
     under_way: [VecDeque<UnderWay>; 2],
 }
 
+/// Copy that is under way.
 #[derive(Clone, Copy, Debug)]
 struct UnderWay {
     /// Address of the context.
@@ -70,8 +99,17 @@ impl OnCard {
         guard: &'static Guard,
         device: CUdevice,
     ) -> Self {
-        let (peers, copies, regions) = (AtomicU32::new(0), Mutex::default(), Mutex::default());
-        Self { driver, calls, contexts, guard, device, peers, copies, regions }
+        Self {
+            driver,
+            calls,
+            contexts,
+            guard,
+            device,
+            peers: AtomicU32::new(0),
+            copies: Mutex::default(),
+            regions: Mutex::default(),
+            scratch: OnceLock::new(),
+        }
     }
 
     /// Reserves addresses for good.
@@ -87,6 +125,17 @@ impl OnCard {
         self.peers.store(peers, Ordering::SeqCst);
     }
 
+    /// Forgets what was made in a context that has ended. Its copies count as failed, also if another context gets the
+    /// same address.
+    pub(super) fn end_context(&self, context: usize) {
+        let mut copies = lock(&self.copies);
+        copies.streams.take_if(|(of, _)| *of == context);
+        let under_way = copies.under_way.iter_mut().flatten();
+        under_way
+            .filter(|copy| copy.context == context)
+            .for_each(|copy| copy.context = NO_CONTEXT);
+    }
+
     pub(super) fn driver(&self) -> &'static Driver {
         self.driver
     }
@@ -99,7 +148,8 @@ impl OnCard {
         live.enter(self.driver, work).unwrap_or(Err(CUDA_ERROR_INVALID_CONTEXT))
     }
 
-    fn begin(&self, direction: Direction, span: Span, host: HostAddress) -> Result<(), CUresult> {
+    /// Begins a copy in one of gpushare's streams.
+    fn begin(&self, stream: Stream, span: Span, host: HostAddress) -> Result<UnderWay, CUresult> {
         let (event_record, event_destroy) = self
             .driver
             .event_record
@@ -107,7 +157,7 @@ impl OnCard {
             .ok_or(CUDA_ERROR_NOT_SUPPORTED)?;
         self.in_context(|live| {
             let mut copies = lock(&self.copies);
-            let stream = copies.stream(self.driver, live, direction).ok_or(CUDA_ERROR_NOT_SUPPORTED)?;
+            let handle = copies.stream(self.driver, live, stream).ok_or(CUDA_ERROR_NOT_SUPPORTED)?;
             // SAFETY: writes one handle; the context is current.
             let create = |event: &mut _| unsafe { (self.driver.event_create)(event, EVENT_DISABLE_TIMING) };
             let event = answer(null_mut(), create).ok_or(CUDA_ERROR_NOT_SUPPORTED)?;
@@ -115,14 +165,14 @@ impl OnCard {
             let host: *mut c_void = with_exposed_provenance_mut(host.0 as usize);
             // SAFETY: the range is mapped, and the slot belongs to its chunk until the copy has ended.
             let begun = unsafe {
-                match direction {
-                    Direction::Out => (self.calls.copy_out)(host, span.address, size, stream),
-                    Direction::In => (self.calls.copy_in)(span.address, host, size, stream),
+                match stream {
+                    Stream::Out | Stream::Digest => (self.calls.copy_out)(host, span.address, size, handle),
+                    Stream::In => (self.calls.copy_in)(span.address, host, size, handle),
                 }
             };
             let begun = match begun {
                 // SAFETY: the event and the stream are gpushare's own and of this context.
-                CUDA_SUCCESS => unsafe { event_record(event, stream) },
+                CUDA_SUCCESS => unsafe { event_record(event, handle) },
                 error => error,
             };
             if begun != CUDA_SUCCESS {
@@ -131,13 +181,45 @@ impl OnCard {
                 return Err(begun);
             }
             let (context, event) = (live.context().addr(), event.expose_provenance());
-            copies.under_way[direction as usize].push_back(UnderWay {
-                context,
-                event,
-                address: span.address,
-            });
-            Ok(())
+            let copy = UnderWay { context, event, address: span.address };
+            if stream != Stream::Digest {
+                copies.under_way[stream as usize].push_back(copy);
+            }
+            Ok(copy)
         })
+    }
+
+    /// Copies a range to registered memory, and returns its bytes there. Only the lane of calls does so, for one
+    /// range after the other.
+    fn read(&self, span: Span, host: HostAddress) -> Result<&[u8], VmmError> {
+        let copy = self.begin(Stream::Digest, span, host)?;
+        let result = loop {
+            match self.end(copy) {
+                Some(result) => break result,
+                None => thread::sleep(POLL),
+            }
+        };
+        let bytes = with_exposed_provenance::<u8>(host.0 as usize);
+        // SAFETY: the memory lives as long as the process, and the only copy to it has ended.
+        result.map(|()| unsafe { std::slice::from_raw_parts(bytes, span.size.0 as usize) })
+    }
+
+    /// Returns registered memory for a piece of a digest. It is beyond the budget for host memory.
+    fn scratch(&self) -> Result<HostAddress, VmmError> {
+        if let Some(known) = self.scratch.get() {
+            return Ok(*known);
+        }
+        let error = |error| match error {
+            HostError::Refused(result) => VmmError::from(result),
+            HostError::NoMemory { .. } => VmmError::OutOfMemory,
+        };
+        let memory = self.touch(digest::PIECE).map_err(error)?;
+        if let Err(refused) = self.register(memory, digest::PIECE) {
+            // A region that keeps its pages is lost, which the refusal says already.
+            let _ = HostMemory::unmap(self, memory, digest::PIECE);
+            return Err(error(refused));
+        }
+        Ok(*self.scratch.get_or_init(|| memory))
     }
 
     /// Returns the result of a copy; `None` while it is under way.
@@ -161,21 +243,24 @@ impl OnCard {
 }
 
 impl Copies {
-    /// Returns the stream of a direction in the current context.
-    fn stream(&mut self, driver: &Driver, live: &Live, direction: Direction) -> Option<CUstream> {
+    /// Returns one of gpushare's streams in the current context.
+    fn stream(&mut self, driver: &Driver, live: &Live, stream: Stream) -> Option<CUstream> {
         let context = live.context().addr();
         let streams = match self.streams.filter(|(of, _)| *of == context) {
             Some((_, streams)) => streams,
             None => {
                 // SAFETY: writes one handle; the context is current.
                 let create = |stream: &mut _| unsafe { (driver.stream_create)(stream, STREAM_NON_BLOCKING) };
-                let (out, back) = answer(null_mut(), create).zip(answer(null_mut(), create))?;
-                let streams = [out, back].map(|stream: CUstream| stream.expose_provenance());
+                let mut streams = [0; 3];
+                for stream in &mut streams {
+                    let created: CUstream = answer(null_mut(), create)?;
+                    *stream = created.expose_provenance();
+                }
                 self.streams = Some((context, streams));
                 streams
             }
         };
-        Some(with_exposed_provenance_mut(streams[direction as usize]))
+        Some(with_exposed_provenance_mut(streams[stream as usize]))
     }
 }
 
@@ -219,13 +304,13 @@ impl Vmm for OnCard {
         check(unsafe { (self.calls.release)(handle) })
     }
 
-    /// There is no kernel that computes digests yet, so nothing asks for one.
-    fn digest(&self, _: Span) -> Result<u128, VmmError> {
-        Err(VmmError::Refused(CUDA_ERROR_NOT_SUPPORTED))
+    fn digest(&self, span: Span) -> Result<u128, VmmError> {
+        let scratch = self.scratch()?;
+        digest::of(span, |piece| self.read(piece, scratch))
     }
 
     fn copy(&self, direction: Direction, span: Span, host: HostAddress) -> Result<(), VmmError> {
-        self.begin(direction, span, host).map_err(VmmError::from)
+        self.begin(direction.into(), span, host).map(drop).map_err(VmmError::from)
     }
 }
 

@@ -8,6 +8,8 @@
 //!
 //! A card has threads from its first allocation on. A process with another backend has none.
 
+mod reports;
+
 use std::num::NonZero;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, OnceLock};
@@ -15,21 +17,23 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use gpushare_proto::page::{FEATURE_GOALS, FLAG_HOST_FULL, Goal, GoalNumber, MAX_GPUS, Page, flag_overflows};
-use gpushare_proto::tenant::{Residence, TenantRequest};
-use gpushare_proto::{Bytes, GateWord, GpuId};
+use gpushare_proto::{Bytes, GateWord, GpuId, names};
 
+use self::reports::Told;
 use super::blocks::{Allocation, AllocationError, Backing};
 use super::card::OnCard;
 use super::guard::{Gate, Guard, Proof};
 use super::lanes::{Lanes, Moving};
 use super::pins::Reason;
-use super::swap::{Phase, UNLIMITED};
+use super::swap::{Engine, Phase, UNLIMITED};
 use super::vmm::{Span, Vmm, VmmError, perform};
 use crate::daemon::Daemon;
 use crate::driver::contexts::Contexts;
 use crate::driver::types::{
-    CAPTURE_MODE_RELAXED, CUDA_ERROR_NOT_SUPPORTED, CUDA_ERROR_OUT_OF_MEMORY, CUdevice, CUdeviceptr, CUresult,
+    CAPTURE_MODE_RELAXED, CUDA_ERROR_NOT_SUPPORTED, CUDA_ERROR_OUT_OF_MEMORY, CUcontext, CUdevice,
+    CUdeviceptr, CUresult,
 };
+use crate::driver::unknown::UNKNOWN;
 use crate::driver::{Driver, MemoryCalls};
 use crate::process::{lock, spawn};
 
@@ -39,9 +43,6 @@ const TASK_THREADS: usize = 8;
 const LAST_STEPS: Duration = Duration::from_secs(1);
 /// Pause between two looks at the steps of an ending process.
 const LOOK: Duration = Duration::from_millis(1);
-/// Pause after a failed step until it is tried again.
-const RETRY: Duration = Duration::from_secs(1);
-
 /// Remapped memory of the process.
 #[derive(Debug, Default)]
 pub(crate) struct Remap {
@@ -75,25 +76,6 @@ impl Drop for Want {
         self.card.wanted.fetch_sub(self.bytes.0, Ordering::Relaxed);
         self.card.lanes.change(|_| ());
     }
-}
-
-/// Knowledge that the daemon has of a card.
-#[derive(Debug, Default)]
-struct Told {
-    /// Page of the daemon, and number of the card there.
-    place: Option<(&'static Page, GpuId)>,
-    /// Last report; `None` if it must be made again.
-    report: Option<Report>,
-}
-
-/// Report of a card for the daemon.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Report {
-    gpu: GpuId,
-    seen: GoalNumber,
-    residence: Residence,
-    /// Number of the goal under which a step has failed.
-    failed: Option<GoalNumber>,
 }
 
 /// Reason why memory was not allocated.
@@ -139,7 +121,7 @@ impl Remap {
         let calls = MemoryCalls::of(driver).ok_or(CUDA_ERROR_NOT_SUPPORTED)?;
         self.is_used.store(true, Ordering::Relaxed);
         let card = slot.get_or_init(|| Card {
-            lanes: Lanes::default(),
+            lanes: Lanes::new(Engine::new(is_paranoid())),
             hardware: OnCard::new(driver, calls, contexts, &self.guard, device),
             daemon,
             told: Mutex::default(),
@@ -181,6 +163,13 @@ impl Remap {
     pub(crate) fn pin(&self, device: CUdevice, address: CUdeviceptr, reason: Reason) {
         if let Some(card) = self.card(device) {
             card.lanes.change(|moving| moving.blocks.pin(address, reason));
+        }
+    }
+
+    /// Keeps all memory of the process on its cards from now on.
+    fn keep(&self, reason: Reason) {
+        for (_, card) in self.cards() {
+            card.lanes.change(|moving| moving.blocks.pin_all(reason));
         }
     }
 
@@ -237,6 +226,10 @@ impl Remap {
             self.set_phase(Phase::Open);
         }
         self.guard.note(proof);
+        if !UNKNOWN.is_empty() {
+            // Work that a function started which gpushare does not know is no part of the proof.
+            self.keep(Reason::UnknownFunctions);
+        }
         self.set_phase(Phase::Drained);
     }
 
@@ -285,10 +278,21 @@ impl Remap {
         self.guard.carry_over(fresh, replace);
     }
 
+    /// Forgets what was made in a context that has ended, the last one of its device or not.
+    pub(crate) fn end_context(&self, context: CUcontext, device: CUdevice, is_last: bool) {
+        let Some(card) = self.card(device) else { return };
+        card.hardware.end_context(context.addr());
+        if is_last {
+            card.lanes.change(|moving| moving.blocks.engine().forget_loss());
+        }
+    }
+
     /// Lets the steps end that are under way, and begins none any more, as the process ends.
     pub(crate) fn park(&self) {
-        self.set_phase(Phase::Parked);
-        self.is_parked.store(true, Ordering::Release);
+        self.is_parked.store(true, Ordering::SeqCst);
+        for (_, card) in self.cards() {
+            card.lanes.change(|moving| moving.blocks.engine().set_phase(Phase::Parked));
+        }
         let until = Instant::now() + LAST_STEPS;
         let is_quiet = |card: &Card| card.lanes.look(|moving| moving.blocks.engine().is_quiet());
         while !self.cards().all(|(_, card)| is_quiet(card)) && Instant::now() < until {
@@ -297,12 +301,14 @@ impl Remap {
     }
 
     fn set_phase(&self, phase: Phase) {
-        if self.is_parked.load(Ordering::Acquire) {
-            return;
-        }
         for (_, card) in self.cards() {
             if card.lanes.look(|moving| moving.blocks.engine().phase() != phase) {
-                card.lanes.change(|moving| moving.blocks.engine().set_phase(phase));
+                card.lanes.change(|moving| {
+                    // Under the lock, so that nothing begins after the end of the process has.
+                    if !self.is_parked.load(Ordering::SeqCst) {
+                        moving.blocks.engine().set_phase(phase);
+                    }
+                });
             }
         }
     }
@@ -315,6 +321,11 @@ impl Remap {
         let cards = self.cards.iter().enumerate();
         cards.filter_map(|(index, card)| Some((index as CUdevice, card.get()?)))
     }
+}
+
+/// Whether the process checks that no work is in flight while memory leaves (`gpushare-ctl run --paranoid`).
+fn is_paranoid() -> bool {
+    std::env::var_os(names::PARANOID).is_some_and(|value| value == "1")
 }
 
 /// Number of threads for the tasks of a card: one for each processor that the process may use, up to the most.
@@ -351,6 +362,11 @@ impl Card {
         let flags = page.flags.load(Ordering::Acquire);
         let goal = goal.map_or(UNLIMITED, |goal| Goal::from_bits(goal.load(Ordering::Acquire)));
         let (is_full, overflows) = (flags & FLAG_HOST_FULL != 0, flags & flag_overflows(gpu) != 0);
+        // A thread may have read the page before another daemon's came into force.
+        let is_in_force = || std::ptr::eq(page, crate::gate::page());
+        if !is_in_force() {
+            return;
+        }
         let place = Some((page, gpu));
         let is_known = |(known, number): (&Page, GpuId)| std::ptr::eq(known, page) && number == gpu;
         if !lock(&self.told).place.is_some_and(is_known) {
@@ -366,6 +382,9 @@ impl Card {
         };
         if !self.lanes.look(is_followed) {
             self.lanes.change(|moving| {
+                if !is_in_force() {
+                    return;
+                }
                 let engine = moving.blocks.engine();
                 engine.set_goal(goal);
                 if engine.overflows() != overflows {
@@ -377,57 +396,6 @@ impl Card {
                 }
             });
         }
-    }
-
-    /// Reports each change of the figures to the daemon. Tries failed steps again after a pause.
-    fn run_reports(&self) {
-        let mut has_failed = false;
-        loop {
-            let news = |moving: &mut Moving| self.news(moving);
-            let report = if has_failed {
-                self.lanes.wait_within(RETRY, news)
-            } else {
-                Some(self.lanes.wait_for(news))
-            };
-            let Some((page, report, failed)) = report else {
-                has_failed = false;
-                self.lanes.change(|moving| {
-                    moving.blocks.engine().retry();
-                    moving.pool.retry();
-                });
-                continue;
-            };
-            has_failed = report.failed.is_some();
-            let Report { gpu, seen, residence, .. } = report;
-            let is_in_force = || std::ptr::eq(page, crate::gate::page());
-            // What does not reach the daemon is reported to the next one.
-            self.daemon
-                .send_if(&TenantRequest::Resides { gpu, seen, residence }, is_in_force);
-            if let Some(number) = failed {
-                self.daemon.send_if(&TenantRequest::MoveFailed { gpu, number }, is_in_force);
-            }
-        }
-    }
-
-    /// Returns a report that differs from the last one, with the goal that has failed since.
-    fn news(&self, moving: &mut Moving) -> Option<(&'static Page, Report, Option<GoalNumber>)> {
-        let mut told = lock(&self.told);
-        let (page, gpu) = told.place?;
-        let (engine, sizes) = (moving.blocks.engine(), moving.pool.sizes());
-        let figures = engine.figures();
-        let residence = Residence {
-            resident: figures.resident,
-            hosted: figures.hosted,
-            unbacked: figures.unbacked + Bytes(self.wanted.load(Ordering::Relaxed)),
-            pinned: figures.immovable,
-            prepared: sizes.total - figures.needed_slots,
-            mapped: figures.mapped,
-        };
-        let failed = engine.trouble().map(|_| engine.goal().number);
-        let report = Report { gpu, seen: figures.seen, residence, failed };
-        let before = told.report.replace(report);
-        let failed = failed.filter(|_| before.is_none_or(|before| before.failed != failed));
-        (before != Some(report)).then_some((page, report, failed))
     }
 
     fn allocate(&self, size: Bytes) -> Result<CUdeviceptr, NotAllocated> {

@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 
 use super::blocks::Blocks;
 use super::host::{self, HostMemory, Pool};
-use super::swap::{Lane, Order, Phase};
+use super::swap::{Engine, Lane, Order, Phase};
 use super::vmm::{Vmm, VmmError, perform};
 use crate::driver::types::CUdeviceptr;
 use crate::process::lock;
@@ -55,6 +55,12 @@ pub struct Lanes {
 }
 
 impl Lanes {
+    /// Creates the lanes of a card that `engine` moves.
+    pub fn new(engine: Engine) -> Self {
+        let moving = Moving { blocks: Blocks::new(engine), ..Moving::default() };
+        Self { moving: Mutex::new(moving), ..Self::default() }
+    }
+
     /// Changes the state and wakes all lanes.
     pub fn change<T>(&self, change: impl FnOnce(&mut Moving) -> T) -> T {
         let mut moving = lock(&self.moving);

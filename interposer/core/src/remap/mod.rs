@@ -22,6 +22,7 @@ pub mod pins;
 pub mod swap;
 pub mod blocks;
 pub mod lanes;
+mod digest;
 mod guard;
 mod regions;
 mod card;

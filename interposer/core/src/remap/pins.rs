@@ -11,7 +11,7 @@ use crate::driver::types::CUdeviceptr;
 /// Reason why memory must not move.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Reason {
-    /// Another process was given a handle of it (`cuIpcGetMemHandle`, `cuMemExportToShareableHandle`).
+    /// Another process was given a handle of it (`cuIpcGetMemHandle`).
     Exported,
     /// Its pages were named to another device or driver (`cuMemGetHandleForAddressRange`, P2P tokens).
     NamedToDevice,

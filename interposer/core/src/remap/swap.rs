@@ -120,6 +120,8 @@ pub struct Engine {
     is_paranoid: bool,
     /// Whether nothing may move any more, since work was missed.
     is_immovable: bool,
+    /// Chunk that was written while the process was taken for idle, until it is reported.
+    missed: Option<Span>,
     lost: Option<VmmError>,
     /// Ranges of freed chunks, of which nothing is left.
     gone: Vec<Span>,
@@ -143,6 +145,7 @@ impl Default for Engine {
             overflows: false,
             is_paranoid: false,
             is_immovable: false,
+            missed: None,
             lost: None,
             gone: Vec::new(),
             is_settled: false,
@@ -260,7 +263,8 @@ impl Engine {
         addresses.into_iter().for_each(|address| self.free(address));
     }
 
-    /// Makes the chunk at an address immovable, and brings it to the card before the gate opens.
+    /// Makes the chunk at an address immovable, and brings it to the card before the gate opens. One that is mapped from
+    /// the host stays there.
     pub fn pin(&mut self, address: CUdeviceptr) {
         if let Some(entry) = self.chunks.get_mut(&address) {
             entry.chunk.make_immovable();
@@ -275,9 +279,10 @@ impl Engine {
         self.chunks.values_mut().for_each(|entry| entry.chunk.make_immovable());
     }
 
-    /// Lets chunks whose steps failed try again.
+    /// Lets chunks whose steps failed try again. A chunk that is being allocated does not: its thread hears of the
+    /// failure.
     pub fn retry(&mut self) {
-        for entry in self.chunks.values_mut() {
+        for entry in self.chunks.values_mut().filter(|entry| !entry.is_unborn) {
             entry.trouble = None;
             entry.failures = 0;
             entry.is_refused = false;
@@ -324,7 +329,10 @@ impl Engine {
                     self.lost = Some(error);
                 }
             }
-            Change::Written => self.pin_all(),
+            Change::Written => {
+                self.missed = self.chunks.get(&address).map(|entry| entry.chunk.span());
+                self.pin_all();
+            }
         }
         self.note_seen();
     }
@@ -337,6 +345,17 @@ impl Engine {
         if !self.chunks.values().any(is_older) {
             self.seen = number;
         }
+    }
+
+    /// Forgets that the memory of a context was lost, since the context has ended.
+    pub fn forget_loss(&mut self) {
+        self.lost = None;
+        self.is_settled = false;
+    }
+
+    /// Takes the chunk that was written while the process was taken for idle, if there is one.
+    pub fn take_missed(&mut self) -> Option<Span> {
+        self.missed.take()
     }
 
     /// Takes the ranges of freed chunks of which nothing is left.

@@ -26,6 +26,9 @@ super::symbols! {
         cuMemMap 10020;
         cuMemUnmap 10020;
         cuMemMapArrayAsync 11010, 11010 _ptsz;
+        cuMemSetAccess 10020;
+        cuMemAddressFree 10020;
+        cuMulticastBindAddr 12010, 13010 _v2;
     }
     passed "shares memory by handle; it is charged to the process that created it" {
         cuMemExportToShareableHandle 10020;
@@ -70,12 +73,10 @@ super::symbols! {
     passed "asks about a handle, which managed memory does not have" {
         cuMemGetAllocationPropertiesFromHandle 10020;
     }
-    passed "reserves or frees addresses, which take no memory of a card" {
+    passed "reserves addresses, which take no memory of a card" {
         cuMemAddressReserve 10020;
-        cuMemAddressFree 10020;
     }
-    passed "sets access to memory that is already charged" {
-        cuMemSetAccess 10020;
+    passed "asks for the access to memory that is already charged" {
         cuMemGetAccess 10020;
     }
     passed "asks about sizes and layouts before anything is allocated" {
@@ -124,7 +125,6 @@ super::symbols! {
     }
     passed "creates a multicast object or binds memory to it that is already charged" {
         cuMulticastAddDevice 12010;
-        cuMulticastBindAddr 12010, 13010 _v2;
         cuMulticastBindMem 12010, 13010 _v2;
         cuMulticastCreate 12010;
         cuMulticastUnbind 12010;

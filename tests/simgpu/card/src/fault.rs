@@ -25,6 +25,8 @@ pub enum Effect {
     Answer(u32),
     /// `hangs`: the work never ends, or the call that puts none into a stream.
     Hang,
+    /// `dies`: the process is killed as by `kill -9`, before the call does anything.
+    Die,
     /// `asserts` or `illegal`: the work fails, and the process with it.
     Fail(Sticky),
     /// `slow:TIME`: the work takes that much longer, or the call that puts none into a stream.
@@ -84,7 +86,7 @@ impl Fault {
     fn parse(text: &str) -> Result<Self, String> {
         let wrong = || {
             format!(
-                "SIMGPU_FAULTS: {text} is no fault; write CALL@N=CODE (or @N+, @N/M), CALL@N=hangs, asserts, illegal or slow:5ms"
+                "SIMGPU_FAULTS: {text} is no fault; write CALL@N=CODE (or @N+, @N/M), CALL@N=hangs, dies, asserts, illegal or slow:5ms"
             )
         };
         let (call, effect) = text.split_once('=').ok_or_else(wrong)?;
@@ -98,6 +100,7 @@ impl Fault {
             (first.parse().map_err(|_| wrong())?, every.parse().map_err(|_| wrong())?);
         let effect = match effect {
             "hangs" => Some(Effect::Hang),
+            "dies" => Some(Effect::Die),
             "asserts" => Some(Effect::Fail(Sticky::Assert)),
             "illegal" => Some(Effect::Fail(Sticky::IllegalAddress)),
             other => match other.strip_prefix("slow:") {

@@ -41,6 +41,11 @@ pub(crate) fn answer(call: &str) -> Option<u32> {
     OF_THIS_CALL.set(effect);
     match effect {
         Some(Effect::Answer(code)) => Some(code),
+        // SAFETY: sends a signal to the process itself.
+        Some(Effect::Die) => unsafe {
+            libc::kill(libc::getpid(), libc::SIGKILL);
+            None
+        },
         _ => None,
     }
 }
@@ -51,7 +56,7 @@ pub(crate) fn bend(op: Op) -> Vec<Op> {
         Some(Effect::Hang) => vec![Op::Kernel(Kernel::Spin { flag: 0, nanoseconds: u64::MAX })],
         Some(Effect::Fail(error)) => vec![Op::Fail(error)],
         Some(Effect::Slow(time)) => vec![Op::Pause(time), op],
-        Some(Effect::Answer(_)) | None => vec![op],
+        Some(Effect::Answer(_) | Effect::Die) | None => vec![op],
     }
 }
 
@@ -63,7 +68,7 @@ pub(crate) fn linger() {
         Some(Effect::Hang) => loop {
             thread::park();
         },
-        Some(Effect::Answer(_) | Effect::Fail(_)) | None => {}
+        Some(Effect::Answer(_) | Effect::Die | Effect::Fail(_)) | None => {}
     }
 }
 

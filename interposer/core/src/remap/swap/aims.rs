@@ -9,7 +9,7 @@ use gpushare_proto::page::GoalNumber;
 use super::{Engine, Entry, Phase, SMALL_CHUNK, SMALL_PART, Trouble};
 use crate::driver::types::CUdeviceptr;
 use crate::remap::chunk::Aim;
-use crate::remap::vmm::{Call, Tier, VmmError};
+use crate::remap::vmm::{Call, Span, Tier, VmmError};
 
 const DEVICE: Aim = Aim::At(Tier::Device);
 
@@ -145,8 +145,11 @@ impl Engine {
         for address in in_order(batch) {
             self.turn(address, DEVICE);
         }
-        for (address, size) in beyond.into_iter().filter(|_| self.overflows).collect::<Vec<_>>() {
-            self.map_from_host(address, size);
+        if self.overflows {
+            beyond.extend(self.immovable_holes());
+            for (address, size) in beyond {
+                self.map_from_host(address, size);
+            }
         }
         let is_refused = |entry: &Entry| {
             let create = Call::Create(Tier::Device);
@@ -180,6 +183,26 @@ impl Engine {
             .filter(has_room)
             .map(|entry| entry.chunk.span().address)
             .collect()
+    }
+
+    /// Immovable holes for which the goal has no room, although they aim at the card.
+    fn immovable_holes(&self) -> Vec<(CUdeviceptr, Bytes)> {
+        let mut excess = self.committed() - self.goal.bytes;
+        let is_hole = |entry: &&Entry| {
+            let chunk = &entry.chunk;
+            let is_waiting = chunk.tier().is_none() && chunk.asked().is_none() && !entry.is_unborn;
+            chunk.is_immovable() && chunk.aim() == DEVICE && is_waiting
+        };
+        let mut holes = Vec::new();
+        for entry in self.chunks.values().filter(is_hole) {
+            if excess.is_zero() {
+                break;
+            }
+            let Span { address, size } = entry.chunk.span();
+            excess -= size;
+            holes.push((address, size));
+        }
+        holes
     }
 
     /// Chunks that aim away, those first that still have a handle, then the oldest.
@@ -221,7 +244,8 @@ impl Entry {
     pub(super) fn is_promotable(&self) -> bool {
         let Self { chunk, trouble, is_unborn, is_refused, .. } = self;
         let is_hosted = chunk.tier() == Some(Tier::Host) && chunk.aim() == Aim::At(Tier::Host);
-        is_hosted && chunk.is_usable() && trouble.is_none() && !is_unborn && !is_refused
+        let is_movable = !chunk.is_immovable() && !is_unborn && !is_refused;
+        is_hosted && is_movable && chunk.is_usable() && trouble.is_none()
     }
 }
 

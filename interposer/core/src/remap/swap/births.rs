@@ -42,7 +42,7 @@ impl Engine {
     /// Adds a chunk without memory, and says where it is to be.
     pub fn add(&mut self, span: Span) -> Birth {
         let host_room = self.host_room.saturating_sub(self.host_mapped());
-        let may_overflow = self.overflows && !self.is_immovable && host_room >= span.size;
+        let may_overflow = self.overflows && host_room >= span.size;
         let (birth, aim) = match self.phase {
             _ if self.room() >= span.size => (Birth::Backed, Aim::At(Tier::Device)),
             Phase::Open | Phase::Parked if may_overflow => (Birth::Backed, Aim::At(Tier::Host)),
@@ -51,10 +51,10 @@ impl Engine {
         };
         let mut chunk = Chunk::new(span, self.is_paranoid);
         let is_unborn = birth == Birth::Backed;
-        chunk.set_aim(aim);
         if self.is_immovable {
             chunk.make_immovable();
         }
+        chunk.set_aim(aim);
         self.turns += 1;
         let entry = Entry {
             chunk,
@@ -99,6 +99,36 @@ impl Engine {
         match entry.trouble {
             Some(Trouble::Driver(_, error)) => Err(error),
             _ => Ok(()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use gpushare_proto::page::Goal;
+
+    use super::*;
+    use crate::remap::vmm::Answer;
+
+    #[test]
+    fn an_allocation_that_fails_is_an_error_whatever_the_daemon_says_meanwhile() {
+        let span = Span { address: 1 << 40, size: SMALL_CHUNK };
+        for steps_before in 0..3 {
+            let mut engine = Engine::new(false);
+            assert_eq!(engine.add(span), Birth::Backed);
+            for _ in 0..steps_before {
+                let answer = match engine.take_own(span.address) {
+                    Some(Call::Create(_)) => Answer::Created(7),
+                    _ => Answer::Done,
+                };
+                engine.done(span.address, answer);
+            }
+            let refused = engine.take_own(span.address);
+            engine.done(span.address, Answer::Failed(VmmError::OutOfMemory));
+            engine.set_goal(Goal { number: GoalNumber(2), bytes: Bytes::gib(1) });
+            engine.retry();
+            assert_eq!(engine.take_own(span.address), None);
+            assert_eq!(engine.born(span.address), Err(VmmError::OutOfMemory), "{refused:?}");
         }
     }
 }

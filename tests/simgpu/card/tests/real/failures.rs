@@ -2,6 +2,7 @@
 
 use std::ffi::CString;
 use std::io::{BufRead, BufReader, Write};
+use std::os::unix::process::ExitStatusExt as _;
 use std::process::Stdio;
 
 use simgpu_card::ids::GpuIndex;
@@ -101,6 +102,25 @@ pub(crate) fn meets_periodic_faults() {
     assert_eq!(program.cuMemAddressReserve(&mut start, 2 * MIB, 0, 0, 0), 0);
     let answers = [0; 2].map(|_| program.cuMemMap(start, 2 * MIB, 0, handle, 0));
     assert_eq!(answers, [1, 0]);
+}
+
+#[test]
+fn a_process_is_killed_at_the_call_that_was_ordered() {
+    let card = CardProcess::start(&[]);
+    let mut command = card.program("failures::is_killed");
+    let output = command.env("SIMGPU_FAULTS", "cuMemAlloc@2=dies").output().unwrap();
+    assert_eq!(output.status.signal(), Some(9));
+    assert!(String::from_utf8_lossy(&output.stdout).contains("allocated once"));
+    card.end();
+}
+
+pub(crate) fn is_killed() {
+    let program = Program::start();
+    let mut memory = 0;
+    assert_eq!(program.cuMemAlloc_v2(&mut memory, 64), 0);
+    println!("allocated once");
+    program.cuMemAlloc_v2(&mut memory, 64);
+    println!("still there");
 }
 
 #[test]

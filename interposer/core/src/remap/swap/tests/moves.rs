@@ -284,6 +284,33 @@ fn an_allocation_beyond_the_goal_is_mapped_from_the_host_where_the_process_overf
 }
 
 #[test]
+fn a_process_larger_than_the_card_whose_memory_must_not_move_runs_on() {
+    let mut world = World::with(&[LARGE; 4]);
+    evict(&mut world, 1, Bytes::mib(256));
+    world.engine.set_overflows(true);
+    assert_eq!(enter(&mut world, 2, Bytes::mib(256)), Ok(()));
+    world.engine.set_overflows(false);
+    evict(&mut world, 3, Bytes::mib(128));
+    world.engine.pin_all();
+    world.set_goal(4, Bytes::mib(160));
+    world.set_phase(Phase::Entering);
+    world.run();
+    assert!(world.engine.can_open().is_err(), "one chunk is away");
+    world.engine.set_overflows(true);
+    world.run();
+    assert_eq!(world.open(), Ok(()));
+    assert!(world.allocate(LARGE).is_some());
+    let figures = world.engine.figures();
+    assert_eq!((figures.resident, figures.mapped), (Bytes::mib(128), Bytes::mib(512)));
+    world.made.clear();
+    world.engine.set_overflows(false);
+    evict(&mut world, 5, Bytes::ZERO);
+    assert_eq!(enter(&mut world, 6, Bytes::gib(1)), Ok(()));
+    assert_eq!(world.made, [], "nothing moves any more");
+    world.end();
+}
+
+#[test]
 fn chunks_mapped_from_the_host_come_to_the_card_once_the_gate_is_closed_and_has_room() {
     let mut world = World::with(&[LARGE; 2]);
     world.set_goal(1, Bytes::mib(256));

@@ -1,0 +1,115 @@
+//! Reports of a card: what the daemon hears of its memory, and the user of work that was missed.
+
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+use gpushare_proto::page::{GoalNumber, Page};
+use gpushare_proto::tenant::{MAX_UNKNOWN, Residence, TenantRequest};
+use gpushare_proto::{Bytes, GpuId};
+
+use super::Card;
+use crate::driver::unknown::UNKNOWN;
+use crate::process::lock;
+use crate::process::stderr::print;
+use crate::remap::lanes::Moving;
+
+/// Pause after a failed step until it is tried again.
+const RETRY: Duration = Duration::from_secs(1);
+
+/// Knowledge that the daemon has of a card.
+#[derive(Debug, Default)]
+pub(super) struct Told {
+    /// Page of the daemon, and number of the card there.
+    pub(super) place: Option<(&'static Page, GpuId)>,
+    /// Last report; `None` if it must be made again.
+    pub(super) report: Option<Report>,
+}
+
+/// Report of a card for the daemon.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Report {
+    gpu: GpuId,
+    seen: GoalNumber,
+    residence: Residence,
+    /// Number of the goal under which a step has failed.
+    failed: Option<GoalNumber>,
+}
+
+impl Card {
+    /// Reports each change of the figures to the daemon. Tries failed steps again after a pause.
+    pub(super) fn run_reports(&self) {
+        let mut retry: Option<Instant> = None;
+        loop {
+            let left = retry.map(|at| at.saturating_duration_since(Instant::now()));
+            let woken = self.lanes.wait_within(left.unwrap_or(Duration::MAX), |moving| {
+                let fails = moving.blocks.engine().trouble().is_some();
+                match self.news(moving) {
+                    Some(news) => Some(Some(news)),
+                    // The pause begins with the failure, however often something else changes meanwhile.
+                    None => (fails && retry.is_none()).then_some(None),
+                }
+            });
+            let Some(news) = woken else {
+                retry = None;
+                self.lanes.change(|moving| {
+                    moving.blocks.engine().retry();
+                    moving.pool.retry();
+                });
+                continue;
+            };
+            if let Some((page, report, failed)) = news {
+                self.send(page, report, failed);
+                self.warn_of_missed_work();
+            }
+            let fails = self.lanes.look(|moving| moving.blocks.engine().trouble().is_some());
+            retry = retry.or_else(|| Some(Instant::now() + RETRY)).filter(|_| fails);
+        }
+    }
+
+    fn send(&self, page: &'static Page, report: Report, failed: Option<GoalNumber>) {
+        let Report { gpu, seen, residence, .. } = report;
+        let is_in_force = || std::ptr::eq(page, crate::gate::page());
+        // What does not reach the daemon is reported to the next one.
+        self.daemon
+            .send_if(&TenantRequest::Resides { gpu, seen, residence }, is_in_force);
+        if let Some(number) = failed {
+            self.daemon.send_if(&TenantRequest::MoveFailed { gpu, number }, is_in_force);
+        }
+    }
+
+    /// Tells the user of work that was in flight while the process was taken for idle.
+    fn warn_of_missed_work(&self) {
+        if let Some(chunk) = self.lanes.look(|moving| moving.blocks.engine().take_missed()) {
+            let unknown: Vec<_> = (0..MAX_UNKNOWN).filter_map(|slot| Some(UNKNOWN.get(slot)?.0)).collect();
+            let unknown = if unknown.is_empty() { "none".to_owned() } else { unknown.join(", ") };
+            print(format_args!(
+                "paranoid: the program wrote to its memory at {:#x} ({}) while gpushare took it for idle. \
+                 No byte is lost, and its memory stays on the card from now on. \
+                 Driver functions that it looked up and gpushare does not know: {unknown}. \
+                 Please report this with the name of the program",
+                chunk.address, chunk.size,
+            ));
+        }
+    }
+
+    /// Returns a report that differs from the last one, with the goal that has failed since.
+    fn news(&self, moving: &mut Moving) -> Option<(&'static Page, Report, Option<GoalNumber>)> {
+        let mut told = lock(&self.told);
+        let (page, gpu) = told.place?;
+        let (engine, sizes) = (moving.blocks.engine(), moving.pool.sizes());
+        let figures = engine.figures();
+        let residence = Residence {
+            resident: figures.resident,
+            hosted: figures.hosted,
+            unbacked: figures.unbacked + Bytes(self.wanted.load(Ordering::Relaxed)),
+            pinned: figures.immovable,
+            prepared: sizes.total - figures.needed_slots,
+            mapped: figures.mapped,
+        };
+        let failed = engine.trouble().map(|_| engine.goal().number);
+        let report = Report { gpu, seen: figures.seen, residence, failed };
+        let before = told.report.replace(report);
+        let failed = failed.filter(|_| before.is_none_or(|before| before.failed != failed));
+        (before != Some(report)).then_some((page, report, failed))
+    }
+}

@@ -1,0 +1,64 @@
+//! Result of many handoffs.
+
+use std::collections::BTreeMap;
+use std::fmt;
+
+use serde::Serialize;
+
+/// Result of the handoffs.
+#[derive(Clone, Debug, Default, Serialize)]
+pub(super) struct Outcome {
+    pub(super) backend: String,
+    pub(super) seed: u64,
+    /// Handoffs after which the entrant's contents were checked.
+    pub(super) swaps: u64,
+    /// Programs killed while memory moved, at any time.
+    pub(super) kills: u64,
+    /// Programs killed in a call of their own, by its kind.
+    pub(super) killed_in: BTreeMap<&'static str, u64>,
+    /// Calls that found no memory, by their kinds.
+    pub(super) refused: BTreeMap<&'static str, u64>,
+    /// Times for which host memory had run out.
+    pub(super) shortages: u64,
+    /// Daemons killed while memory moved.
+    pub(super) daemon_kills: u64,
+    /// Blocks with wrong contents.
+    pub(super) corrupted: u64,
+    /// Calls of programs that failed.
+    pub(super) failed: u64,
+    /// Programs whose work was found in flight while their memory moved.
+    pub(super) missed: u64,
+    /// Handoffs that did not end.
+    pub(super) hung: u64,
+    /// Largest difference between the card's bytes of living programs and what the daemon says is resident, and
+    /// bytes that are neither resident nor hosted.
+    pub(super) bytes_unaccounted: u64,
+    pub(super) seconds: f64,
+}
+
+impl Outcome {
+    /// Number of all that was lost, wrong or stuck.
+    pub(super) fn faults(&self) -> u64 {
+        self.corrupted + self.failed + self.missed + self.hung + self.bytes_unaccounted
+    }
+}
+
+impl fmt::Display for Outcome {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { backend, swaps, kills, daemon_kills, shortages, seconds, .. } = self;
+        let Self { corrupted, failed, missed, hung, bytes_unaccounted, .. } = self;
+        let listed = |counts: &BTreeMap<&str, u64>| {
+            let texts: Vec<_> = counts.iter().map(|(kind, count)| format!("{count} {kind}")).collect();
+            if texts.is_empty() { "none".to_owned() } else { texts.join(", ") }
+        };
+        write!(
+            f,
+            "{swaps} handoffs of {backend} memory in {seconds:.0} s; {kills} programs and {daemon_kills} daemons killed \
+             half-way; killed in calls: {}; calls refused: {}; {shortages} times without host memory: \
+             {corrupted} wrong blocks, {failed} failed calls, {missed} times missed work, {hung} hung, \
+             {bytes_unaccounted} bytes unaccounted",
+            listed(&self.killed_in),
+            listed(&self.refused),
+        )
+    }
+}
