@@ -1,7 +1,7 @@
 //! Command `explain`: prints the daemon's facts about a session's refused memory requests and waits as
 //! sentences.
 
-use gpushare_proto::admin::{AdminReply, AdminRequest, LockView};
+use gpushare_proto::admin::{AdminReply, AdminRequest, LockView, ResidenceView};
 use gpushare_proto::explain::{CardLimitsView, Explanation, OrphanView, RefusalView, WaitReason, WaitView};
 use gpushare_proto::page::{LimitKind, MemoryRefusal};
 use gpushare_proto::session::SessionPhase;
@@ -30,7 +30,11 @@ pub(crate) fn explain(args: &ExplainArgs, places: &Places) -> Result<(), CtlErro
         Ok(_) => return Err(client.unexpected().into()),
         Err(error) => return Err(error.into()),
     };
-    let all = Explained { explanation: *explanation, orphaned };
+    let AdminReply::Residences(mut residences) = client.ask(&AdminRequest::Residences)? else {
+        return Err(client.unexpected().into());
+    };
+    residences.retain(|place| place.session == explanation.session.session);
+    let all = Explained { explanation: *explanation, orphaned, residences };
     Ok(output::show(args.json, &all, || page(&all))?)
 }
 
@@ -41,6 +45,8 @@ struct Explained {
     explanation: Explanation,
     /// Memory of the session's dead processes that the driver has not freed yet.
     orphaned: Vec<OrphanView>,
+    /// Places of the session's remapped memory, by card.
+    residences: Vec<ResidenceView>,
 }
 
 fn page(all: &Explained) -> String {
@@ -53,6 +59,7 @@ fn page(all: &Explained) -> String {
         Some(wait) => waits(name, wait),
         None => vec![runs(facts)],
     });
+    lines.extend(all.residences.iter().filter_map(mapped));
     lines.push(String::new());
     lines.extend(refusals(facts));
     lines.extend(orphaned(&all.orphaned));
@@ -174,6 +181,15 @@ fn refusals(facts: &Explanation) -> Vec<String> {
         lines.push(remedy(last.refusal.by, &facts.session.name));
     }
     lines
+}
+
+/// Returns the sentence about memory that is mapped from the host, if there is any.
+fn mapped(ResidenceView { gpu, resident_bytes, mapped_bytes, .. }: &ResidenceView) -> Option<String> {
+    (!mapped_bytes.is_zero()).then(|| {
+        format!(
+            "it is larger than {gpu}, which has {resident_bytes} of its memory; {mapped_bytes} are mapped from the host,             and kernels reach them at the speed of the bus"
+        )
+    })
 }
 
 /// Returns the lines about the memory of dead processes, which counts against the session's quota.

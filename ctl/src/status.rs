@@ -126,6 +126,7 @@ fn render(model: &Model) -> String {
             ("GPU", |place| place.gpu.to_string()),
             ("ON CARD", |place| place.resident_bytes.to_string()),
             ("IN HOST MEMORY", |place| place.hosted_bytes.to_string()),
+            ("MAPPED FROM HOST", |place| place.mapped_bytes.to_string()),
             ("MOVING", |place| place.moving_bytes.to_string()),
         ],
     );

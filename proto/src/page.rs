@@ -27,6 +27,7 @@ use std::sync::atomic::{AtomicU32, AtomicU64};
 
 use serde::{Deserialize, Serialize};
 
+use crate::ids::GpuId;
 use crate::units::Bytes;
 use crate::utilization::UtilizationPart;
 
@@ -53,6 +54,17 @@ pub const FLAG_OVERLAPPING: u32 = 16;
 /// Flag in [`Page::flags`]: the host memory is too full for what must leave the cards. A process whose memory is
 /// remapped gives back the slots that no chunk needs, and prepares none.
 pub const FLAG_HOST_FULL: u32 = 32;
+/// Position of the first of [`MAX_GPUS`] flags in [`Page::flags`], one for each card. See [`flag_overflows`].
+const OVERFLOW_FLAGS: u32 = 16;
+
+/// Flag in [`Page::flags`]: the remapped memory of the process overflows this card, which has no more room for it. What
+/// the goal has no room for is mapped from the host. A number beyond [`MAX_GPUS`] has no flag.
+pub const fn flag_overflows(gpu: GpuId) -> u32 {
+    match 1_u32.checked_shl(OVERFLOW_FLAGS + gpu.0 as u32) {
+        Some(flag) => flag,
+        None => 0,
+    }
+}
 
 /// Feature in [`Page::features`]: the daemon takes the number of refusals from [`LeaseRow::refused`] when it
 /// handles a report, so a process reports only the first of them.
@@ -226,7 +238,7 @@ pub struct Page {
     /// State of the process's gate, a [`GateWord`].
     pub gate: AtomicU32,
     /// Bit set of [`FLAG_CONTENDED`], [`FLAG_WANTED`], [`FLAG_LIMITED`], [`FLAG_CAPTURING`],
-    /// [`FLAG_OVERLAPPING`] and [`FLAG_HOST_FULL`].
+    /// [`FLAG_OVERLAPPING`] and [`FLAG_HOST_FULL`], and of [`flag_overflows`] for each card.
     pub flags: AtomicU32,
     /// Version of the shared page's layout, [`PAGE_LAYOUT`].
     pub layout: AtomicU32,
@@ -306,6 +318,19 @@ mod tests {
         assert_eq!(word.next(GateState::Closed), GateWord::new(8, GateState::Closed));
         let last = GateWord::new(u32::MAX >> 2, GateState::Open);
         assert_eq!(last.next(GateState::Closed), GateWord::new(0, GateState::Closed));
+    }
+
+    #[test]
+    fn each_card_has_a_flag_of_its_own() {
+        let others =
+            FLAG_CONTENDED | FLAG_WANTED | FLAG_LIMITED | FLAG_CAPTURING | FLAG_OVERLAPPING | FLAG_HOST_FULL;
+        let all = (0..MAX_GPUS as u8).fold(others, |flags, gpu| {
+            let flag = flag_overflows(GpuId(gpu));
+            assert_eq!((flag.count_ones(), flag & flags), (1, 0), "card {gpu}");
+            flags | flag
+        });
+        assert_eq!(all.count_ones(), others.count_ones() + MAX_GPUS as u32);
+        assert_eq!(flag_overflows(GpuId(MAX_GPUS as u8)), 0);
     }
 
     #[test]

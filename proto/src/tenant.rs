@@ -230,6 +230,8 @@ pub struct Residence {
     /// Bytes of registered host memory beside `hosted`: slots that hold nothing, or a second copy of what is on the
     /// card.
     pub prepared: Bytes,
+    /// Part of `hosted` that is mapped from the host, so that kernels reach it over the bus.
+    pub mapped: Bytes,
 }
 
 /// First message of a connection. The first two fields are the same in every protocol version.

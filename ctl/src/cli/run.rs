@@ -43,7 +43,8 @@ pub(crate) struct RunArgs {
     /// of it
     #[arg(long, value_name = "GPU", default_value = "auto")]
     pub(crate) gpu: GpuChoice,
-    /// Allow the session more memory than the card's capacity
+    /// Allow the session more memory than the card's capacity. With `--backend remap` the rest is used from host memory,
+    /// at the speed of the bus
     #[arg(long)]
     pub(crate) oversubscribe: bool,
     /// Kind of the program's memory: `managed` can move out of the card; `native` stays on it, for programs that share

@@ -179,6 +179,7 @@ fn remapping(running: bool) -> Fake {
         gpu: GpuId(0),
         resident_bytes: Bytes::gib(resident),
         hosted_bytes: Bytes::gib(hosted),
+        mapped_bytes: Bytes::ZERO,
         moving_bytes: Bytes::mib(moving),
     };
     let handoffs = CardHandoffs {

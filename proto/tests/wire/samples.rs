@@ -388,6 +388,7 @@ pub(crate) fn admin_replies() -> Vec<Named<AdminReply>> {
                 gpu: GpuId(1),
                 resident_bytes: Bytes::gib(6),
                 hosted_bytes: Bytes::gib(2),
+                mapped_bytes: Bytes::gib(1),
                 moving_bytes: Bytes::mib(128),
             }]),
         ),

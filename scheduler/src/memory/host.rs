@@ -2,12 +2,13 @@
 //!
 //! ```text
 //!   machine:        MemAvailable + held ─────────┐
-//!   control group:  limit − used + held ─────────┼─ least, less a sixteenth ─┐
+//!   control group:  limit − used + held − mapped ┼─ least, less a sixteenth ─┐
 //!                                                                            ├─ least ─▶ HostBudget
 //!   --host-budget, host_budget ──────────────────────────────────────────────┘
 //! ```
 //!
-//! `held` is what processes have of it already. The control group is the outermost one that the daemon sees, which
+//! `held` is what processes have of it already. The part that is `mapped` at their addresses belongs to the driver and
+//! is charged to no control group. The control group is the outermost one that the daemon sees, which
 //! contains all programs that it serves: that of the container, if there is one. A program's own control group may be
 //! tighter. Then its eviction fails, and it says so.
 
@@ -33,13 +34,21 @@ struct Seen {
     group: Option<(Bytes, Bytes)>,
 }
 
+/// Host memory in which processes have remapped memory already.
+#[derive(Clone, Copy, Debug, Default)]
+struct Held {
+    all: Bytes,
+    /// Part of it that is mapped at the addresses of the processes.
+    mapped: Bytes,
+}
+
 /// Tells the decision machine the budget, if it has changed and any process has remapped memory.
 pub(crate) fn budget_if_needed(engine: &mut Engine) {
     let has_remapped = engine.clients.iter().any(|(_, client)| client.remaps);
     if !has_remapped {
         return;
     }
-    let held = engine.machine.host_bytes();
+    let held = Held { all: engine.machine.host_bytes(), mapped: engine.machine.mapped_bytes() };
     let budget = budget(&Seen::now(Path::new("/")), held, engine.settings.host_budget);
     let told = engine.host_budget;
     let change = budget.max(told.unwrap_or_default()) - budget.min(told.unwrap_or_default());
@@ -49,13 +58,11 @@ pub(crate) fn budget_if_needed(engine: &mut Engine) {
     }
 }
 
-fn budget(seen: &Seen, held: Bytes, set: Option<Bytes>) -> Bytes {
-    let in_group = seen.group.map(|(limit, used)| limit - used);
-    let free = seen.available.into_iter().chain(in_group).min();
-    let found = free.map(|free| {
-        let all = free + held;
-        all - Bytes(all.0 / LEFT)
-    });
+fn budget(seen: &Seen, held: Held, set: Option<Bytes>) -> Bytes {
+    let in_machine = seen.available.map(|available| available + held.all);
+    let in_group = seen.group.map(|(limit, used)| limit - used + (held.all - held.mapped));
+    let found = in_machine.into_iter().chain(in_group).min();
+    let found = found.map(|all| all - Bytes(all.0 / LEFT));
     found.into_iter().chain(set).min().unwrap_or_default()
 }
 
@@ -105,14 +112,18 @@ mod tests {
     #[test]
     fn the_tightest_source_is_the_budget() {
         let seen = Seen { available: Some(GIB(32)), group: Some((GIB(24), GIB(8))) };
-        assert_eq!(budget(&seen, Bytes::ZERO, None), GIB(15));
-        assert_eq!(budget(&seen, GIB(16), None), GIB(30), "what processes hold is part of it");
-        assert_eq!(budget(&seen, GIB(16), Some(GIB(4))), GIB(4));
+        let none = Held::default();
+        assert_eq!(budget(&seen, none, None), GIB(15));
+        let held = Held { all: GIB(16), mapped: Bytes::ZERO };
+        assert_eq!(budget(&seen, held, None), GIB(30), "what processes hold is part of it");
+        assert_eq!(budget(&seen, held, Some(GIB(4))), GIB(4));
+        let mapped = Held { mapped: GIB(16), ..held };
+        assert_eq!(budget(&seen, mapped, None), GIB(15), "the group is not charged for what is mapped");
         let seen = Seen { available: Some(GIB(16)), group: None };
-        assert_eq!(budget(&seen, Bytes::ZERO, Some(GIB(40))), GIB(15));
+        assert_eq!(budget(&seen, none, Some(GIB(40))), GIB(15));
         let full = Seen { available: None, group: Some((GIB(1), GIB(2))) };
-        assert_eq!(budget(&full, Bytes::ZERO, None), Bytes::ZERO);
-        assert_eq!(budget(&Seen::default(), Bytes::ZERO, Some(GIB(4))), GIB(4), "nothing is known");
+        assert_eq!(budget(&full, none, None), Bytes::ZERO);
+        assert_eq!(budget(&Seen::default(), none, Some(GIB(4))), GIB(4), "nothing is known");
     }
 
     #[test]

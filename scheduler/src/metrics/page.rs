@@ -65,6 +65,7 @@ mod tests {
                     remapped: Some(RemappedSnapshot {
                         resident_bytes: Bytes::mib(300),
                         hosted_bytes: Bytes::mib(200),
+                        mapped_bytes: Bytes::mib(50),
                         moving_bytes: Bytes::mib(100),
                     }),
                     overhead_bytes: Bytes::mib(700),
@@ -88,6 +89,7 @@ mod tests {
                 gpu: GpuId(0),
                 resident_bytes: Bytes::mib(300),
                 hosted_bytes: Bytes::mib(200),
+                mapped_bytes: Bytes::ZERO,
                 moving_bytes: Bytes::mib(100),
             }],
             audit: AuditPicture { written: 7, lost: 1 },

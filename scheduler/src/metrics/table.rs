@@ -202,6 +202,9 @@ families! {
     gauge "gpushare_gpu_remapped_hosted_bytes":
         "Bytes of remapped memory in host memory, or without a place yet; no series without remapped memory",
         Source::Card(|card| card.state.remapped.map(|remapped| bytes(remapped.hosted_bytes)));
+    gauge "gpushare_gpu_remapped_mapped_bytes":
+        "Bytes of remapped memory in host memory that kernels reach over the bus; no series without remapped memory",
+        Source::Card(|card| card.state.remapped.map(|remapped| bytes(remapped.mapped_bytes)));
     gauge "gpushare_gpu_remapped_moving_bytes":
         "Bytes of remapped memory that are leaving the card or coming in; no series without remapped memory",
         Source::Card(|card| card.state.remapped.map(|remapped| bytes(remapped.moving_bytes)));

@@ -394,6 +394,7 @@ mod tests {
             gpu: GpuId(0),
             resident_bytes,
             hosted_bytes: Bytes(1),
+            mapped_bytes: Bytes::ZERO,
             moving_bytes: Bytes::ZERO,
         }
     }

@@ -123,7 +123,7 @@ fn card(engine: &Engine, summary: CardSummary) -> Option<(CardFacts, CardFigures
 }
 
 fn residence(summary: &CardSummary) -> Option<CardResidence> {
-    let RemappedSnapshot { resident_bytes, hosted_bytes, moving_bytes } = summary.remapped?;
+    let RemappedSnapshot { resident_bytes, hosted_bytes, moving_bytes, .. } = summary.remapped?;
     Some(CardResidence { gpu: summary.gpu, resident_bytes, hosted_bytes, moving_bytes })
 }
 

@@ -4,6 +4,7 @@
 
 mod programs;
 mod handoffs;
+mod overflow;
 mod headroom;
 mod shares;
 mod users;

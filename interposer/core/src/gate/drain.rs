@@ -49,6 +49,8 @@ const FREES_PAUSE: Duration = Duration::from_millis(100);
 /// Longest pause between two looks at work for whose end a thread waits: a move of memory, or where switches
 /// overlap, the work in flight, at whose end the next session begins.
 const AWAITED_POLL_MAX: Duration = Duration::from_micros(100);
+/// Longest wait for room on the card for memory that work can also reach in host memory.
+const PROMOTION: Duration = Duration::from_secs(1);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Task {
@@ -262,12 +264,14 @@ impl Drainer {
     /// Brings remapped memory in, until no address is a hole. Returns `false` if the gate word changes first.
     fn return_remapped(&self, page: &'static Page, word: GateWord) -> bool {
         let remap = &self.memory.remap;
-        // Without the mark nothing is away.
-        if remap.is_evicting() {
+        // Without the mark nothing is away. Memory that is mapped from the host may have room on the card by now.
+        let promotes = || !self.is_capturing() && remap.awaits_room() && remap.is_still_idle(page, word);
+        if remap.is_evicting() || promotes() {
             remap.enter();
+            let began = Instant::now();
             let is_back = poll(page, word, AWAITED_POLL_MAX, || {
                 self.memory.follow_daemon(page);
-                remap.can_open()
+                remap.can_open() && (!remap.awaits_room() || began.elapsed() >= PROMOTION)
             });
             if !is_back {
                 remap.stop_entering();

@@ -16,7 +16,7 @@ use std::sync::{Mutex, OnceLock};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use gpushare_proto::page::{FEATURE_GOALS, FLAG_HOST_FULL, Goal, GoalNumber, MAX_GPUS, Page};
+use gpushare_proto::page::{FEATURE_GOALS, FLAG_HOST_FULL, Goal, GoalNumber, MAX_GPUS, Page, flag_overflows};
 use gpushare_proto::{Bytes, GateWord, GpuId, names};
 
 use self::reports::Told;
@@ -198,7 +198,8 @@ impl Remap {
         self.is_used() && self.guard.is_set()
     }
 
-    /// Follows the words of the daemon in the page: the goals, and whether the host memory is too full.
+    /// Follows the words of the daemon in the page: the goals, who overflows its card, and whether the host memory is
+    /// too full.
     pub(crate) fn follow(&self, page: &'static Page, gpu: impl Fn(CUdevice) -> Option<GpuId>) {
         for (device, card) in self.cards() {
             if let Some(gpu) = gpu(device) {
@@ -235,6 +236,19 @@ impl Remap {
             self.keep(Reason::UnknownFunctions);
         }
         self.set_phase(Phase::Drained);
+    }
+
+    /// Returns whether memory that is mapped from the host is to come to its card before the gate opens, as the goal
+    /// has room.
+    pub(crate) fn awaits_room(&self) -> bool {
+        let awaits = |card: &Card| card.lanes.look(|moving| moving.blocks.engine().awaits_room());
+        self.cards().any(|(_, card)| awaits(card))
+    }
+
+    /// Returns whether memory may leave its place under `word`, by which the session was granted the lock: nothing has
+    /// run since the last proof.
+    pub(crate) fn is_still_idle(&self, page: &Page, word: GateWord) -> bool {
+        self.guard.prolong(page, word)
     }
 
     /// Lets memory come in, before the gate opens.
@@ -349,8 +363,10 @@ impl Card {
     fn follow(&self, page: &'static Page, gpu: GpuId) {
         let gives_goals = page.features.load(Ordering::Relaxed) & FEATURE_GOALS != 0;
         let goal = page.goals.get(usize::from(gpu.0)).filter(|_| gives_goals);
+        // The goal under which memory overflows the card is written before the flag.
+        let flags = page.flags.load(Ordering::Acquire);
         let goal = goal.map_or(UNLIMITED, |goal| Goal::from_bits(goal.load(Ordering::Acquire)));
-        let is_full = page.flags.load(Ordering::Relaxed) & FLAG_HOST_FULL != 0;
+        let (is_full, overflows) = (flags & FLAG_HOST_FULL != 0, flags & flag_overflows(gpu) != 0);
         // A thread may have read the page before another daemon's came into force.
         let is_in_force = || std::ptr::eq(page, crate::gate::page());
         if !is_in_force() {
@@ -366,14 +382,19 @@ impl Card {
         }
         let is_followed = |moving: &mut Moving| {
             let has_surplus = is_full && moving.blocks.engine().has_kept_slots();
-            moving.blocks.engine().goal() == goal && !has_surplus
+            let engine = moving.blocks.engine();
+            (engine.goal(), engine.overflows()) == (goal, overflows) && !has_surplus
         };
         if !self.lanes.look(is_followed) {
             self.lanes.change(|moving| {
                 if !is_in_force() {
                     return;
                 }
-                moving.blocks.engine().set_goal(goal);
+                let engine = moving.blocks.engine();
+                engine.set_goal(goal);
+                if engine.overflows() != overflows {
+                    engine.set_overflows(overflows);
+                }
                 if is_full {
                     let kept = moving.blocks.engine().take_kept_slots(Bytes::MAX);
                     kept.into_iter().for_each(|slot| moving.pool.put(slot));

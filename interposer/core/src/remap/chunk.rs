@@ -162,12 +162,15 @@ impl Chunk {
     }
 
     /// Sets the place to which the chunk is to move. Returns `false` if the chunk must not move there: a freed
-    /// chunk stays freed, and an immovable one stays on the card.
+    /// chunk stays freed, and an immovable one stays at the handle that it has.
     pub fn set_aim(&mut self, aim: Aim) -> bool {
+        let may_move = !self.is_immovable;
         let is_allowed = match aim {
             Aim::Gone => true,
-            Aim::At(Tier::Device) => self.aim != Aim::Gone,
-            Aim::At(Tier::Host) | Aim::Away => self.aim != Aim::Gone && !self.is_immovable,
+            Aim::At(tier) => {
+                self.aim != Aim::Gone && (may_move || self.tier().is_none_or(|present| present == tier))
+            }
+            Aim::Away => self.aim != Aim::Gone && may_move,
         };
         if is_allowed {
             self.aim = aim;
@@ -175,13 +178,13 @@ impl Chunk {
         is_allowed
     }
 
-    /// Keeps the chunk on the card from now on, and aims there.
+    /// Keeps the chunk at its handle from now on. Without one it aims at the card.
     pub fn make_immovable(&mut self) {
         self.is_immovable = true;
-        self.set_aim(Aim::At(Tier::Device));
+        self.set_aim(Aim::At(self.tier().unwrap_or(Tier::Device)));
     }
 
-    /// Returns whether the chunk must stay on the card.
+    /// Returns whether the chunk must stay where it is.
     pub const fn is_immovable(&self) -> bool {
         self.is_immovable
     }

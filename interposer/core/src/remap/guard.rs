@@ -15,8 +15,8 @@ use std::collections::BTreeSet;
 use std::sync::atomic::Ordering;
 use std::sync::{Mutex, OnceLock};
 
-use gpushare_proto::GateWord;
 use gpushare_proto::page::Page;
+use gpushare_proto::{GateState, GateWord};
 use gpushare_sys::bell;
 
 use crate::driver::types::CUdevice;
@@ -90,6 +90,20 @@ impl Guard {
         if let Some(Gate { page, .. }) = self.gate.get() {
             bell::ring(page());
         }
+    }
+
+    /// Notes that the session was granted the lock by `word` of the same page, and that the gate did not open since the
+    /// proof. Returns whether that is so.
+    pub(crate) fn prolong(&self, page: &Page, word: GateWord) -> bool {
+        let mut inner = lock(&self.inner);
+        let page = std::ptr::from_ref(page).addr();
+        let follows = |proof: &&mut Proof| {
+            let is_next =
+                proof.word.state() == GateState::Closed && proof.word.next(GateState::Moving) == word;
+            proof.page == page && (proof.word == word || is_next)
+        };
+        let proof = inner.proof.as_mut().filter(follows);
+        proof.map(|proof| proof.word = word).is_some()
     }
 
     /// Returns whether memory may be away from a card.
@@ -166,8 +180,6 @@ fn unmark(page: &Page) {
 
 #[cfg(test)]
 mod tests {
-    use gpushare_proto::GateState;
-
     use super::*;
 
     #[test]
@@ -213,5 +225,25 @@ mod tests {
         guard.clear_on(|| &page, 1);
         assert_eq!(state(&page), GateState::Open);
         assert!(!guard.is_set());
+    }
+
+    #[test]
+    fn a_proof_holds_for_the_grant_that_follows_it() {
+        let (page, other) = (Page::new(GateState::Closed), Page::new(GateState::Closed));
+        let word = GateWord(page.gate.load(Ordering::SeqCst));
+        let guard = Guard::default();
+        assert!(!guard.prolong(&page, word), "nothing is proved");
+        guard.note(Proof::new(&page, word, 0));
+        let granted = word.next(GateState::Moving);
+        for later in [word.next(GateState::Open), granted.next(GateState::Moving)] {
+            assert!(!guard.prolong(&page, later), "work may have run");
+        }
+        assert!(!guard.prolong(&other, granted));
+        page.gate.store(granted.0, Ordering::SeqCst);
+        assert_eq!(guard.set_on(|| &page, 0, |_| true), Err(()));
+        assert!(guard.prolong(&page, granted));
+        assert_eq!(guard.set_on(|| &page, 0, |_| true), Ok(()));
+        let again = granted.next(GateState::Moving);
+        assert!(!guard.prolong(&page, again), "the process may have opened its gate by itself");
     }
 }

@@ -33,7 +33,7 @@ use super::arena::LARGEST_BLOCK;
 use super::chunk::{Aim, Change, Chunk};
 use super::host::Slot;
 use super::space::GRANULE;
-use super::vmm::{Answer, Call, Span, Tier, VmmError};
+use super::vmm::{Answer, Call, Span, VmmError};
 use crate::driver::types::CUdeviceptr;
 
 pub use births::Birth;
@@ -97,6 +97,8 @@ struct Entry {
     created_under: GoalNumber,
     /// Whether the thread that allocates the chunk still drives it.
     is_unborn: bool,
+    /// Whether the card had no memory for the chunk since the last retry, so that it is mapped from the host.
+    is_refused: bool,
 }
 
 /// Swap engine of one card. See the [module](self).
@@ -112,8 +114,8 @@ pub struct Engine {
     is_calling: bool,
     /// Bytes that may be mapped from the host.
     host_room: Bytes,
-    /// Whether chunks beyond the goal are mapped from the host (`--oversubscribe`).
-    oversubscribes: bool,
+    /// Whether the process overflows the card: chunks beyond the goal are mapped from the host (`--oversubscribe`).
+    overflows: bool,
     /// Whether digests check each chunk that leaves (`--paranoid`).
     is_paranoid: bool,
     /// Whether nothing may move any more, since work was missed.
@@ -140,7 +142,7 @@ impl Default for Engine {
             turns: 0,
             is_calling: false,
             host_room: Bytes::ZERO,
-            oversubscribes: false,
+            overflows: false,
             is_paranoid: false,
             is_immovable: false,
             missed: None,
@@ -158,11 +160,23 @@ impl Engine {
         Self { is_paranoid, ..Self::default() }
     }
 
+    /// Returns whether the process overflows the card.
+    pub const fn overflows(&self) -> bool {
+        self.overflows
+    }
+
+    /// Sets whether the process overflows the card, so that chunks beyond the goal are mapped from the host. Once it
+    /// does not, no more is mapped than before, and that comes to the card as the goal has room.
+    pub fn set_overflows(&mut self, overflows: bool) {
+        let room = if overflows { Bytes::MAX } else { self.host_mapped() };
+        self.set_host_room(room, overflows);
+    }
+
     /// Sets the bytes that may be mapped from the host, and whether chunks beyond the goal are mapped so. Without
     /// that, only chunks for which the card has no memory are.
-    pub fn set_host_room(&mut self, bytes: Bytes, oversubscribes: bool) {
+    fn set_host_room(&mut self, bytes: Bytes, overflows: bool) {
         self.host_room = bytes;
-        self.oversubscribes = oversubscribes;
+        self.overflows = overflows;
         self.is_settled = false;
     }
 
@@ -249,7 +263,8 @@ impl Engine {
         addresses.into_iter().for_each(|address| self.free(address));
     }
 
-    /// Makes the chunk at an address immovable, and brings it to the card before the gate opens.
+    /// Makes the chunk at an address immovable, and brings it to the card before the gate opens. One that is mapped from
+    /// the host stays there.
     pub fn pin(&mut self, address: CUdeviceptr) {
         if let Some(entry) = self.chunks.get_mut(&address) {
             entry.chunk.make_immovable();
@@ -264,21 +279,13 @@ impl Engine {
         self.chunks.values_mut().for_each(|entry| entry.chunk.make_immovable());
     }
 
-    /// Moves a chunk that is mapped from the host to the card, if the goal has room. Returns whether it has.
-    pub fn promote(&mut self, address: CUdeviceptr) -> bool {
-        let room = self.room();
-        let Some(entry) = self.chunks.get_mut(&address) else { return false };
-        let chunk = &mut entry.chunk;
-        let is_hosted = chunk.tier() == Some(Tier::Host) && chunk.aim() == Aim::At(Tier::Host);
-        is_hosted && room >= chunk.span().size && chunk.set_aim(Aim::At(Tier::Device))
-    }
-
     /// Lets chunks whose steps failed try again. A chunk that is being allocated does not: its thread hears of the
     /// failure.
     pub fn retry(&mut self) {
         for entry in self.chunks.values_mut().filter(|entry| !entry.is_unborn) {
             entry.trouble = None;
             entry.failures = 0;
+            entry.is_refused = false;
         }
         self.is_settled = false;
     }

@@ -80,6 +80,7 @@ pub(crate) fn remapped() -> Box<Increments> {
         gpu: GPU,
         resident_bytes: Bytes::gib(20),
         hosted_bytes: Bytes::gib(10),
+        mapped_bytes: Bytes::ZERO,
         moving_bytes: Bytes::mib(128),
     };
     let changes = vec![

@@ -194,6 +194,7 @@ pub(super) fn residence() -> Residence {
         unbacked: Bytes::mib(32),
         pinned: Bytes::mib(64),
         prepared: Bytes::mib(128),
+        mapped: Bytes::mib(256),
     }
 }
 

@@ -78,6 +78,13 @@ impl Card {
         self.admits_remapped() + spare(self.total) - others
     }
 
+    /// Whether room on the card is about to become free for a holder before anybody moves memory: that of the dead, and
+    /// that of other holders whose turns end.
+    pub(crate) fn awaits_room(&self) -> bool {
+        let turns = self.index.in_turn(true);
+        self.residents.awaits_dead() || (self.takes_turns() && turns.all() - turns.stuck > 1)
+    }
+
     /// Bytes of the card that remapped memory may take in all, as far as leases are concerned.
     pub(crate) fn admits_remapped(&self) -> Bytes {
         self.before_fixed() - (self.fixed() - self.index.sums.pinned.get())

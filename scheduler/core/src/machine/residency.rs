@@ -70,7 +70,9 @@ impl View {
             let session = self.sessions.get(id)?;
             let figures = resident.facts.figures(session.clients.get(client)?.books.get(gpu)?);
             let late = [Way::In, Way::Out].into_iter().find(|&way| resident.transfer.is_late(way));
-            Some(Row { client, rank: rank(session, places.get(&id).copied()), figures, late })
+            let rank = rank(session, places.get(&id).copied());
+            let may_overflow = session.quota.may_oversubscribe() && !card.awaits_room();
+            Some(Row { client, rank, figures, late, may_overflow })
         };
         let mut rows: Vec<Row> = card.residents.iter().filter_map(row).collect();
         rows.sort_by_key(|row| row.rank);
@@ -106,12 +108,14 @@ impl View {
         let (mut missing, mut lack, mut rest) = (Bytes::ZERO, None, Nanos::ZERO);
         let moving = || session.attached().filter(|(_, client)| client.gate.is_moving());
         for (gpu, card) in self.cards.among(self.remapped) {
-            let here = moving().filter_map(|(client, _)| self.figures(client, gpu));
-            let lacking = here.filter(|figures| figures.resident < figures.whole);
             let mut bytes = Bytes::ZERO;
-            for Figures { resident, whole, goal, .. } in lacking {
-                bytes += whole - resident;
-                lack = lack.or(card.residents.lack.filter(|_| goal < Some(whole)));
+            for (client, _) in moving() {
+                let Some(figures) = self.figures(client, gpu) else { continue };
+                let overflows = card.residents.overflows(client);
+                let lacking = figures.missing(overflows);
+                let waits = !overflows && !lacking.is_zero() && figures.goal < Some(figures.whole);
+                bytes += lacking;
+                lack = lack.or(card.residents.lack.filter(|_| waits));
             }
             missing += bytes;
             rest = rest.max(card.move_time(bytes));
@@ -120,15 +124,15 @@ impl View {
     }
 
     /// Move that the latest goal of a process asks for.
-    fn task(&self, row: &Row, number: GoalNumber) -> Option<Task> {
-        let Figures { resident, whole, goal, claim, .. } = row.figures;
+    fn task(&self, row: &Row, number: GoalNumber, overflows: bool) -> Option<Task> {
+        let Figures { resident, goal, claim, .. } = row.figures;
         let goal = goal?;
         let target = if row.rank.has_lock() { goal.max(resident) } else { goal };
         if claim > target {
             return Some(Task { way: Way::Out, number, target });
         }
         let moves = || self.sessions.client(row.client).is_some_and(|client| client.gate.is_moving());
-        let target = goal.min(whole);
+        let target = goal.min(resident + row.figures.missing(overflows));
         let comes_in = matches!(row.rank, Rank::Holds(_)) && resident < target && moves();
         comes_in.then_some(Task { way: Way::In, number, target })
     }
@@ -158,10 +162,10 @@ impl Core {
     /// Learns the rate of a move that has ended.
     fn learn_from_move(&mut self, client: ClientId, gpu: GpuId) {
         let (now, figures) = (self.view.now, self.view.figures(client, gpu));
-        if let Some(Figures { resident, claim, .. }) = figures
+        if let Some(figures) = figures
             && let Some(card) = self.view.cards.get_mut(gpu)
             && let Some(process) = card.residents.get_mut(client)
-            && let Some(moved) = process.transfer.end(now, (resident, claim))
+            && let Some(moved) = process.transfer.end(now, figures.mark())
         {
             card.residents.rates.add(moved, believed(&self.view.config));
         }
@@ -294,9 +298,8 @@ impl Core {
             if let Some(card) = self.view.cards.get_mut(gpu)
                 && let Some(resident) = card.residents.get_mut(row.client)
             {
-                let figures = (row.figures.resident, row.figures.claim);
                 let acknowledged = resident.facts.is_acknowledged() && !awaits;
-                resident.transfer.note(now, figures, acknowledged, row.rank);
+                resident.transfer.note(now, row.figures.mark(), acknowledged, row.rank);
             }
         }
     }
@@ -322,11 +325,16 @@ impl Core {
                 goals.push((row.client, goal));
             }
         }
+        let overflows = |client: &ClientId| plan.overflows.contains(client);
+        let told = card.residents.set_overflows(overflows);
         for &(client, bytes) in &goals {
             if let Some(resident) = card.residents.get_mut(client) {
                 let number = resident.facts.order(bytes);
                 self.effects.push_back(Effect::Goal { client, gpu, number, bytes });
             }
+        }
+        for client in told {
+            self.view.session_of(client).into_iter().for_each(|id| self.touch(id));
         }
         !goals.is_empty()
     }
@@ -339,11 +347,12 @@ impl Core {
         for row in &rows {
             let last = self.view.cards.get(gpu).and_then(|card| card.residents.get(row.client));
             let number = last.map_or(GoalNumber::NONE, |resident| resident.facts.last());
-            let task = self.view.task(row, number);
+            let overflows = last.is_some_and(Resident::overflows);
+            let task = self.view.task(row, number, overflows);
             if let Some(card) = self.view.cards.get_mut(gpu)
                 && let Some(resident) = card.residents.get_mut(row.client)
             {
-                resident.transfer.follow(now, task, (row.figures.resident, row.figures.claim));
+                resident.transfer.follow(now, task, row.figures.mark());
                 moves |= !resident.transfer.rest(row.figures.resident).is_zero();
             }
         }

@@ -16,6 +16,7 @@ use smallvec::SmallVec;
 
 use crate::memory::book::Book;
 use crate::residency::CHUNK;
+use crate::residency::transfer::Mark;
 
 /// Largest number of goals that are kept apart while none is acknowledged.
 const KEPT: usize = 8;
@@ -55,12 +56,27 @@ pub(crate) struct Figures {
     pub(crate) pinned: Bytes,
     /// Bytes of host memory that are kept for the next eviction.
     pub(crate) prepared: Bytes,
-    /// Bytes that must be on the card when the process runs.
+    /// Hosted bytes that are mapped from the host, where work reaches them.
+    pub(crate) mapped: Bytes,
+    /// Bytes that must be on the card when the process runs, or be mapped from the host.
     pub(crate) whole: Bytes,
     /// Latest goal, if there is any.
     pub(crate) goal: Option<Bytes>,
     /// Most bytes that the process may have on the card by now.
     pub(crate) claim: Bytes,
+}
+
+impl Figures {
+    /// Bytes that the process lacks for its turn. If it `overflows` the card, it needs those that are mapped from the
+    /// host nowhere else.
+    pub(crate) fn missing(&self, overflows: bool) -> Bytes {
+        self.whole - (self.resident + if overflows { self.mapped } else { Bytes::ZERO })
+    }
+
+    /// Figures that show the progress of a move.
+    pub(crate) fn mark(&self) -> Mark {
+        Mark { resident: self.resident, mapped: self.mapped, claim: self.claim }
+    }
 }
 
 impl Goals {
@@ -145,6 +161,7 @@ impl Facts {
             unbacked,
             pinned: book.pinned.min(resident),
             prepared: report.prepared.min(most - said),
+            mapped: report.mapped.min(said),
             whole: used.max((resident + said + unbacked).min(most)).max(resident),
             goal: self.goals.latest(),
             claim: self.goals.most().unwrap_or_default().max(resident),
@@ -193,6 +210,11 @@ mod tests {
         facts.say(GoalNumber(0), born);
         let figures = facts.figures(&book);
         assert_eq!((figures.hosted, figures.whole), (Bytes::ZERO, most), "and whole chunks are needed");
+        facts.say(GoalNumber(0), Residence { mapped: Bytes::gib(3), ..report(Bytes::gib(1), Bytes::gib(2)) });
+        let figures = facts.figures(&book);
+        assert_eq!(figures.mapped, Bytes::gib(2), "a part of the hosted");
+        let missing = [false, true].map(|overflows| figures.missing(overflows));
+        assert_eq!(missing, [Bytes::gib(3), Bytes::gib(1)]);
     }
 
     #[test]

@@ -69,6 +69,7 @@ mod tests {
             unbacked: Bytes::ZERO,
             pinned: Bytes::ZERO,
             prepared: Bytes::ZERO,
+            mapped: Bytes::ZERO,
             whole: Bytes::gib(6),
             goal: Some(Bytes::gib(2)),
             claim: Bytes::gib(5),
@@ -78,6 +79,8 @@ mod tests {
         assert_eq!(figures.host_claim(Some(Bytes::gib(8))), Bytes::gib(1), "a credit promises nothing");
         let copied = Figures { resident: Bytes::gib(4), hosted: Bytes::gib(3), ..figures };
         assert_eq!(copied.host_claim(copied.goal), Bytes::gib(4), "a chunk with two copies counts once");
+        let mapped = Figures { mapped: Bytes::gib(1), ..figures };
+        assert_eq!(mapped.host_claim(None), figures.host_claim(None), "mapped memory is hosted memory");
         let prepared = Figures { prepared: Bytes::gib(2), ..figures };
         assert_eq!(prepared.host_claim(None), Bytes::gib(3), "prepared slots count before they are used");
         assert_eq!(prepared.host_claim(Some(Bytes::gib(2))), Bytes::gib(4), "and are used first");

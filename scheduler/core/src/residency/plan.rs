@@ -11,6 +11,9 @@
 //! The excess falls as memory leaves, and the targets of those who give stay the same meanwhile. So the plan
 //! can be made again after each event. Room is handed out only once it is acknowledged as gone: the sum of all
 //! claims never grows beyond what the card has.
+//!
+//! A process *overflows* the card if it still lacks memory when nobody gives any more. Then it maps the rest from the
+//! host, if its session may be larger than the card.
 
 use std::cmp::Reverse;
 
@@ -54,6 +57,8 @@ pub(crate) struct Row {
     pub(crate) figures: Figures,
     /// Direction of a move that the process did not carry out in time.
     pub(crate) late: Option<Way>,
+    /// Whether the process may map from the host what the card has no room for.
+    pub(crate) may_overflow: bool,
 }
 
 /// Memory that a card and the node have for the processes of a plan.
@@ -65,11 +70,13 @@ pub(crate) struct Supply {
     pub(crate) host: Bytes,
 }
 
-/// Goals that differ from the present ones, and the reason why a holder lacks memory.
+/// Goals that differ from the present ones, who overflows, and the reason why another holder lacks memory.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Plan {
     pub(crate) goals: SmallVec<[(ClientId, Bytes); 4]>,
     pub(crate) lack: Option<Lack>,
+    /// Processes that overflow the card.
+    pub(crate) overflows: SmallVec<[ClientId; 1]>,
     /// Whether the host memory is too small for all that must leave.
     pub(crate) host_is_full: bool,
 }
@@ -93,7 +100,7 @@ impl Row {
     }
 
     /// Whether the process needs more than its goal allows.
-    fn lacks(&self) -> bool {
+    pub(crate) fn lacks(&self) -> bool {
         self.gets() && self.figures.goal < Some(self.figures.whole)
     }
 
@@ -129,15 +136,23 @@ pub(crate) fn plan(rows: &mut [Row], supply: Supply) -> Plan {
     let short = is_short(rows, supply.card);
     plan.host_is_full = give(rows, supply, short, &mut plan);
     get(rows, supply.card, short, &mut plan);
-    if rows.iter().any(Row::lacks) {
-        let moves = rows.iter().any(|row| row.late.is_none() && row.figures.claim > floor(row));
+    let moves = rest_moves(rows);
+    let overflows = |row: &Row| row.may_overflow && !moves;
+    let lacking = || rows.iter().filter(|row| row.lacks());
+    if lacking().any(|row| !overflows(row)) {
         plan.lack = Some(match (moves, plan.host_is_full) {
             (true, _) => Lack::Moves,
             (false, true) => Lack::HostMemory,
             (false, false) => Lack::Kept,
         });
     }
+    plan.overflows = lacking().filter(|row| overflows(row)).map(|row| row.client).collect();
     plan
+}
+
+/// Whether room on the card is about to become free, since processes give up memory or credit.
+pub(crate) fn rest_moves(rows: &[Row]) -> bool {
+    rows.iter().any(|row| row.late.is_none() && row.figures.claim > floor(row))
 }
 
 /// Bytes at which a process's claim ends when it has followed its goal.
@@ -264,11 +279,12 @@ mod tests {
             unbacked: Bytes::ZERO,
             pinned: Bytes::ZERO,
             prepared: Bytes::ZERO,
+            mapped: Bytes::ZERO,
             whole: used,
             goal: Some(resident),
             claim: resident,
         };
-        Row { client: ClientId(client), rank, figures, late: None }
+        Row { client: ClientId(client), rank, figures, late: None, may_overflow: false }
     }
 
     fn waits(client: u64, place: u32, used: u64, resident: u64) -> Row {
@@ -374,6 +390,23 @@ mod tests {
         let mut rows = [row(1, Rank::Holds(1), 4, 4), waits(2, 0, 6, 5)];
         (rows[1].figures.goal, rows[1].figures.claim) = (Some(gib(2)), gib(5));
         assert_eq!(goals(&mut rows, gib(9), WIDE), [(2, gib(5))]);
+    }
+
+    #[test]
+    fn a_process_overflows_the_card_once_nobody_gives_any_more() {
+        let supply = Supply { card: gib(10), host: WIDE };
+        let mut rows = [row(1, Rank::Holds(1), 12, 6), waits(2, 0, 4, 4)];
+        rows[0].may_overflow = true;
+        let first = plan(&mut rows, supply);
+        assert_eq!((first.goals.as_slice(), first.lack), (&[(ClientId(2), gib(0))][..], Some(Lack::Moves)));
+        assert!(first.overflows.is_empty(), "the other one has not left yet");
+        (rows[1].figures.resident, rows[1].figures.claim) = (gib(0), gib(0));
+        let second = plan(&mut rows, supply);
+        assert_eq!((second.goals.as_slice(), second.lack), (&[(ClientId(1), gib(10))][..], None));
+        assert_eq!(second.overflows.as_slice(), [ClientId(1)]);
+        rows[0].may_overflow = false;
+        let third = plan(&mut rows, supply);
+        assert_eq!((third.overflows.len(), third.lack), (0, Some(Lack::Kept)), "its session may not");
     }
 
     #[test]

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use gpushare_proto::page::GoalNumber;
 use gpushare_proto::tenant::Residence;
 use gpushare_proto::{Bytes, ClientId, Nanos};
+use smallvec::SmallVec;
 
 use crate::events::Lack;
 use crate::memory::sums::Total;
@@ -21,6 +22,8 @@ const RETURN: Nanos = Nanos::from_millis(200);
 pub(crate) struct Resident {
     pub(crate) facts: Facts,
     pub(crate) transfer: Transfer,
+    /// Whether the card has no more room for the process, which maps what is missing from the host.
+    overflows: bool,
     /// Whether the page of the process has no goal, since it is new.
     is_untold: bool,
 }
@@ -29,6 +32,11 @@ impl Resident {
     /// Notes that the process has a new page without a goal.
     pub(crate) fn has_new_page(&mut self) {
         self.is_untold = self.facts.last() > GoalNumber::NONE;
+    }
+
+    /// Whether the process overflows the card.
+    pub(crate) fn overflows(&self) -> bool {
+        self.overflows
     }
 
     /// Takes the mark of a page without goal.
@@ -76,6 +84,20 @@ impl Residents {
         self.living.iter().map(|(&client, resident)| (client, resident))
     }
 
+    /// Whether a process overflows the card.
+    pub(crate) fn overflows(&self, client: ClientId) -> bool {
+        self.living.get(&client).is_some_and(Resident::overflows)
+    }
+
+    /// Sets which processes overflow the card, and returns those for which it has changed.
+    pub(crate) fn set_overflows(&mut self, overflows: impl Fn(&ClientId) -> bool) -> SmallVec<[ClientId; 1]> {
+        let changed = self.living.iter_mut().filter_map(|(client, resident)| {
+            let overflows = overflows(client);
+            (std::mem::replace(&mut resident.overflows, overflows) != overflows).then_some(*client)
+        });
+        changed.collect()
+    }
+
     /// Adds a process whose memory is remapped.
     pub(crate) fn join(&mut self, client: ClientId) {
         self.living.entry(client).or_default();
@@ -98,6 +120,11 @@ impl Residents {
     /// Notes that the driver has taken the memory of an orphan back.
     pub(crate) fn bury(&mut self, client: ClientId) {
         self.departed.remove(&client);
+    }
+
+    /// Whether memory of dead processes is about to be free.
+    pub(crate) fn awaits_dead(&self) -> bool {
+        self.departed.values().any(|departed| departed.until.is_some())
     }
 
     /// Memory of dead processes.

@@ -7,8 +7,8 @@
 //!      └──────────────── done, or called off ─────┘  └── progress, pause over, another interval ───┘
 //! ```
 //!
-//! Progress is what the process reports: less resident or a goal acknowledged on the way out, more resident on
-//! the way in. A process that answers without progress is as late as one that is stopped.
+//! Progress is what the process reports: less resident or a goal acknowledged on the way out, more resident or mapped
+//! from the host on the way in. A process that answers without progress is as late as one that is stopped.
 
 use gpushare_proto::page::GoalNumber;
 use gpushare_proto::{Bytes, Nanos};
@@ -45,6 +45,17 @@ pub(crate) struct Moved {
     pub(crate) took: Nanos,
 }
 
+/// Figures of a process that show the progress of its move.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Mark {
+    /// Bytes on the card.
+    pub(crate) resident: Bytes,
+    /// Bytes that are mapped from the host.
+    pub(crate) mapped: Bytes,
+    /// Most bytes that may be on the card.
+    pub(crate) claim: Bytes,
+}
+
 /// State of a process's move.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Transfer {
@@ -53,16 +64,16 @@ pub(crate) enum Transfer {
     Resting,
     Moving {
         task: Task,
-        /// Resident bytes and claim at the last progress.
-        at: (Bytes, Bytes),
+        /// Figures at the last progress.
+        at: Mark,
         deadline: Nanos,
-        /// Time and resident bytes at the beginning.
-        began: (Nanos, Bytes),
+        /// Time and figures at the beginning.
+        began: (Nanos, Mark),
     },
     /// The process did not move in time, or said that it could not.
     Late {
         task: Task,
-        at: (Bytes, Bytes),
+        at: Mark,
         /// Whether the session had the lock.
         held: bool,
         /// Point in time at which the process is asked again; `None` if that takes progress.
@@ -105,15 +116,15 @@ impl Transfer {
         }
     }
 
-    /// Notes how much of the process is resident and claimed now. `acknowledged` says whether the process has
-    /// seen its latest goal.
-    pub(crate) fn note(&mut self, now: Nanos, figures: (Bytes, Bytes), acknowledged: bool, rank: Rank) {
+    /// Notes where the memory of the process is now. `acknowledged` says whether the process has seen its latest
+    /// goal.
+    pub(crate) fn note(&mut self, now: Nanos, mark: Mark, acknowledged: bool, rank: Rank) {
         let held = rank.has_lock();
         // A session that must let go needs nothing more, so its move in is about to be called off.
         let is_wanted = |task: &Task| task.way == Way::Out || matches!(rank, Rank::Holds(_));
         match self {
-            Self::Moving { task, at, deadline, .. } if has_progressed(task.way, *at, figures) => {
-                (*at, *deadline) = (figures, now + PATIENCE);
+            Self::Moving { task, at, deadline, .. } if has_progressed(task.way, *at, mark) => {
+                (*at, *deadline) = (mark, now + PATIENCE);
             }
             Self::Moving { task, at, deadline, .. } if now >= *deadline && is_wanted(task) => {
                 *self = Self::Late { task: *task, at: *at, held, until: None };
@@ -125,7 +136,7 @@ impl Transfer {
                     // Its goal was lowered to what is resident, so it cannot progress.
                     (None, Way::In) => !acknowledged,
                 };
-                if *before != held || !waits || has_progressed(task.way, *at, figures) {
+                if *before != held || !waits || has_progressed(task.way, *at, mark) {
                     *self = Self::Resting;
                 }
             }
@@ -134,22 +145,23 @@ impl Transfer {
     }
 
     /// Ends the running move if the process has reached its target, and returns it. A move that is called off is
-    /// not returned: it ends after the turns are decided, and what is learned then would change them.
-    pub(crate) fn end(&mut self, now: Nanos, (resident, claim): (Bytes, Bytes)) -> Option<Moved> {
+    /// not returned: it ends after the turns are decided, and what is learned then would change them. Neither is one
+    /// during which memory was mapped from the host, which takes much longer than a move.
+    pub(crate) fn end(&mut self, now: Nanos, mark: Mark) -> Option<Moved> {
         let Self::Moving { task: Task { way, target, .. }, began: (begin, before), .. } = *self else {
             return None;
         };
         let bytes = match way {
-            Way::Out if claim <= target => before - resident,
-            Way::In if resident >= target => resident - before,
+            Way::Out if mark.claim <= target => before.resident - mark.resident,
+            Way::In if mark.resident >= target => mark.resident - before.resident,
             Way::Out | Way::In => return None,
         };
         *self = Self::Resting;
-        Some(Moved { way, bytes, took: now - begin })
+        (mark.mapped <= before.mapped).then_some(Moved { way, bytes, took: now - begin })
     }
 
     /// Follows the task that the latest goal asks for. A new task in the same direction keeps the deadline.
-    pub(crate) fn follow(&mut self, now: Nanos, task: Option<Task>, figures: (Bytes, Bytes)) {
+    pub(crate) fn follow(&mut self, now: Nanos, task: Option<Task>, mark: Mark) {
         *self = match (*self, task) {
             (Self::Late { .. }, _) => return,
             (_, None) => Self::Resting,
@@ -157,8 +169,8 @@ impl Transfer {
                 Self::Moving { task, at, deadline, began }
             }
             (_, Some(task)) => {
-                let (deadline, began) = (now + PATIENCE, (now, figures.0));
-                Self::Moving { task, at: figures, deadline, began }
+                let (deadline, began) = (now + PATIENCE, (now, mark));
+                Self::Moving { task, at: mark, deadline, began }
             }
         };
     }
@@ -175,10 +187,10 @@ impl Transfer {
     }
 }
 
-fn has_progressed(way: Way, (resident, claim): (Bytes, Bytes), (now, claims): (Bytes, Bytes)) -> bool {
+fn has_progressed(way: Way, before: Mark, now: Mark) -> bool {
     match way {
-        Way::Out => now < resident || claims < claim,
-        Way::In => now > resident,
+        Way::Out => now.resident < before.resident || now.claim < before.claim,
+        Way::In => now.resident + now.mapped > before.resident + before.mapped,
     }
 }
 
@@ -195,8 +207,8 @@ mod tests {
         Some(Task { way, number: GoalNumber(number), target: Bytes(0) })
     }
 
-    fn figures(resident: u64) -> (Bytes, Bytes) {
-        (Bytes(resident), Bytes(9))
+    fn figures(resident: u64) -> Mark {
+        Mark { resident: Bytes(resident), mapped: Bytes::ZERO, claim: Bytes(9) }
     }
 
     #[test]
@@ -222,14 +234,25 @@ mod tests {
         let mut transfer = Transfer::default();
         transfer.follow(Nanos(5), to(Way::Out, 6), figures(9));
         transfer.follow(Nanos(6), to(Way::Out, 4), figures(7));
-        let unacknowledged = (Bytes(4), Bytes(9));
-        assert_eq!(transfer.end(Nanos(7), unacknowledged), None);
-        let moved = transfer.end(Nanos(8), (Bytes(4), Bytes(4)));
+        assert_eq!(transfer.end(Nanos(7), figures(4)), None, "the goal is not acknowledged");
+        let moved = transfer.end(Nanos(8), Mark { claim: Bytes(4), ..figures(4) });
         assert_eq!(moved, Some(Moved { way: Way::Out, bytes: Bytes(5), took: Nanos(3) }));
         transfer.follow(Nanos(8), to(Way::In, 6), figures(4));
         assert_eq!(transfer.end(Nanos(8), figures(5)), None);
         let moved = transfer.end(Nanos(9), figures(6));
         assert_eq!(moved, Some(Moved { way: Way::In, bytes: Bytes(2), took: Nanos(1) }));
+        assert_eq!(transfer, Transfer::Resting);
+    }
+
+    #[test]
+    fn memory_that_is_mapped_from_the_host_is_progress_and_says_nothing_of_the_bus() {
+        let mut transfer = Transfer::default();
+        let to = Some(Task { way: Way::In, number: GoalNumber(1), target: Bytes(6) });
+        transfer.follow(Nanos(0), to, figures(4));
+        let mapped = Mark { mapped: Bytes(3), ..figures(4) };
+        transfer.note(HALF, mapped, false, HOLDS);
+        assert_eq!(transfer.deadline(), Some(HALF + SECOND));
+        assert_eq!(transfer.end(SECOND, Mark { resident: Bytes(6), ..mapped }), None);
         assert_eq!(transfer, Transfer::Resting);
     }
 

@@ -47,7 +47,7 @@ impl Search {
         let mut world = World::new(Config { quantum: Some(ms(100)), switch_cost: Nanos::ZERO, ..plain() });
         world.send(Event::HostBudget { bytes: host });
         let clients = needs.iter().map(|&bytes| {
-            let session = world.session();
+            let session = world.session_with(None, bytes > gib(10));
             let client = world.join_remapping(session);
             world.habits(client).answers = false;
             world.attach(client, GPU);
@@ -71,7 +71,7 @@ impl Search {
                 _ => {}
             }
             if let Some((_, goal)) = self.world.goal(client, GPU)
-                && goal != self.world.resident(client, GPU)
+                && (goal != self.world.resident(client, GPU) || self.world.overflows(client, GPU))
             {
                 moves.extend([Move::Steps(client), Move::Fails(client)]);
             }
@@ -143,7 +143,8 @@ impl Search {
         let mut waiting: BTreeSet<ClientId> = self.clients.iter().copied().collect();
         while !waiting.is_empty() {
             waiting.retain(|&client| {
-                let whole = self.world.resident(client, GPU) == self.world.used(client, GPU);
+                let reached = self.world.resident(client, GPU) + self.world.mapped(client, GPU);
+                let whole = reached == self.world.used(client, GPU);
                 !(self.world.passes(client) && whole)
             });
             assert!(
@@ -166,6 +167,14 @@ fn three_processes_have_their_turns_with_all_memory_whatever_the_order() {
 #[test]
 fn the_same_with_hardly_enough_host_memory() {
     let orders = Search::new(&[gib(6), gib(5), gib(6)], gib(9)).orders(4);
+    assert!(orders > 100, "{orders}");
+}
+
+#[test]
+fn a_process_larger_than_the_card_and_others_have_their_turns_whatever_the_order() {
+    let orders = Search::new(&[gib(12), gib(5), gib(6)], gib(100)).orders(4);
+    assert!(orders > 100, "{orders}");
+    let orders = Search::new(&[gib(12), gib(11)], gib(100)).orders(5);
     assert!(orders > 100, "{orders}");
 }
 

@@ -1,6 +1,7 @@
 //! Remapped memory: who gives, who gets, when, and what lies and failures change.
 
 mod lies;
+mod overflow;
 
 use gpushare_proto::admin::{Knob, Mode};
 use gpushare_proto::page::{GoalNumber, LimitKind};

@@ -357,7 +357,7 @@ proptest! {
         config in config(),
         lies in any::<bool>(),
         awaited in prop_oneof![3 => Just(0_u64), 1 => 0_u64..3],
-        population in prop::collection::vec((0_u64..9, any::<bool>(), any::<bool>()), 0..5),
+        population in prop::collection::vec((0_u64..14, any::<bool>(), any::<bool>(), any::<bool>()), 0..5),
         host in prop::option::of(0_u64..40),
         steps in prop::collection::vec(step(), 1..80),
     ) {
@@ -367,8 +367,11 @@ proptest! {
         if let Some(gibs) = host {
             world.send(Event::HostBudget { bytes: gib(gibs) });
         }
-        for (gibs, busy, remaps) in population {
-            let (_, client) = if remaps { world.remapping_program(gib(gibs)) } else { world.program(gib(gibs)) };
+        for (gibs, busy, remaps, oversubscribe) in population {
+            let (_, client) = match remaps {
+                true => world.remapping_program_with(gib(gibs), oversubscribe),
+                false => world.program(gib(gibs)),
+            };
             world.habits(client).busy = busy;
             world.arrives(client);
         }

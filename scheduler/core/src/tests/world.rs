@@ -18,7 +18,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ops::{Deref, DerefMut};
 
 use gpushare_proto::admin::{Knob, Setting};
-use gpushare_proto::page::{FLAG_HOST_FULL, GoalNumber, MemoryRefusal};
+use gpushare_proto::page::{FLAG_HOST_FULL, GoalNumber, MemoryRefusal, flag_overflows};
 use gpushare_proto::tenant::Residence;
 use gpushare_proto::{Bytes, ClientId, GateState, GateWord, GpuId, Nanos, RequestId, SessionId};
 
@@ -156,9 +156,8 @@ impl World {
             Effect::Gate { client, word, .. } => self.gate_changed(client, word),
             Effect::Flags { client, flags } => {
                 self.processes.get_mut(&client)?.flags = flags;
-                if flags & FLAG_HOST_FULL != 0 {
-                    self.all_move_soon(client);
-                }
+                // Flags may ask the process to give slots back, or let it map from the host.
+                self.all_move_soon(client);
             }
             Effect::Lease { client, gpu, bytes, extra, .. } => {
                 let process = self.processes.get_mut(&client)?;

@@ -20,9 +20,10 @@ impl View {
     }
 
     fn add_row(&self, sums: &mut RemappedSnapshot, gpu: GpuId, row: &Row) {
-        let Figures { resident, hosted, .. } = row.figures;
+        let Figures { resident, hosted, mapped, .. } = row.figures;
         sums.resident_bytes += resident;
         sums.hosted_bytes += hosted;
+        sums.mapped_bytes += mapped;
         let process = self.cards.get(gpu).and_then(|card| card.residents.get(row.client));
         sums.moving_bytes += process.map_or(Bytes::ZERO, |process| process.transfer.rest(resident));
     }
@@ -47,8 +48,8 @@ impl Core {
             }
         }
         let view = |((session, gpu), sums): ((SessionId, GpuId), RemappedSnapshot)| {
-            let RemappedSnapshot { resident_bytes, hosted_bytes, moving_bytes } = sums;
-            ResidenceView { session, gpu, resident_bytes, hosted_bytes, moving_bytes }
+            let RemappedSnapshot { resident_bytes, hosted_bytes, mapped_bytes, moving_bytes } = sums;
+            ResidenceView { session, gpu, resident_bytes, hosted_bytes, mapped_bytes, moving_bytes }
         };
         sums.into_iter().map(view).collect()
     }
@@ -58,5 +59,13 @@ impl Core {
     pub fn host_bytes(&self) -> Bytes {
         let rows = self.view.remapped.into_iter().flat_map(|gpu| self.view.rows(gpu));
         rows.map(|row| row.figures.hosted + row.figures.prepared).sum()
+    }
+
+    /// Returns the bytes of host memory that processes have mapped at addresses of remapped memory. The system does not
+    /// charge them to any control group.
+    #[must_use]
+    pub fn mapped_bytes(&self) -> Bytes {
+        let rows = self.view.remapped.into_iter().flat_map(|gpu| self.view.rows(gpu));
+        rows.map(|row| row.figures.mapped).sum()
     }
 }

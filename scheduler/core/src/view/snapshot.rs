@@ -31,6 +31,8 @@ pub struct RemappedSnapshot {
     pub resident_bytes: Bytes,
     /// Bytes in host memory, or without a place yet.
     pub hosted_bytes: Bytes,
+    /// Part of them that is mapped from the host, and reached at the speed of the bus.
+    pub mapped_bytes: Bytes,
     /// Bytes that have to leave the card or to come in, as the goals ask.
     pub moving_bytes: Bytes,
 }

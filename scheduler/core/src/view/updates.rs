@@ -6,7 +6,9 @@
 //! sessions one allocation may change the figures of all others. Those sessions are told in rounds: at most
 //! [`TOLD_AT_ONCE`] of them every [`STEP`].
 
-use gpushare_proto::page::{FLAG_CONTENDED, FLAG_HOST_FULL, FLAG_LIMITED, FLAG_OVERLAPPING, FLAG_WANTED};
+use gpushare_proto::page::{
+    FLAG_CONTENDED, FLAG_HOST_FULL, FLAG_LIMITED, FLAG_OVERLAPPING, FLAG_WANTED, flag_overflows,
+};
 use gpushare_proto::{Bytes, ClientId, GpuId, Nanos, SessionId};
 
 use smallvec::SmallVec;
@@ -101,7 +103,13 @@ impl View {
 
     /// `wanted` says whether the session is to give the lock back when it is idle, and `overlaps` whether that
     /// costs little.
-    fn flags(&self, process: &Client, session: &Session, wanted: bool, overlaps: bool) -> u32 {
+    fn flags(
+        &self,
+        (client, process): (ClientId, &Client),
+        session: &Session,
+        wanted: bool,
+        overlaps: bool,
+    ) -> u32 {
         let contended = process.books.keys().any(|gpu| {
             let live = session.sums(gpu).live > 0;
             let card = self.cards.get(gpu);
@@ -109,12 +117,17 @@ impl View {
         });
         let flag = |set: bool, flag: u32| if set { flag } else { 0 };
         let limited = flag(session.is_limited(), FLAG_LIMITED);
+        let overflows =
+            |gpu: &GpuId| self.cards.get(*gpu).is_some_and(|card| card.residents.overflows(client));
+        let overflows = process.books.keys().filter(overflows);
+        let overflows = overflows.fold(0, |flags, gpu| flags | flag_overflows(gpu));
         let full = flag(process.remaps && self.host.is_full, FLAG_HOST_FULL);
         flag(contended, FLAG_CONTENDED)
             | flag(wanted, FLAG_WANTED)
             | flag(overlaps, FLAG_OVERLAPPING)
             | limited
             | full
+            | overflows
     }
 
     /// Target for the length of a process's work in flight, the shortest of its cards, if it differs from what
@@ -292,7 +305,7 @@ impl Core {
         let mut updates: SmallVec<[Update; 1]> = SmallVec::new();
         let (mut place, mut facts) = (None, Facts::new());
         for (client, process) in session.attached() {
-            let flags = self.view.flags(process, session, wanted, overlaps);
+            let flags = self.view.flags((client, process), session, wanted, overlaps);
             let update = Update {
                 client,
                 flags: (flags != process.told.flags).then_some(flags),

@@ -199,6 +199,7 @@ fn places_of_remapped_memory_and_the_last_handoff_are_shown() {
         gpu,
         resident_bytes: Bytes::gib(3),
         hosted_bytes: Bytes::gib(1),
+        mapped_bytes: Bytes::ZERO,
         moving_bytes: Bytes(7),
     };
     model.follow(&increments(card()));

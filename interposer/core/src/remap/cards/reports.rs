@@ -104,6 +104,7 @@ impl Card {
             unbacked: figures.unbacked + Bytes(self.wanted.load(Ordering::Relaxed)),
             pinned: figures.immovable,
             prepared: sizes.total - figures.needed_slots,
+            mapped: figures.mapped,
         };
         let failed = engine.trouble().map(|_| engine.goal().number);
         let report = Report { gpu, seen: figures.seen, residence, failed };

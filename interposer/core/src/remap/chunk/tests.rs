@@ -273,13 +273,22 @@ fn memory_without_bytes_moves_without_copies_and_slots() {
 }
 
 #[test]
-fn an_immovable_chunk_comes_to_the_card_and_stays() {
+fn an_immovable_chunk_stays_at_its_handle_and_without_one_comes_to_the_card() {
+    let host = Aim::At(Tier::Host);
     for from in AIMS {
+        let (stays, place) = if from == host {
+            (host, Place::HostMapped)
+        } else {
+            (DEVICE, Place::Immovable)
+        };
         let mut rig = at(false, from);
         rig.chunk.make_immovable();
-        assert!(!rig.chunk.set_aim(Aim::Away) && !rig.chunk.set_aim(Aim::At(Tier::Host)));
-        assert_eq!(rig.drive(DEVICE), Ok(()));
-        assert_eq!(rig.chunk.place(), Place::Immovable);
+        assert_eq!(rig.chunk.aim(), stays);
+        assert_eq!(rig.drive(stays), Ok(()));
+        assert_eq!(rig.chunk.place(), place);
+        for other in AIMS.into_iter().filter(|&aim| aim != stays && aim != Aim::Gone) {
+            assert!(!rig.chunk.set_aim(other), "from {from:?} to {other:?}");
+        }
         rig.open(8);
         rig.end();
     }

@@ -9,7 +9,7 @@ use gpushare_proto::page::GoalNumber;
 use super::{Engine, Entry, Phase, SMALL_CHUNK, SMALL_PART, Trouble};
 use crate::driver::types::CUdeviceptr;
 use crate::remap::chunk::Aim;
-use crate::remap::vmm::{Call, Tier, VmmError};
+use crate::remap::vmm::{Call, Span, Tier, VmmError};
 
 const DEVICE: Aim = Aim::At(Tier::Device);
 
@@ -29,6 +29,9 @@ impl Engine {
         self.send_out();
         if self.phase == Phase::Entering {
             self.bring_in();
+        }
+        for address in self.promotable() {
+            self.turn(address, DEVICE);
         }
     }
 
@@ -58,7 +61,7 @@ impl Engine {
     }
 
     /// Bytes that are mapped from the host, or will be.
-    fn host_mapped(&self) -> Bytes {
+    pub(super) fn host_mapped(&self) -> Bytes {
         let stays = |entry: &&Entry| {
             entry.chunk.aim() == Aim::At(Tier::Host) || !entry.chunk.footprint().host_handle.is_zero()
         };
@@ -142,8 +145,11 @@ impl Engine {
         for address in in_order(batch) {
             self.turn(address, DEVICE);
         }
-        for (address, size) in beyond.into_iter().filter(|_| self.oversubscribes).collect::<Vec<_>>() {
-            self.map_from_host(address, size);
+        if self.overflows {
+            beyond.extend(self.immovable_holes());
+            for (address, size) in beyond {
+                self.map_from_host(address, size);
+            }
         }
         let is_refused = |entry: &Entry| {
             let create = Call::Create(Tier::Device);
@@ -153,9 +159,50 @@ impl Engine {
             let Some(entry) = self.chunks.get(&address) else { continue };
             let size = entry.chunk.span().size;
             if !entry.chunk.is_immovable() && self.map_from_host(address, size) {
-                self.forgive(address);
+                self.do_without_card(address);
             }
         }
+    }
+
+    /// Chunks that are mapped from the host and for which the goal has room on the card, beside all holes: the largest
+    /// first, and of one size the one that was mapped first. Which of them work needs most is not known.
+    fn promotable(&self) -> Vec<CUdeviceptr> {
+        let mut hosted: Vec<_> = self.chunks.values().filter(|entry| entry.is_promotable()).collect();
+        hosted.sort_by_key(|entry| (Reverse(entry.chunk.span().size), entry.turn));
+        let holes = self.chunks.values().filter(|entry| entry.chunk.aim() == Aim::Away);
+        let holes: Bytes = holes.map(|entry| entry.chunk.span().size).sum();
+        let mut room = self.room() - holes;
+        let has_room = |entry: &&Entry| {
+            let size = entry.chunk.span().size;
+            let fits = size <= room;
+            room -= if fits { size } else { Bytes::ZERO };
+            fits
+        };
+        hosted
+            .into_iter()
+            .filter(has_room)
+            .map(|entry| entry.chunk.span().address)
+            .collect()
+    }
+
+    /// Immovable holes for which the goal has no room, although they aim at the card.
+    fn immovable_holes(&self) -> Vec<(CUdeviceptr, Bytes)> {
+        let mut excess = self.committed() - self.goal.bytes;
+        let is_hole = |entry: &&Entry| {
+            let chunk = &entry.chunk;
+            let is_waiting = chunk.tier().is_none() && chunk.asked().is_none() && !entry.is_unborn;
+            chunk.is_immovable() && chunk.aim() == DEVICE && is_waiting
+        };
+        let mut holes = Vec::new();
+        for entry in self.chunks.values().filter(is_hole) {
+            if excess.is_zero() {
+                break;
+            }
+            let Span { address, size } = entry.chunk.span();
+            excess -= size;
+            holes.push((address, size));
+        }
+        holes
     }
 
     /// Chunks that aim away, those first that still have a handle, then the oldest.
@@ -174,9 +221,10 @@ impl Engine {
         has_room && self.turn(address, Aim::At(Tier::Host))
     }
 
-    fn forgive(&mut self, address: CUdeviceptr) {
+    /// Forgives a chunk that the card has no memory for it, since the host has.
+    fn do_without_card(&mut self, address: CUdeviceptr) {
         if let Some(entry) = self.chunks.get_mut(&address) {
-            (entry.trouble, entry.failures) = (None, 0);
+            (entry.trouble, entry.failures, entry.is_refused) = (None, 0, true);
         }
     }
 
@@ -188,6 +236,16 @@ impl Engine {
             entry.turn = turn;
             entry.chunk.set_aim(aim)
         })
+    }
+}
+
+impl Entry {
+    /// Whether the chunk is mapped from the host, and may come to the card.
+    pub(super) fn is_promotable(&self) -> bool {
+        let Self { chunk, trouble, is_unborn, is_refused, .. } = self;
+        let is_hosted = chunk.tier() == Some(Tier::Host) && chunk.aim() == Aim::At(Tier::Host);
+        let is_movable = !chunk.is_immovable() && !is_unborn && !is_refused;
+        is_hosted && is_movable && chunk.is_usable() && trouble.is_none()
     }
 }
 

@@ -11,9 +11,9 @@ use crate::remap::vmm::{Call, Span, Tier, VmmError};
 /// Place of a new chunk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Birth {
-    /// The goal has room. The calling thread drives the chunk by [`Engine::take_own`] and then calls
-    /// [`Engine::born`].
-    OnCard,
+    /// The goal has room, or the process overflows the card and the chunk is mapped from the host. The calling thread
+    /// drives the chunk by [`Engine::take_own`] and then calls [`Engine::born`].
+    Backed,
     /// The goal has no room, and the gate is closed: the chunk is a hole, which is backed before the gate opens.
     /// Its address is handed out once [`Engine::is_guarded`] holds.
     Hole,
@@ -41,17 +41,20 @@ impl Engine {
 
     /// Adds a chunk without memory, and says where it is to be.
     pub fn add(&mut self, span: Span) -> Birth {
-        let birth = match self.phase {
-            _ if self.room() >= span.size => Birth::OnCard,
+        let host_room = self.host_room.saturating_sub(self.host_mapped());
+        let may_overflow = self.overflows && host_room >= span.size;
+        let (birth, aim) = match self.phase {
+            _ if self.room() >= span.size => (Birth::Backed, Aim::At(Tier::Device)),
+            Phase::Open | Phase::Parked if may_overflow => (Birth::Backed, Aim::At(Tier::Host)),
             Phase::Open | Phase::Parked => return Birth::NoRoom,
-            Phase::Drained | Phase::Entering => Birth::Hole,
+            Phase::Drained | Phase::Entering => (Birth::Hole, Aim::Away),
         };
         let mut chunk = Chunk::new(span, self.is_paranoid);
-        let is_unborn = birth == Birth::OnCard;
-        chunk.set_aim(if is_unborn { Aim::At(Tier::Device) } else { Aim::Away });
+        let is_unborn = birth == Birth::Backed;
         if self.is_immovable {
             chunk.make_immovable();
         }
+        chunk.set_aim(aim);
         self.turns += 1;
         let entry = Entry {
             chunk,
@@ -60,6 +63,7 @@ impl Engine {
             turn: self.turns,
             created_under: GoalNumber::NONE,
             is_unborn,
+            is_refused: false,
         };
         self.chunks.insert(span.address, entry);
         self.is_settled = false;
@@ -75,7 +79,7 @@ impl Engine {
             .filter(|entry| entry.is_unborn && entry.failures == 0)?;
         let call = entry.chunk.next()?;
         // The goal may have fallen since the chunk was added.
-        if matches!(call, Call::Create(_)) && self.goal.bytes - present < entry.chunk.span().size {
+        if call == Call::Create(Tier::Device) && self.goal.bytes - present < entry.chunk.span().size {
             entry.trouble = Some(Trouble::Driver(call, VmmError::OutOfMemory));
             entry.failures += 1;
             return None;
@@ -111,7 +115,7 @@ mod tests {
         let span = Span { address: 1 << 40, size: SMALL_CHUNK };
         for steps_before in 0..3 {
             let mut engine = Engine::new(false);
-            assert_eq!(engine.add(span), Birth::OnCard);
+            assert_eq!(engine.add(span), Birth::Backed);
             for _ in 0..steps_before {
                 let answer = match engine.take_own(span.address) {
                     Some(Call::Create(_)) => Answer::Created(7),

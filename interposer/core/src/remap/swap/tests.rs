@@ -10,7 +10,7 @@ use gpushare_proto::Bytes;
 use super::*;
 use crate::remap::fake::FakeCard;
 use crate::remap::host::{self, Pool};
-use crate::remap::vmm::perform;
+use crate::remap::vmm::{Tier, perform};
 
 const SMALL: Bytes = SMALL_CHUNK;
 
@@ -77,7 +77,7 @@ impl World {
         match self.engine.add(span) {
             Birth::NoRoom => return None,
             Birth::Hole => {}
-            Birth::OnCard => {
+            Birth::Backed => {
                 while let Some(call) = self.engine.take_own(span.address) {
                     self.engine.done(span.address, perform(call, span, &self.card));
                 }

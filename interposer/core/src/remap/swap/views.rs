@@ -6,7 +6,7 @@ use gpushare_proto::page::GoalNumber;
 use super::{Engine, Entry, Guard, Phase, Trouble};
 use crate::driver::types::CUdeviceptr;
 use crate::remap::chunk::{Aim, Place};
-use crate::remap::vmm::{Span, VmmError};
+use crate::remap::vmm::{Span, Tier, VmmError};
 
 /// Figures of one card.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -19,6 +19,8 @@ pub struct Figures {
     pub immovable: Bytes,
     /// Bytes of chunks that have no handle on the card: in slots and in memory mapped from the host.
     pub hosted: Bytes,
+    /// Of them, bytes that are mapped from the host, where work reaches them.
+    pub mapped: Bytes,
     /// Bytes of chunks that have no memory at all.
     pub unbacked: Bytes,
     /// Bytes of chunks of which a call or a copy is under way.
@@ -62,6 +64,9 @@ impl Engine {
                     Place::Empty => figures.unbacked += size,
                     _ => figures.hosted += size,
                 }
+                if chunk.tier() == Some(Tier::Host) && !chunk.is_hole() {
+                    figures.mapped += size;
+                }
             }
         }
         figures
@@ -87,10 +92,22 @@ impl Engine {
         if self.phase == Phase::Entering && !missing.is_zero() && missing > self.room() {
             return Err(Obstacle::Goal(missing - self.room()));
         }
-        if is_moving || self.guard != Guard::Clear {
+        if is_moving || self.guard != Guard::Clear || self.promotes() {
             return Err(Obstacle::Moving);
         }
         Ok(())
+    }
+
+    /// Returns whether chunks that are mapped from the host are to come to the card before the gate opens, and the goal
+    /// has no room for them yet or they have not begun.
+    pub fn awaits_room(&self) -> bool {
+        !self.overflows && self.chunks.values().any(Entry::is_promotable)
+    }
+
+    /// Whether chunks that are mapped from the host are on their way to the card.
+    fn promotes(&self) -> bool {
+        let promotes = |entry: &Entry| entry.chunk.is_leaving() && entry.trouble.is_none();
+        self.phase == Phase::Entering && self.live().any(promotes)
     }
 
     /// Returns the chunks that overlap a range, also freed ones of which something is left.

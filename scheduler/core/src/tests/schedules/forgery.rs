@@ -57,6 +57,7 @@ pub(super) fn forge(world: &mut World, forgery: &Forgery) {
                 resident: bytes,
                 hosted: Bytes(time),
                 pinned: Bytes(amount / 2),
+                mapped: Bytes(time / 2),
                 ..Residence::default()
             },
         },
@@ -70,6 +71,7 @@ pub(super) fn forge(world: &mut World, forgery: &Forgery) {
                 unbacked: Bytes(amount / 2),
                 pinned: bytes,
                 prepared: Bytes(time),
+                mapped: bytes,
             },
         },
         14 => Event::MoveFailed { client, gpu, number: GoalNumber(time % 8) },

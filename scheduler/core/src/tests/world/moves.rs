@@ -38,7 +38,23 @@ impl World {
 
     /// Adds a session with one process that has remapped `bytes` on the first card.
     pub(in crate::tests) fn remapping_program(&mut self, bytes: Bytes) -> (SessionId, ClientId) {
-        let session = self.session();
+        self.remapping_program_with(bytes, false)
+    }
+
+    /// Adds a [`Self::remapping_program`] that always has work, and whose session may be larger than the card.
+    pub(in crate::tests) fn oversubscribing_program(&mut self, bytes: Bytes) -> (SessionId, ClientId) {
+        let (session, client) = self.remapping_program_with(bytes, true);
+        self.gets_busy(client);
+        (session, client)
+    }
+
+    /// Adds a [`Self::remapping_program`], and says whether its session may be larger than the card.
+    pub(in crate::tests) fn remapping_program_with(
+        &mut self,
+        bytes: Bytes,
+        oversubscribe: bool,
+    ) -> (SessionId, ClientId) {
+        let session = self.session_with(None, oversubscribe);
         let client = self.join_remapping(session);
         self.attach(client, GPU);
         self.allocate(client, GPU, bytes);
@@ -58,6 +74,15 @@ impl World {
 
     pub(in crate::tests) fn hosted(&self, client: ClientId, gpu: GpuId) -> Bytes {
         self.swap(client, gpu).map_or(Bytes::ZERO, |swap| swap.hosted)
+    }
+
+    pub(in crate::tests) fn mapped(&self, client: ClientId, gpu: GpuId) -> Bytes {
+        self.swap(client, gpu).map_or(Bytes::ZERO, |swap| swap.mapped)
+    }
+
+    /// Whether a process is told to map from the host what a card has no room for.
+    pub(in crate::tests) fn overflows(&self, client: ClientId, gpu: GpuId) -> bool {
+        self.flags(client) & flag_overflows(gpu) != 0
     }
 
     /// Goal in the page of a process.
@@ -107,12 +132,12 @@ impl World {
 
     /// Sends what a process has on a card.
     pub(in crate::tests) fn reports(&mut self, client: ClientId, gpu: GpuId) {
-        let Some(Swap { goal, resident, hosted, pinned, prepared }) = self.swap(client, gpu) else {
+        let Some(Swap { goal, resident, hosted, pinned, prepared, mapped }) = self.swap(client, gpu) else {
             return;
         };
         let unbacked = self.processes[&client].chunks(gpu) - resident - hosted;
         let seen = goal.map_or(GoalNumber::NONE, |(number, _)| number);
-        let residence = Residence { resident, hosted, unbacked, pinned, prepared };
+        let residence = Residence { resident, hosted, unbacked, pinned, prepared, mapped };
         self.send(Event::Resides { client, gpu, seen, residence });
     }
 
@@ -154,30 +179,40 @@ impl World {
         let Some(process) = self.processes.get(&client) else { return };
         let (chunks, in_flight) = (process.chunks(gpu), process.in_flight);
         let host_is_full = process.flags & FLAG_HOST_FULL != 0;
-        let Swap { goal, mut resident, mut hosted, pinned, mut prepared } = before;
+        let Swap { goal, mut resident, mut hosted, pinned, mut prepared, mut mapped } = before;
         if let Some((_, goal)) = goal {
+            let holes = chunks - resident - mapped;
             let passes = matches!(state, GateState::Open | GateState::Moving);
             if resident > goal && !passes && !in_flight {
                 let chunk = CHUNK.min(resident - goal).min(resident - pinned);
                 resident -= chunk;
                 hosted += chunk;
                 prepared -= chunk;
-            } else if resident < goal && passes {
-                let chunk = CHUNK.min(goal - resident).min(chunks - resident);
+            } else if resident < goal && passes && !holes.is_zero() {
+                let chunk = CHUNK.min(goal - resident).min(holes);
+                resident += chunk;
+                hosted -= chunk.min(hosted - mapped);
+            } else if passes && !holes.is_zero() && self.overflows(client, gpu) {
+                let chunk = CHUNK.min(holes);
+                hosted += chunk - chunk.min(hosted - mapped);
+                mapped += chunk;
+            } else if resident < goal && state == GateState::Moving {
+                let chunk = CHUNK.min(goal - resident).min(mapped);
                 resident += chunk;
                 hosted -= chunk;
+                mapped -= chunk;
             }
         }
         if host_is_full {
             prepared = Bytes::ZERO;
         }
         self.evicted += before.resident - resident;
-        let after = Swap { goal, resident, hosted, pinned, prepared };
+        let after = Swap { goal, resident, hosted, pinned, prepared, mapped };
         if let Some(swap) = self.swap_mut(client, gpu) {
             *swap = after;
         }
         self.reports(client, gpu);
-        if (resident, hosted) != (before.resident, before.hosted) {
+        if (resident, hosted, mapped) != (before.resident, before.hosted, before.mapped) {
             self.moves_soon(client, gpu);
         }
         self.enters_when_whole(client);
@@ -186,7 +221,8 @@ impl World {
     /// Opens the gate of a process whose memory is in.
     fn enters_when_whole(&mut self, client: ClientId) {
         let word = self.gate(client);
-        let whole = self.processes.get(&client).filter(|process| !process.has_holes());
+        let is_whole = |process: &&Process| !process.has_holes() && !process.awaits_room();
+        let whole = self.processes.get(&client).filter(is_whole);
         if let Some(process) = whole.filter(|_| word.state() == GateState::Moving) {
             let moved = process.used();
             self.set_gate(client, GateState::Open);
@@ -200,10 +236,21 @@ impl World {
         let chunks = process.chunks(gpu);
         if let Some(swap) = self.swap_mut(client, gpu) {
             swap.hosted = swap.hosted.min(chunks - swap.resident);
+            swap.mapped = swap.mapped.min(swap.hosted);
             swap.resident = swap.resident.min(chunks);
             swap.pinned = swap.pinned.min(swap.resident);
             self.moves_soon(client, gpu);
         }
+    }
+
+    /// Lets a process free bytes that are on a card.
+    pub(in crate::tests) fn frees_on_card(&mut self, client: ClientId, gpu: GpuId, bytes: Bytes) {
+        if let Some(swap) = self.swap_mut(client, gpu) {
+            swap.resident -= bytes;
+        }
+        self.free(client, gpu, bytes);
+        self.look(client, gpu);
+        self.reports(client, gpu);
     }
 
     /// Lets NVML see a process on a card as it is.

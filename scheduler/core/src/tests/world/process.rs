@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use gpushare_proto::page::GoalNumber;
+use gpushare_proto::page::{GoalNumber, flag_overflows};
 use gpushare_proto::{Bytes, GpuId, Nanos};
 
 use super::ms;
@@ -51,6 +51,8 @@ pub(super) struct Swap {
     pub(super) hosted: Bytes,
     pub(super) pinned: Bytes,
     pub(super) prepared: Bytes,
+    /// Hosted bytes that are mapped from the host.
+    pub(super) mapped: Bytes,
 }
 
 #[derive(Clone, Debug)]
@@ -82,9 +84,21 @@ impl Process {
         Bytes(self.movable(gpu).0.checked_next_multiple_of(CHUNK).unwrap_or(u64::MAX))
     }
 
-    /// Whether used bytes of a remapping process are not on its cards.
+    /// Whether used bytes of a remapping process are neither on its cards nor mapped from the host.
     pub(super) fn has_holes(&self) -> bool {
-        self.swaps.iter().flatten().any(|(&gpu, swap)| swap.resident < self.chunks(gpu))
+        self.swaps
+            .iter()
+            .flatten()
+            .any(|(&gpu, swap)| swap.resident + swap.mapped < self.chunks(gpu))
+    }
+
+    /// Whether memory that is mapped from the host is to come to its card before the gate opens.
+    pub(super) fn awaits_room(&self) -> bool {
+        let overflows = |gpu: GpuId| self.flags & flag_overflows(gpu) != 0;
+        self.swaps
+            .iter()
+            .flatten()
+            .any(|(&gpu, swap)| !swap.mapped.is_zero() && !overflows(gpu))
     }
 
     pub(super) fn used(&self) -> Bytes {

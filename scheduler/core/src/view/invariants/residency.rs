@@ -98,6 +98,7 @@ impl Residency {
             only_the_excess_leaves(core, gpu, &rows)?;
             lacks_have_an_end(core, gpu, &rows)?;
             handoffs_last_as_long_as_moves(core, gpu, &rows)?;
+            only_the_rest_overflows(core, gpu, &rows)?;
         }
         Ok(())
     }
@@ -200,7 +201,7 @@ fn lacks_have_an_end(core: &Core, gpu: GpuId, rows: &[Row]) -> Result<(), Broken
     let Some(card) = core.view.cards.get(gpu) else { return Ok(()) };
     let lacks = rows.iter().find(|row| {
         let gets = matches!(row.rank, Rank::Holds(_)) && row.late != Some(Way::In);
-        gets && row.figures.goal < Some(row.figures.whole)
+        gets && row.figures.goal < Some(row.figures.whole) && !card.residents.overflows(row.client)
     });
     let Some(row) = lacks.filter(|_| !core.view.awaits_reports(gpu)) else {
         return Ok(());
@@ -211,6 +212,17 @@ fn lacks_have_an_end(core: &Core, gpu: GpuId, rows: &[Row]) -> Result<(), Broken
         None => false,
     };
     hold(rule, bounded, || format!("{row:?} lacks memory on {gpu}: {:?}", card.residents))
+}
+
+/// Checks that processes map from the host only what the card has no room for, once nobody gives any more.
+fn only_the_rest_overflows(core: &Core, gpu: GpuId, rows: &[Row]) -> Result<(), Broken> {
+    let rule = "only what the card has no room for is mapped from the host";
+    let Some(card) = core.view.cards.get(gpu).filter(|_| !core.view.awaits_reports(gpu)) else {
+        return Ok(());
+    };
+    let mut overflows = rows.iter().filter(|row| card.residents.overflows(row.client));
+    let wrong = overflows.find(|row| !row.lacks() || !row.may_overflow || plan::rest_moves(rows));
+    hold(rule, wrong.is_none(), || format!("{wrong:?} overflows {gpu}: {rows:?}"))
 }
 
 #[cfg(test)]

@@ -1,6 +1,7 @@
 //! Single moves: what leaves, in which order, and what failures do.
 
 use super::*;
+use crate::remap::chunk::Place;
 
 const LARGE: Bytes = CHUNK;
 
@@ -222,8 +223,9 @@ fn a_full_card_maps_from_the_host_and_promotes_later() {
     assert_eq!(world.engine.figures().slots, Bytes::mib(256), "those of the chunks on the card");
     world.card.set_capacity(Bytes::gib(1));
     world.set_phase(Phase::Drained);
-    let addresses: Vec<_> = world.truth.keys().copied().collect();
-    assert_eq!(addresses.into_iter().filter(|&address| world.engine.promote(address)).count(), 2);
+    world.run();
+    assert_eq!(world.card.bytes(Tier::Host), Bytes::mib(256), "the card is not asked in a loop");
+    world.set_goal(3, Bytes::gib(1));
     world.run();
     assert_eq!(world.card.bytes(Tier::Host), Bytes::ZERO);
     world.end();
@@ -246,12 +248,109 @@ fn a_full_card_without_memory_of_the_host_keeps_the_gate_closed_until_it_has_roo
 #[test]
 fn a_process_larger_than_the_card_runs_with_the_rest_mapped_from_the_host() {
     let mut world = World::with(&[LARGE; 8]);
-    world.engine.set_host_room(Bytes::gib(1), true);
     evict(&mut world, 1, Bytes::mib(512));
-    assert_eq!(enter(&mut world, 2, Bytes::mib(512)), Ok(()));
+    assert_eq!(enter(&mut world, 2, Bytes::mib(512)), Err(Obstacle::Goal(Bytes::mib(512))));
+    world.engine.set_overflows(true);
+    world.run();
+    assert_eq!(world.open(), Ok(()));
     let figures = world.engine.figures();
     assert_eq!((figures.resident, figures.hosted), (Bytes::mib(512), Bytes::mib(512)));
+    assert_eq!((figures.mapped, figures.slots), (Bytes::mib(512), Bytes::ZERO));
     assert_eq!(world.card.bytes(Tier::Host), Bytes::mib(512));
+    // What is mapped stays so while the rest leaves and returns.
+    world.engine.set_overflows(false);
+    world.made.clear();
+    evict(&mut world, 3, Bytes::mib(128));
+    assert_eq!(enter(&mut world, 4, Bytes::mib(512)), Ok(()));
+    let hosts = world.made.iter().filter(|(_, call)| *call == Call::Create(Tier::Host));
+    assert_eq!((hosts.count(), world.engine.figures().mapped), (0, Bytes::mib(512)));
+    world.end();
+}
+
+#[test]
+fn an_allocation_beyond_the_goal_is_mapped_from_the_host_where_the_process_overflows() {
+    let mut world = World::with(&[LARGE; 2]);
+    world.set_goal(1, Bytes::mib(300));
+    assert_eq!(world.allocate(LARGE), None);
+    world.engine.set_overflows(true);
+    assert!(world.allocate(Bytes::mib(32)).is_some(), "the goal has room");
+    assert!(world.allocate(LARGE).is_some());
+    world.work();
+    let figures = world.engine.figures();
+    assert_eq!((figures.resident, figures.mapped), (Bytes::mib(288), LARGE));
+    world.engine.set_overflows(false);
+    assert_eq!(world.allocate(LARGE), None);
+    world.end();
+}
+
+#[test]
+fn a_process_larger_than_the_card_whose_memory_must_not_move_runs_on() {
+    let mut world = World::with(&[LARGE; 4]);
+    evict(&mut world, 1, Bytes::mib(256));
+    world.engine.set_overflows(true);
+    assert_eq!(enter(&mut world, 2, Bytes::mib(256)), Ok(()));
+    world.engine.set_overflows(false);
+    evict(&mut world, 3, Bytes::mib(128));
+    world.engine.pin_all();
+    world.set_goal(4, Bytes::mib(160));
+    world.set_phase(Phase::Entering);
+    world.run();
+    assert!(world.engine.can_open().is_err(), "one chunk is away");
+    world.engine.set_overflows(true);
+    world.run();
+    assert_eq!(world.open(), Ok(()));
+    assert!(world.allocate(LARGE).is_some());
+    let figures = world.engine.figures();
+    assert_eq!((figures.resident, figures.mapped), (Bytes::mib(128), Bytes::mib(512)));
+    world.made.clear();
+    world.engine.set_overflows(false);
+    evict(&mut world, 5, Bytes::ZERO);
+    assert_eq!(enter(&mut world, 6, Bytes::gib(1)), Ok(()));
+    assert_eq!(world.made, [], "nothing moves any more");
+    world.end();
+}
+
+#[test]
+fn chunks_mapped_from_the_host_come_to_the_card_once_the_gate_is_closed_and_has_room() {
+    let mut world = World::with(&[LARGE; 2]);
+    world.set_goal(1, Bytes::mib(256));
+    world.engine.set_overflows(true);
+    let small = world.allocate(SMALL).unwrap();
+    let large = [(); 2].map(|()| world.allocate(LARGE).unwrap());
+    world.work();
+    world.engine.set_overflows(false);
+    let on_card = world.truth.keys().copied().next().unwrap();
+    world.free(on_card);
+    world.run();
+    assert_eq!(world.engine.figures().mapped, Bytes::mib(288), "the gate is open");
+    world.set_phase(Phase::Drained);
+    world.run();
+    let place = |address| world.engine.place(address);
+    assert_eq!(
+        [small, large[0], large[1]].map(place),
+        [Some(Place::HostMapped), Some(Place::Device), Some(Place::HostMapped),]
+    );
+    // Holes come first.
+    world.set_goal(2, Bytes::mib(128));
+    world.run();
+    assert_eq!(enter(&mut world, 3, Bytes::mib(288)), Ok(()));
+    assert_eq!(world.engine.figures().mapped, LARGE);
+    world.end();
+}
+
+#[test]
+fn a_chunk_on_its_way_to_a_card_that_is_full_is_mapped_from_the_host_again() {
+    let mut world = World::with(&[LARGE; 2]);
+    world.set_goal(1, Bytes::mib(256));
+    world.engine.set_overflows(true);
+    world.allocate(LARGE).unwrap();
+    world.work();
+    world.engine.set_overflows(false);
+    world.card.set_capacity(Bytes::mib(256));
+    world.set_phase(Phase::Drained);
+    assert_eq!(enter(&mut world, 2, Bytes::mib(384)), Ok(()));
+    assert_eq!(world.engine.figures().mapped, LARGE);
+    world.card.set_capacity(Bytes::gib(1));
     world.end();
 }
 
@@ -410,7 +509,7 @@ fn a_driver_that_always_refuses_is_not_asked_in_a_loop() {
 fn a_goal_that_falls_before_a_new_chunk_is_backed_refuses_it() {
     let mut world = World::new(false);
     let span = Span { address: 1 << 50, size: LARGE };
-    assert_eq!(world.engine.add(span), Birth::OnCard);
+    assert_eq!(world.engine.add(span), Birth::Backed);
     world.set_goal(1, SMALL);
     assert_eq!(world.engine.take_own(span.address), None);
     assert_eq!(world.engine.born(span.address), Err(VmmError::OutOfMemory));

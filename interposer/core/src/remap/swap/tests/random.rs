@@ -25,6 +25,7 @@ enum Step {
     Pin(usize),
     Budget(u64),
     HostRoom(u64, bool),
+    Overflow(bool),
     Capacity(u64),
 }
 
@@ -51,6 +52,7 @@ fn step() -> impl Strategy<Value = Step> {
         1 => any_index().prop_map(Step::Pin),
         1 => (0_u64..8).prop_map(Step::Budget),
         1 => (0_u64..8, any::<bool>()).prop_map(|(room, beyond)| Step::HostRoom(room, beyond)),
+        2 => any::<bool>().prop_map(Step::Overflow),
         1 => (4_u64..12).prop_map(Step::Capacity),
     ]
 }
@@ -94,6 +96,7 @@ impl World {
             Step::Pin(index) => self.pick(index).into_iter().for_each(|address| self.engine.pin(address)),
             Step::Budget(units) => self.pool.set_budget(Bytes::mib(128 * units)),
             Step::HostRoom(units, beyond) => self.engine.set_host_room(Bytes::mib(128 * units), beyond),
+            Step::Overflow(overflows) => self.engine.set_overflows(overflows),
             Step::Capacity(units) => self.card.set_capacity(Bytes::mib(128 * units)),
             Step::Enter | Step::Park | Step::Open | Step::Answer(_) | Step::Make(_) | Step::Report(_) => {}
         }
