@@ -1,12 +1,12 @@
 //! Command `explain`: prints the daemon's facts about a session's refused memory requests and waits as
 //! sentences.
 
-use gpushare_proto::Bytes;
 use gpushare_proto::admin::{AdminReply, AdminRequest, LockView, ResidenceView};
 use gpushare_proto::explain::{CardLimitsView, Explanation, OrphanView, RefusalView, WaitReason, WaitView};
 use gpushare_proto::page::{LimitKind, MemoryRefusal};
 use gpushare_proto::session::SessionPhase;
 use gpushare_proto::tenant::FailureCode;
+use gpushare_proto::{Bytes, Nanos};
 use serde::Serialize;
 
 use crate::cli::ExplainArgs;
@@ -133,17 +133,31 @@ fn waits(name: &str, wait: &WaitView) -> Vec<String> {
             ));
         }
     }
-    lines.push(match wait.about_ns {
-        Some(about) => format!(
+    lines.push(match (wait.about_ns, &wait.reason) {
+        (Some(about), WaitReason::Memory { missing_bytes, .. }) => format!(
+            "{missing_bytes} are missing on its cards; they come in at about {}/s and are there in about {}",
+            per_second(*missing_bytes, about),
+            short(about)
+        ),
+        (None, WaitReason::Memory { missing_bytes, .. }) => {
+            format!("{missing_bytes} are missing on its cards; the daemon cannot tell how long that takes")
+        }
+        (Some(about), _) => format!(
             "its turn comes in about {}: the rest of the holder's turn, {} ahead with a whole turn each, and {} for each \
             handoff; sooner if a session becomes idle or two fit beside each other",
             short(about),
             if wait.ahead.is_empty() { "no session".to_owned() } else { count(wait.ahead.len(), "session") },
             short(wait.handoff_ns)
         ),
-        None => "the daemon cannot tell how long that takes".to_owned(),
+        (None, _) => "the daemon cannot tell how long that takes".to_owned(),
     });
     lines
+}
+
+/// Returns the rate from which the daemon's estimate `about` of a move follows.
+fn per_second(bytes: Bytes, about: Nanos) -> Bytes {
+    let rate = u128::from(bytes.0) * 1_000_000_000 / u128::from(about.0.max(1));
+    Bytes(u64::try_from(rate).unwrap_or(u64::MAX))
 }
 
 fn refusals(facts: &Explanation) -> Vec<String> {
@@ -173,7 +187,8 @@ fn refusals(facts: &Explanation) -> Vec<String> {
 fn mapped(ResidenceView { gpu, resident_bytes, mapped_bytes, .. }: &ResidenceView) -> Option<String> {
     (!mapped_bytes.is_zero()).then(|| {
         format!(
-            "it is larger than {gpu}, which has {resident_bytes} of its memory; {mapped_bytes} are mapped from the host,             and kernels reach them at the speed of the bus"
+            "it is larger than {gpu}, which has {resident_bytes} of its memory; {mapped_bytes} are mapped from the host, \
+            and kernels reach them at the speed of the bus"
         )
     })
 }

@@ -2,7 +2,9 @@
 //!
 //! It asks on the tenant socket, as any user may, and the daemon finds the session by the caller's parents.
 
-use gpushare_proto::admin::SessionView;
+use gpushare_proto::SessionId;
+use gpushare_proto::admin::{ResidenceView, SessionView};
+use gpushare_proto::follow::Increment;
 use gpushare_proto::tenant::{OwnWait, TenantReply, TenantRequest};
 use serde::Serialize;
 
@@ -35,10 +37,11 @@ impl CommandError for OwnError {
     }
 }
 
-/// The caller's session, its wait, and the change that was asked for.
+/// The caller's session, the places of its remapped memory, its wait, and the change that was asked for.
 #[derive(Debug, Serialize)]
 struct Own {
     session: Box<SessionView>,
+    residences: Vec<ResidenceView>,
     wait: Option<OwnWait>,
     changed: Option<Changed>,
 }
@@ -69,7 +72,20 @@ fn ask(args: &OwnArgs, places: &Places) -> Result<Own, OwnError> {
         return Err(client.unexpected().into());
     };
     let session = session.ok_or(OwnError::NoSession)?;
-    Ok(Own { wait: wait(&mut client)?, session, changed })
+    let residences = residences(&mut client, session.session)?;
+    Ok(Own { wait: wait(&mut client)?, session, residences, changed })
+}
+
+/// Returns the places of the remapped memory of a session.
+fn residences(client: &mut Client<Tenant>, of: SessionId) -> Result<Vec<ResidenceView>, OwnError> {
+    let TenantReply::OwnSessions(increments) = client.ask(&TenantRequest::OwnSessions)? else {
+        return Err(client.unexpected().into());
+    };
+    let places = increments.changes.into_iter().filter_map(|change| match change {
+        Increment::Residence { session, places } if session == of => Some(places),
+        _ => None,
+    });
+    Ok(places.flatten().collect())
 }
 
 fn wait(client: &mut Client<Tenant>) -> Result<Option<OwnWait>, OwnError> {
@@ -84,6 +100,13 @@ fn words(own: &Own) -> String {
         Some(Changed { old, new }) => return format!("memory {new} (was {old})\n"),
         None => status::one_session(&own.session),
     };
+    for ResidenceView { gpu, resident_bytes, hosted_bytes, moving_bytes, .. } in &own.residences {
+        text += &format!("\n{resident_bytes} on {gpu}, {hosted_bytes} in host memory");
+        if !moving_bytes.is_zero() {
+            text += &format!(", {moving_bytes} moving");
+        }
+        text.push('\n');
+    }
     if let Some(OwnWait { ahead, own, about_ns }) = &own.wait {
         text += &format!("\nwaits for the GPU: {ahead} before it");
         if !own.is_empty() {

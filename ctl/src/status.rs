@@ -2,10 +2,12 @@
 //! JSON.
 
 mod compact;
+mod words;
 
 use gpushare_proto::admin::{
     AdminReply, AdminRequest, CapacityView, GpuView, LockView, ResidenceView, SessionView, Status, UserView,
 };
+use gpushare_proto::handoff::CardHandoffs;
 use gpushare_proto::session::{Binding, SessionPhase, Terms};
 use gpushare_proto::{Bytes, GateState, Nanos};
 use serde::Serialize;
@@ -18,33 +20,80 @@ use crate::table::{Column, harmless, list, short, table};
 use crate::users;
 use gpushare_connection::{Admin, Client, ClientError};
 
-/// State of the daemon with what the capacities of its cards consist of, the users of its sessions, and the places
-/// of remapped memory.
+/// State of the daemon with what the capacities of its cards consist of, the users of its sessions, the places of
+/// remapped memory, and its handoffs. What an older daemon does not tell is none.
 #[derive(Serialize)]
 struct Model {
     #[serde(flatten)]
     status: Status,
-    capacities: Vec<CapacityView>,
-    users: Vec<UserView>,
-    residences: Vec<ResidenceView>,
+    capacities: Option<Vec<CapacityView>>,
+    users: Option<Vec<UserView>>,
+    residences: Option<Vec<ResidenceView>>,
+    handoffs: Option<Vec<CardHandoffs>>,
+}
+
+/// Connection to a daemon that may be older than this program.
+struct Asker<'a> {
+    client: Client<Admin>,
+    places: &'a Places,
+}
+
+impl Asker<'_> {
+    /// Asks a question that an older daemon may not know. Such a daemon closes the connection without an answer, so
+    /// the next question needs another one.
+    fn ask<T>(
+        &mut self,
+        request: &AdminRequest,
+        answer: impl FnOnce(AdminReply) -> Option<T>,
+    ) -> Result<Option<T>, ClientError> {
+        match self.client.ask(request) {
+            Ok(reply) => answer(reply).map(Some).ok_or_else(|| self.client.unexpected()),
+            Err(ClientError::Closed(_)) => {
+                self.client = Client::connect(self.places.administered())?;
+                Ok(None)
+            }
+            Err(error) => Err(error),
+        }
+    }
+
+    fn residences(&mut self) -> Result<Option<Vec<ResidenceView>>, ClientError> {
+        self.ask(&AdminRequest::Residences, |reply| match reply {
+            AdminReply::Residences(places) => Some(places),
+            _ => None,
+        })
+    }
+
+    fn handoffs(&mut self) -> Result<Option<Vec<CardHandoffs>>, ClientError> {
+        self.ask(&AdminRequest::Handoffs, |reply| match reply {
+            AdminReply::Handoffs(handoffs) => Some(handoffs),
+            _ => None,
+        })
+    }
 }
 
 pub(crate) fn status(args: &StatusArgs, places: &Places) -> Result<(), CtlError> {
-    let mut client = Client::connect(places.administered())?;
-    let status = fetch(&mut client)?;
+    let mut asker = Asker { client: Client::connect(places.administered())?, places };
+    let status = fetch(&mut asker.client)?;
     if !(args.verbose || args.json) {
-        return Ok(output::print(&compact::page(&status, output::Paint::of_stdout()))?);
+        let residences = asker.residences()?.unwrap_or_default();
+        // Without remapped memory there are no handoffs to show.
+        let handoffs = if residences.is_empty() { None } else { asker.handoffs()? };
+        let remapped = compact::Remapped { residences, handoffs: handoffs.unwrap_or_default() };
+        return Ok(output::print(&compact::page(&status, &remapped, output::Paint::of_stdout()))?);
     }
-    let AdminReply::Capacities(capacities) = client.ask(&AdminRequest::Capacities)? else {
-        return Err(client.unexpected().into());
+    let model = Model {
+        capacities: asker.ask(&AdminRequest::Capacities, |reply| match reply {
+            AdminReply::Capacities(capacities) => Some(capacities),
+            _ => None,
+        })?,
+        users: asker.ask(&AdminRequest::Users, |reply| match reply {
+            AdminReply::Users(users) => Some(users),
+            _ => None,
+        })?,
+        residences: asker.residences()?,
+        handoffs: asker.handoffs()?,
+        status,
     };
-    let AdminReply::Users(users) = client.ask(&AdminRequest::Users)? else {
-        return Err(client.unexpected().into());
-    };
-    let AdminReply::Residences(residences) = client.ask(&AdminRequest::Residences)? else {
-        return Err(client.unexpected().into());
-    };
-    let model = Model { status, capacities, users, residences };
     Ok(output::show(args.json, &model, || render(&model))?)
 }
 
@@ -55,13 +104,14 @@ pub(crate) fn fetch(client: &mut Client<Admin>) -> Result<Status, ClientError> {
     }
 }
 
-fn render(Model { status, capacities, users, residences }: &Model) -> String {
+fn render(model: &Model) -> String {
+    let Model { status, capacities, users, residences, handoffs } = model;
     let mut page = daemon(status);
     page += "\n";
     page += &if status.gpus.is_empty() {
         "no cards yet; without NVML a card appears with its first process\n".to_owned()
     } else {
-        gpus(&status.gpus) + &capacities.iter().map(capacity).collect::<String>()
+        gpus(&status.gpus) + &capacities.iter().flatten().map(capacity).collect::<String>()
     };
     page += "\n";
     page += &if status.sessions.is_empty() {
@@ -70,7 +120,7 @@ fn render(Model { status, capacities, users, residences }: &Model) -> String {
         sessions(&status.sessions)
     };
     page += &section(
-        residences,
+        residences.as_deref().unwrap_or_default(),
         &[
             ("SESSION", |place| place.session.to_string()),
             ("GPU", |place| place.gpu.to_string()),
@@ -80,14 +130,18 @@ fn render(Model { status, capacities, users, residences }: &Model) -> String {
             ("MOVING", |place| place.moving_bytes.to_string()),
         ],
     );
+    page += &section(&handoffs.iter().flatten().flat_map(words::rows).collect::<Vec<_>>(), &words::COLUMNS);
     page += &section(
-        users,
+        users.as_deref().unwrap_or_default(),
         &[
             ("USER", |user| users::name(&user.user)),
             ("WEIGHT", |user| user.weight.to_string()),
             ("SESSIONS", |user| user.sessions.to_string()),
         ],
     );
+    if [capacities.is_some(), users.is_some(), residences.is_some(), handoffs.is_some()].contains(&false) {
+        page += "\nthe daemon is older than gpushare-ctl and does not tell everything; restart it when that suits\n";
+    }
     page + &unevictable(&status.sessions)
 }
 

@@ -2,8 +2,8 @@
 //!
 //! Names and reasons come from other users' processes, so control characters and invisible ones are replaced.
 
-use gpushare_proto::Nanos;
 use gpushare_proto::text::is_printable;
+use gpushare_proto::{Nanos, Percent};
 
 /// Column of a table: the heading, and a function from an item to the text of the cell.
 pub(crate) type Column<T> = (&'static str, fn(&T) -> String);
@@ -37,6 +37,11 @@ pub(crate) fn list<T: std::fmt::Display>(items: impl IntoIterator<Item = T>) -> 
 pub(crate) fn count(number: usize, noun: &str) -> String {
     let plural = if number == 1 { "" } else { "s" };
     format!("{number} {noun}{plural}")
+}
+
+/// Formats a share in whole percent, rounded to the nearest.
+pub(crate) fn whole_percent(share: Percent) -> String {
+    format!("{}%", (share.0 + 50) / 100)
 }
 
 /// Formats a duration with about three digits: `850us`, `12.3ms`, `4.2s`, `3m20s`, `2h05m`, `4d03h`.

@@ -12,6 +12,7 @@ use crate::ids::{GpuId, GpuUuid, SessionId};
 use crate::session::{Priority, Quota, SessionPhase};
 use crate::settings::Mode;
 use crate::units::{Bytes, Nanos};
+use crate::views::ResidenceView;
 
 /// Largest number of waiting sessions that [`CardFigures`] names.
 pub const MAX_QUEUE: usize = 32;
@@ -59,6 +60,15 @@ pub enum Increment {
         /// Number of the session.
         session: SessionId,
     },
+    /// The places of a session's remapped memory changed.
+    Residence {
+        /// Number of the session.
+        session: SessionId,
+        /// Places of the session's memory on each card where it has remapped memory.
+        places: Vec<ResidenceView>,
+    },
+    /// The remapped memory on a card changed.
+    CardResidence(CardResidence),
 }
 
 /// Identity and recovery of the daemon.
@@ -175,6 +185,31 @@ pub struct CardUse {
     pub allocated_bytes: Bytes,
     /// Memory quota of the session on the card; none for no limit.
     pub limit_bytes: Option<Bytes>,
+}
+
+/// Places of the remapped memory of all sessions on one card.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CardResidence {
+    /// Number that the daemon assigned to the card.
+    pub gpu: GpuId,
+    /// Bytes on the card.
+    pub resident_bytes: Bytes,
+    /// Bytes in host memory, or without a place yet.
+    pub hosted_bytes: Bytes,
+    /// Bytes that have to leave the card or to come in, as the goals ask.
+    pub moving_bytes: Bytes,
+}
+
+impl CardResidence {
+    /// Returns the places on a card without remapped memory.
+    pub const fn none_on(gpu: GpuId) -> Self {
+        Self {
+            gpu,
+            resident_bytes: Bytes::ZERO,
+            hosted_bytes: Bytes::ZERO,
+            moving_bytes: Bytes::ZERO,
+        }
+    }
 }
 
 /// State of a session's lock.

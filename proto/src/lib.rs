@@ -1,8 +1,8 @@
 //! Types that all parts of gpushare share: quantities, ids, messages and file names.
 //!
 //! In reading order: units and ids; a session's part in a card's utilization; the memory page that a process
-//! shares with the daemon; sessions, settings, views and increments of them; messages of both sockets; lines of the audit
-//! log; codec of messages; names of files and environment variables; lookup of a session; printable
+//! shares with the daemon; sessions, settings, views, handoffs and increments of them; messages of both sockets; lines of
+//! the audit log; codec of messages; names of files and environment variables; lookup of a session; printable
 //! characters; memory backends.
 #![forbid(unsafe_code)]
 
@@ -17,6 +17,7 @@ mod settings;
 mod views;
 pub mod explain;
 pub mod dry_run;
+pub mod handoff;
 pub mod follow;
 pub mod tenant;
 pub mod admin;

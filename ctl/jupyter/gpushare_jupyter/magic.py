@@ -25,7 +25,11 @@ def table(answer):
     for gpu in session["gpus"]:
         limit = gpu["limit_bytes"]
         of = "no limit" if limit is None else f"limit {facts.size(limit)}"
-        lines.append((f"memory on gpu{gpu['gpu']}", f"{facts.size(gpu['allocated_bytes'])}, {of}"))
+        # Only `--backend remap` tells where memory is, and only a newer gpushare-ctl passes that on.
+        places = [place for place in answer.get("residences", []) if place["gpu"] == gpu["gpu"]]
+        here = "".join(f", {facts.size(place['resident_bytes'])} of it on the card" for place in places)
+        moves = ", some of it moving" if any(place["moving_bytes"] for place in places) else ""
+        lines.append((f"memory on gpu{gpu['gpu']}", f"{facts.size(gpu['allocated_bytes'])}{here}{moves}, {of}"))
     if not session["gpus"]:
         limit = session["memory_limit_bytes"]
         lines.append(("memory", "no limit" if limit is None else f"limit {facts.size(limit)}"))

@@ -13,7 +13,7 @@ from IPython.core.error import UsageError
 from gpushare_jupyter import facts, notice
 from gpushare_jupyter.interrupts import Interrupts
 from gpushare_jupyter.library import Library
-from gpushare_jupyter.magic import Magic, lock
+from gpushare_jupyter.magic import Magic, lock, table
 
 
 class FakeLibrary:
@@ -50,6 +50,28 @@ class Words(unittest.TestCase):
         waiting = {"waiting": {"ahead": 2, "reason": "held by somebody"}}
         self.assertEqual(lock({"lock": waiting}), "waits, 2 before it")
         self.assertEqual(lock({"lock": "idle"}), "does not need the card")
+
+
+    def test_memory_that_gpushare_moves_is_told_with_its_place(self):
+        gpu = {"gpu": 0, "allocated_bytes": 6 << 30, "limit_bytes": 8 << 30}
+        session = {
+            "name": "train",
+            "session": 3,
+            "lock": "idle",
+            "gpus": [gpu],
+            "memory_limit_bytes": None,
+            "state": {"terms": {"weight": 100}},
+            "waited_ns": 0,
+        }
+        place = {"gpu": 0, "resident_bytes": 4 << 30, "hosted_bytes": 2 << 30, "moving_bytes": 0}
+
+        def memory(answer):
+            return table({"session": session, **answer}).splitlines()[2].split("  ")[-1]
+
+        self.assertEqual(memory({}), "6GiB, limit 8GiB", "an older gpushare-ctl does not know the place")
+        self.assertEqual(memory({"residences": [place]}), "6GiB, 4GiB of it on the card, limit 8GiB")
+        moving = {"residences": [{**place, "moving_bytes": 1}, {**place, "gpu": 1}]}
+        self.assertEqual(memory(moving), "6GiB, 4GiB of it on the card, some of it moving, limit 8GiB")
 
 
 class Release(unittest.TestCase):

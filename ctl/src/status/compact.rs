@@ -2,27 +2,40 @@
 //!
 //! ```text
 //!   gpu0 NVIDIA H100  serialized  6GiB of 4GiB  1 waiting
+//!     remapped memory: 4GiB on the card, 2GiB in host memory; last handoff: 2GiB out at 40GiB/s, …
 //!     train  s3  holding           3GiB of 8GiB  pid 5000
 //!     infer  s4  waiting, 1 ahead  3GiB          pid 5001  train holds gpu0
 //! ```
 
 use gpushare_proto::GpuId;
-use gpushare_proto::admin::{GpuView, LockView, SessionView, Status};
+use gpushare_proto::admin::{GpuView, LockView, ResidenceView, SessionView, Status};
+use gpushare_proto::handoff::CardHandoffs;
 
-use super::{daemon, lock, unevictable};
+use super::{daemon, lock, unevictable, words};
 use crate::output::Paint;
 use crate::table::{count, harmless, list};
 
 /// Largest number of sessions that are shown beneath a card.
 const MOST: usize = 20;
 
+/// Places of remapped memory, and its handoffs.
+#[derive(Default)]
+pub(super) struct Remapped {
+    pub(super) residences: Vec<ResidenceView>,
+    pub(super) handoffs: Vec<CardHandoffs>,
+}
+
 /// Returns the page.
-pub(super) fn page(status: &Status, paint: Paint) -> String {
+pub(super) fn page(status: &Status, remapped: &Remapped, paint: Paint) -> String {
+    let Remapped { residences, handoffs } = remapped;
     let mut page = daemon(status);
     let heads = aligned(status.gpus.iter().map(|gpu| head(gpu).to_vec()).collect());
     for (gpu, head) in status.gpus.iter().zip(heads) {
         page += &paint.bold(head.join("  ").trim_end());
         page += "\n";
+        if let Some(line) = words::line(gpu.gpu, residences, handoffs) {
+            page += &format!("  {line}\n");
+        }
         page += &sessions(&on(status, gpu), Some(gpu.gpu), paint);
     }
     if status.gpus.is_empty() {

@@ -1,7 +1,8 @@
 //! Model as one JSON document: bytes and nanoseconds as numbers, `null` for what is not known.
 
+use gpushare_proto::admin::ResidenceView;
 use gpushare_proto::follow::{
-    CardFacts, CardFigures, DaemonFacts, LockState, Sensors, SessionFacts, SessionFigures,
+    CardFacts, CardFigures, CardResidence, DaemonFacts, LockState, Sensors, SessionFacts, SessionFigures,
 };
 use gpushare_proto::{Nanos, SessionId};
 use serde::Serialize;
@@ -25,6 +26,8 @@ struct Card<'a> {
     facts: &'a CardFacts,
     figures: Option<&'a CardFigures>,
     sensors: Option<&'a Sensors>,
+    /// Places of remapped memory; none on a card that never had such memory.
+    residence: Option<&'a CardResidence>,
     /// Rest of the first holder's quantum; none while nobody waits.
     left_ns: Option<Nanos>,
 }
@@ -36,6 +39,8 @@ struct Known<'a> {
     user_name: Option<&'a str>,
     command: &'a str,
     figures: Option<&'a SessionFigures>,
+    /// Places of remapped memory on each card.
+    residences: &'a [ResidenceView],
     /// Part of the time of the last second in hundredths of a percent of one card.
     share: Option<u32>,
     place: Option<usize>,
@@ -56,6 +61,7 @@ pub(super) fn document<'a>(model: &'a Model, names: &'a Names) -> Document<'a> {
         facts: &card.facts,
         figures: card.figures.as_ref(),
         sensors: card.sensors.as_ref(),
+        residence: card.residence.as_ref(),
         left_ns: card.left(model.at),
     };
     let known = |session: &'a Session| Known {
@@ -63,6 +69,7 @@ pub(super) fn document<'a>(model: &'a Model, names: &'a Names) -> Document<'a> {
         user_name: session.facts.user.as_deref().map(|user| names.user(user)),
         command: names.command(&session.facts.pids),
         figures: session.figures.as_ref(),
+        residences: &session.places,
         share: session.share,
         place: model.place(session.facts.session),
         wait_p50_ns: session.wait(50),
@@ -81,6 +88,7 @@ pub(super) fn document<'a>(model: &'a Model, names: &'a Names) -> Document<'a> {
 
 #[cfg(test)]
 mod tests {
+    use gpushare_proto::Bytes;
     use serde_json::{Value, json};
 
     use super::super::sample;
@@ -94,7 +102,10 @@ mod tests {
         assert_eq!(document["gpus"][0]["figures"]["queue"], json!([4]));
         assert_eq!(document["gpus"][0]["left_ns"], 1_200_000_000_u64);
         assert_eq!(document["gpus"][0]["sensors"]["celsius"], 61);
+        assert_eq!(document["gpus"][0]["residence"]["hosted_bytes"], Bytes::gib(19).0);
+        assert_eq!(document["gpus"][1]["residence"], Value::Null);
         let notebook = &document["sessions"][1];
+        assert_eq!(notebook["residences"][0]["resident_bytes"], Bytes::gib(19).0);
         assert_eq!((&notebook["name"], &notebook["user_name"]), (&json!("notebook"), &json!("bob")));
         assert_eq!((&notebook["place"], &notebook["figures"]["lock"]), (&json!(1), &json!("waiting")));
         assert_eq!(notebook["wait_p50_ns"], 5_200_000_000_u64);

@@ -7,9 +7,10 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
+use gpushare_proto::admin::ResidenceView;
 use gpushare_proto::follow::{
-    CardFacts, CardFigures, DaemonFacts, Increment, Increments, LockState, MAX_WAITS, Sensors, SessionFacts,
-    SessionFigures,
+    CardFacts, CardFigures, CardResidence, DaemonFacts, Increment, Increments, LockState, MAX_WAITS, Sensors,
+    SessionFacts, SessionFigures,
 };
 use gpushare_proto::session::SessionPhase;
 use gpushare_proto::{Bytes, GpuId, Nanos, SessionId};
@@ -33,6 +34,8 @@ pub(super) struct Card {
     pub(super) facts: CardFacts,
     pub(super) figures: Option<CardFigures>,
     pub(super) sensors: Option<Sensors>,
+    /// Places of remapped memory; none on a card that never had such memory.
+    pub(super) residence: Option<CardResidence>,
     /// Utilization in percent, oldest first; none where no sensor answered.
     pub(super) busy: VecDeque<Option<u8>>,
     /// Allocated part of the capacity in percent, oldest first.
@@ -44,6 +47,8 @@ pub(super) struct Card {
 pub(super) struct Session {
     pub(super) facts: SessionFacts,
     pub(super) figures: Option<SessionFigures>,
+    /// Places of remapped memory on each card; empty without such memory.
+    pub(super) places: Vec<ResidenceView>,
     /// Latest waits for a turn, oldest first.
     pub(super) waits: VecDeque<Nanos>,
     /// Length of the turn of the last grant.
@@ -96,7 +101,11 @@ impl Model {
         };
         let named: std::collections::BTreeSet<SessionId> = changes.iter().filter_map(named).collect();
         self.sessions.retain(|id, _| named.contains(id));
-        self.sessions.values_mut().for_each(|session| session.waits.clear());
+        for session in self.sessions.values_mut() {
+            session.waits.clear();
+            session.places.clear();
+        }
+        self.cards.values_mut().for_each(|card| card.residence = None);
     }
 
     fn take(&mut self, change: Increment) {
@@ -140,6 +149,16 @@ impl Model {
             Increment::SessionEnded { session } => {
                 self.sessions.remove(&session);
             }
+            Increment::CardResidence(residence) => {
+                if let Some(card) = self.cards.get_mut(&residence.gpu) {
+                    card.residence = Some(residence);
+                }
+            }
+            Increment::Residence { session, places } => {
+                if let Some(session) = self.sessions.get_mut(&session) {
+                    session.places = places;
+                }
+            }
         }
     }
 
@@ -174,7 +193,7 @@ impl Model {
 impl Card {
     fn new(facts: CardFacts) -> Self {
         let (busy, allocated) = (VecDeque::new(), VecDeque::new());
-        Self { facts, figures: None, sensors: None, busy, allocated }
+        Self { facts, figures: None, sensors: None, residence: None, busy, allocated }
     }
 
     fn remember(&mut self) {
@@ -202,7 +221,14 @@ impl Card {
 
 impl Session {
     fn new(facts: SessionFacts) -> Self {
-        Self { facts, figures: None, waits: VecDeque::new(), quantum: None, share: None }
+        Self {
+            facts,
+            figures: None,
+            places: Vec::new(),
+            waits: VecDeque::new(),
+            quantum: None,
+            share: None,
+        }
     }
 
     fn gpu_time(&self) -> Nanos {
@@ -227,6 +253,13 @@ impl Session {
     pub(super) fn allocated(&self) -> Bytes {
         let on_cards = self.figures.iter().flat_map(|figures| &figures.memory);
         on_cards.map(|on| on.allocated_bytes).sum()
+    }
+
+    /// Returns the remapped bytes that are on a card, and those that move; none without remapped memory.
+    pub(super) fn resident(&self) -> Option<(Bytes, Bytes)> {
+        let sum = |of: fn(&ResidenceView) -> Bytes| self.places.iter().map(of).sum();
+        (!self.places.is_empty())
+            .then(|| (sum(|place| place.resident_bytes), sum(|place| place.moving_bytes)))
     }
 
     /// Returns the sum of the session's quotas on the cards that it uses; none without a limit.
@@ -335,5 +368,21 @@ mod tests {
         let strangers: Vec<_> = model.strangers().into_iter().collect();
         assert_eq!(strangers, [(SessionId(3), LockState::Holding), (SessionId(4), LockState::Waiting)]);
         assert_eq!(model.name(SessionId(3)), "s3");
+    }
+
+    #[test]
+    fn places_of_memory_are_those_of_the_last_message_about_them() {
+        let mut model = sample::model();
+        assert_eq!(model.sessions[&SessionId(4)].resident(), Some((Bytes::gib(19), Bytes::gib(3))));
+        assert_eq!(model.sessions[&SessionId(5)].resident(), None);
+        let gone = Increment::Residence { session: SessionId(4), places: Vec::new() };
+        let at_ns = model.at + Nanos::from_secs(1);
+        model.apply(Increments { at_ns, whole: false, changes: vec![gone] });
+        assert_eq!(model.sessions[&SessionId(4)].resident(), None);
+        let mut again = sample::whole();
+        again.at_ns = at_ns;
+        again.changes.retain(|change| !matches!(change, Increment::CardResidence(_)));
+        model.apply(again);
+        assert_eq!(model.cards[&GpuId(0)].residence, None, "a whole state without it has none");
     }
 }

@@ -21,6 +21,8 @@ pub(super) struct Row {
     pub(super) lock: LockState,
     pub(super) memory: Option<Bytes>,
     pub(super) limit: Option<Bytes>,
+    /// Remapped bytes on a card, and those that move; none without remapped memory.
+    pub(super) resident: Option<(Bytes, Bytes)>,
     /// Part of the time in hundredths of a percent of one card.
     pub(super) share: Option<u32>,
     pub(super) p50: Option<Nanos>,
@@ -185,6 +187,7 @@ fn of_session(model: &Model, names: &Names, session: &Session) -> Row {
         lock: session.lock(),
         memory: Some(session.allocated()),
         limit: session.limit(),
+        resident: session.resident(),
         share: session.share,
         p50: session.wait(50),
         p99: session.wait(99),
@@ -209,6 +212,7 @@ fn of_stranger(model: &Model, id: SessionId, lock: LockState) -> Row {
         lock,
         memory: None,
         limit: None,
+        resident: None,
         share: None,
         p50: None,
         p99: None,
@@ -238,6 +242,7 @@ fn sum(names: &Names, user: String, rows: &[Row]) -> Row {
         lock,
         memory: Some(rows.iter().filter_map(|row| row.memory).sum()),
         limit: None,
+        resident: rows.iter().filter_map(|row| row.resident).reduce(|a, b| (a.0 + b.0, a.1 + b.1)),
         share: shares.map(|shares| shares.iter().sum()),
         p50: None,
         p99: rows.iter().filter_map(|row| row.p99).max(),

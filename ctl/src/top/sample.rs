@@ -1,9 +1,9 @@
 //! Daemon for tests and for the picture: two cards and four sessions, with a minute of history.
 
-use gpushare_proto::admin::Mode;
+use gpushare_proto::admin::{Mode, ResidenceView};
 use gpushare_proto::follow::{
-    CardFacts, CardFigures, CardUse, DaemonFacts, Increment, Increments, LockState, Sensors, SessionFacts,
-    SessionFigures,
+    CardFacts, CardFigures, CardResidence, CardUse, DaemonFacts, Increment, Increments, LockState, Sensors,
+    SessionFacts, SessionFigures,
 };
 use gpushare_proto::session::{Amount, Priority, Quota, SessionPhase};
 use gpushare_proto::{Bytes, GpuId, GpuUuid, Nanos, SessionId};
@@ -25,6 +25,12 @@ pub(super) fn whole() -> Increments {
         changes.push(Increment::CardFigures(figures(gpu)));
         changes.push(Increment::Sensors(sensors(gpu, busy)));
     }
+    changes.push(Increment::CardResidence(CardResidence {
+        gpu: GpuId(0),
+        resident_bytes: Bytes::gib(79),
+        hosted_bytes: Bytes::gib(19),
+        moving_bytes: Bytes::gib(3),
+    }));
     let gib = Bytes::gib;
     let sessions = [
         (3, "train", "1001", LockState::Holding, 0, gib(60), Some(gib(64)), vec![5000, 5001]),
@@ -43,6 +49,11 @@ pub(super) fn whole() -> Increments {
     ];
     for (id, name, user, lock, gpu, allocated, limit, pids) in sessions {
         let session = SessionId(id);
+        let remapped = match id {
+            3 => Some((allocated, gib(0))),
+            4 => Some((gib(19), gib(3))),
+            _ => None,
+        };
         changes.push(Increment::Session(SessionFacts {
             session,
             name: name.into(),
@@ -60,6 +71,14 @@ pub(super) fn whole() -> Increments {
             gpu_time_ns: Nanos::from_secs(10),
             refusals: 0,
         }));
+        if let Some((resident_bytes, moving_bytes)) = remapped {
+            let hosted_bytes = allocated - resident_bytes;
+            let gpu = GpuId(gpu);
+            let mapped_bytes = Bytes::ZERO;
+            let place =
+                ResidenceView { session, gpu, resident_bytes, hosted_bytes, mapped_bytes, moving_bytes };
+            changes.push(Increment::Residence { session, places: vec![place] });
+        }
         if id < 5 {
             let waits = [2_000, 3_100, 2_600].map(|wait| Nanos::from_millis(wait * (id - 2)));
             changes.push(Increment::Granted {

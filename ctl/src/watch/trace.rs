@@ -132,13 +132,23 @@ impl<W: Write + Seek> Trace<W> {
             Kind::Refused { session, refusal, .. } => {
                 let asked =
                     json!({ "requested": refusal.requested, "limit": refusal.limit, "used": refusal.used });
-                events.push(self.instant(*session, "refused", &asked));
+                events.push(self.instant(Track::Session(*session), "refused", &asked));
             }
             Kind::DropReopened { session, tries } => {
-                events.push(self.instant(*session, "drop reopened", &json!({ "tries": tries })));
+                events.push(self.instant(
+                    Track::Session(*session),
+                    "drop reopened",
+                    &json!({ "tries": tries }),
+                ));
             }
             Kind::Stuck { session, reason } => {
-                events.push(self.instant(*session, "stuck", &json!({ "reason": reason })));
+                events.push(self.instant(Track::Session(*session), "stuck", &json!({ "reason": reason })));
+            }
+            Kind::HandedOver(handoff) => {
+                events.push(self.instant(Track::Card(handoff.gpu), "handed over", &json!(handoff)));
+            }
+            Kind::HandingOver(handoff) => {
+                events.push(self.instant(Track::Card(handoff.gpu), "handing over", &json!(handoff)));
             }
             Kind::Watching { .. }
             | Kind::ProcessJoined { .. }
@@ -184,8 +194,8 @@ impl<W: Write + Seek> Trace<W> {
         }
     }
 
-    fn instant(&self, session: SessionId, name: &str, args: &Value) -> Value {
-        let (pid, tid) = Track::Session(session).ids();
+    fn instant(&self, track: Track, name: &str, args: &Value) -> Value {
+        let (pid, tid) = track.ids();
         json!({ "ph": "i", "s": "t", "pid": pid, "tid": tid, "ts": micros(self.now), "name": name, "args": args })
     }
 }

@@ -4,8 +4,9 @@ use std::collections::BTreeMap;
 
 use gpushare_proto::SessionId;
 use gpushare_proto::admin::{Activity, WatchEvent, WatchEventKind as Kind};
+use gpushare_proto::handoff::{Direction, Handoff};
 
-use crate::table::{harmless, short};
+use crate::table::{harmless, list, short, whole_percent};
 
 /// Names of the sessions, collected from the daemon's events.
 #[derive(Debug, Default)]
@@ -83,13 +84,103 @@ impl Words {
             Kind::Recovered { after_ns } => {
                 format!("the last daemon's processes are back or gone after {}", short(*after_ns))
             }
+            Kind::HandedOver(handoff) => {
+                let moved = |way: &Direction, to: &str| {
+                    let sessions = way.sessions.iter();
+                    let who = list(sessions.map(|of| format!("{} of {}", of.bytes, named(&of.session))));
+                    (!way.bytes.is_zero()).then(|| format!("{who} {to} at {}/s", way.bytes_per_second))
+                };
+                let ways = [moved(&handoff.out, "out"), moved(&handoff.into, "in")];
+                format!(
+                    "{} handed over: {}{}",
+                    handoff.gpu,
+                    list(ways.into_iter().flatten()),
+                    duration(handoff)
+                )
+            }
+            Kind::HandingOver(handoff) => {
+                let Handoff { gpu, out, into, took_ns, .. } = handoff;
+                let ways = [progress(out, "out"), progress(into, "in")];
+                let took = short(*took_ns);
+                format!("{gpu} has been handing over for {took}: {}", list(ways.into_iter().flatten()))
+            }
         }
     }
 }
 
+/// Returns how long a handoff took, and for which part of it both directions moved.
+fn duration(handoff: &Handoff) -> String {
+    let took = short(handoff.took_ns);
+    match handoff.out.bytes.is_zero() || handoff.into.bytes.is_zero() {
+        true => format!(", in {took}"),
+        false => format!(", in {took}, {} of it both ways at once", whole_percent(handoff.overlap)),
+    }
+}
+
+/// Returns how much of how much has moved in one direction of a handoff; none if nothing has to move there.
+fn progress(way: &Direction, to: &str) -> Option<String> {
+    let all = way.bytes + way.rest_bytes;
+    let moved = match way.bytes.is_zero() {
+        true => format!("nothing of {all} {to}"),
+        false => format!("{} of {all} {to} at {}/s", way.bytes, way.bytes_per_second),
+    };
+    (!all.is_zero()).then_some(moved)
+}
+
 #[cfg(test)]
 mod tests {
+    use gpushare_proto::handoff::SessionMove;
+    use gpushare_proto::{Bytes, GpuId, Nanos, Percent};
+
     use super::*;
+
+    fn way(session: u64, gibs: u64, rest: u64) -> Direction {
+        let (session, bytes) = (SessionId(session), Bytes::gib(gibs));
+        Direction {
+            sessions: vec![SessionMove { session, bytes }],
+            bytes,
+            rest_bytes: Bytes::gib(rest),
+            took_ns: Nanos::from_millis(100),
+            bytes_per_second: Bytes::gib(10 * gibs),
+        }
+    }
+
+    fn handoff(out: Direction, into: Direction) -> Handoff {
+        let (took_ns, both_ns) = (Nanos::from_millis(125), Nanos::from_millis(100));
+        Handoff { gpu: GpuId(0), took_ns, out, into, both_ns, overlap: Percent(8049) }
+    }
+
+    #[test]
+    fn a_handoff_is_told_with_bytes_rates_duration_and_overlap() {
+        let mut words = Words::default();
+        words.words(&Kind::SessionBegan { session: SessionId(3), name: "train".to_owned() });
+        let both = handoff(way(3, 4, 0), way(4, 3, 0));
+        assert_eq!(
+            words.words(&Kind::HandedOver(both)),
+            "gpu0 handed over: 4GiB of train (s3) out at 40GiB/s, 3GiB of s4 in at 30GiB/s, in 125ms, 80% of it \
+             both ways at once"
+        );
+        let only = handoff(way(3, 4, 0), Direction::default());
+        assert_eq!(
+            words.words(&Kind::HandedOver(only)),
+            "gpu0 handed over: 4GiB of train (s3) out at 40GiB/s, in 125ms"
+        );
+    }
+
+    #[test]
+    fn progress_tells_how_much_of_how_much_has_moved() {
+        let mut words = Words::default();
+        let begun = handoff(way(3, 4, 2), Direction { rest_bytes: Bytes::gib(6), ..Direction::default() });
+        assert_eq!(
+            words.words(&Kind::HandingOver(begun)),
+            "gpu0 has been handing over for 125ms: 4GiB of 6GiB out at 40GiB/s, nothing of 6GiB in"
+        );
+        let only = handoff(Direction::default(), way(4, 3, 1));
+        assert_eq!(
+            words.words(&Kind::HandingOver(only)),
+            "gpu0 has been handing over for 125ms: 3GiB of 4GiB in at 30GiB/s"
+        );
+    }
 
     #[test]
     fn a_session_that_lost_its_name_is_called_by_the_other_one_from_then_on() {

@@ -133,3 +133,27 @@ fn a_session_that_ends_while_it_is_explained_is_explained_all_the_same() {
     assert_eq!(json["session"]["name"], "infer");
     assert_eq!(json["orphaned"], serde_json::json!([]));
 }
+
+#[test]
+fn a_session_that_waits_for_its_memory_is_told_how_much_and_how_long() {
+    let mut facts = explanation();
+    let reason = "it has the card and waits for 2GiB of its own memory: it is moving in".to_owned();
+    facts.wait = Some(WaitView {
+        reason: WaitReason::Memory { missing_bytes: Bytes::gib(2), reason },
+        holders: Vec::new(),
+        ahead: Vec::new(),
+        handoff_ns: Nanos::from_millis(50),
+        about_ns: Some(Nanos::from_millis(50)),
+    });
+    let said = |facts: &Explanation| {
+        let daemon = explaining(facts.clone(), AdminReply::Orphaned(Vec::new()));
+        succeeds(&mut ctl(daemon.dir(), &["explain", "infer"]))
+    };
+    let moving = said(&facts);
+    let line = "2GiB are missing on its cards; they come in at about 40GiB/s and are there in about 50ms\n";
+    assert!(moving.contains(line) && !moving.contains("its turn comes"), "{moving}");
+    facts.wait.as_mut().unwrap().about_ns = None;
+    let stopped = said(&facts);
+    let line = "2GiB are missing on its cards; the daemon cannot tell how long that takes\n";
+    assert!(stopped.contains(line), "{stopped}");
+}

@@ -4,11 +4,13 @@ use std::process::Stdio;
 
 use gpushare_proto::admin::{
     AdminReply, AdminRequest, CapacityView, ClientView, ConfigChange, DaemonView, GpuView, LockView, Mode,
-    SessionGpuView, SessionState, SessionView, Status, UserView,
+    ResidenceView, SessionGpuView, SessionState, SessionView, Status, UserView,
 };
+use gpushare_proto::codec::encode;
+use gpushare_proto::handoff::{CardHandoffs, Direction, EndedHandoff, Handoff, SessionMove};
 use gpushare_proto::session::{SessionPhase, Terms};
 use gpushare_proto::tenant::{Hello, PROTOCOL, Role};
-use gpushare_proto::{Bytes, ClientId, Epoch, GateState, GpuId, GpuUuid, Nanos, SessionId, Token};
+use gpushare_proto::{Bytes, ClientId, Epoch, GateState, GpuId, GpuUuid, Nanos, Percent, SessionId, Token};
 
 use crate::ctl::{ctl, json, succeeds};
 use crate::explain::explanation;
@@ -36,6 +38,7 @@ pub(crate) fn daemon(status: Status) -> Fake {
         AdminRequest::Capacities => AdminReply::Capacities(capacities(&status)),
         AdminRequest::Users => AdminReply::Users(users(&status)),
         AdminRequest::Residences => AdminReply::Residences(Vec::new()),
+        AdminRequest::Handoffs => AdminReply::Handoffs(Vec::new()),
         AdminRequest::Dashboard { .. } => AdminReply::Dashboard {
             address: "127.0.0.1:9403".into(),
             link: Token([0xa5; 32]),
@@ -147,7 +150,108 @@ gpu0 NVIDIA H100  serialized  6GiB of 4GiB  1 waiting
 "
     );
     let hello = AdminRequest::Hello(Hello::new(Role::Tool));
-    assert_eq!(daemon.admin.asked(), [hello, AdminRequest::Status]);
+    assert_eq!(daemon.admin.asked(), [hello, AdminRequest::Status, AdminRequest::Residences]);
+}
+
+/// Bytes of a handoff of 4 GiB out and 3 GiB in, of which `rest` has to come in yet.
+fn handoff(rest: Bytes) -> Handoff {
+    let way = |session, gibs, rest_bytes| Direction {
+        sessions: vec![SessionMove { session: SessionId(session), bytes: Bytes::gib(gibs) }],
+        bytes: Bytes::gib(gibs),
+        rest_bytes,
+        took_ns: Nanos::from_millis(100),
+        bytes_per_second: Bytes::gib(gibs * 10),
+    };
+    Handoff {
+        gpu: GpuId(0),
+        took_ns: Nanos::from_millis(125),
+        out: way(3, 4, Bytes::ZERO),
+        into: way(4, 3, rest),
+        both_ns: Nanos::from_millis(100),
+        overlap: Percent(8000),
+    }
+}
+
+/// A daemon whose two sessions have remapped memory, of which some moves.
+fn remapping(running: bool) -> Fake {
+    let place = |session, resident, hosted, moving| ResidenceView {
+        session: SessionId(session),
+        gpu: GpuId(0),
+        resident_bytes: Bytes::gib(resident),
+        hosted_bytes: Bytes::gib(hosted),
+        mapped_bytes: Bytes::ZERO,
+        moving_bytes: Bytes::mib(moving),
+    };
+    let handoffs = CardHandoffs {
+        gpu: GpuId(0),
+        running: running.then(|| handoff(Bytes::gib(1))),
+        last: Some(EndedHandoff { ago_ns: Nanos::from_secs(3), handoff: handoff(Bytes::ZERO) }),
+    };
+    Fake::for_admins(move |request| match request {
+        AdminRequest::Hello(_) => AdminReply::Ready { protocol: PROTOCOL },
+        AdminRequest::Status => AdminReply::Status(Box::new(two_that_take_turns())),
+        AdminRequest::Residences => AdminReply::Residences(vec![place(3, 3, 0, 0), place(4, 1, 2, 128)]),
+        AdminRequest::Handoffs => AdminReply::Handoffs(vec![handoffs.clone()]),
+        AdminRequest::Capacities => AdminReply::Capacities(Vec::new()),
+        AdminRequest::Users => AdminReply::Users(Vec::new()),
+        other => panic!("asked {other:?}"),
+    })
+}
+
+#[test]
+fn a_card_says_where_remapped_memory_is_and_how_its_last_handoff_went() {
+    let page = succeeds(&mut ctl(remapping(false).dir(), &["status"]));
+    let line = "  remapped memory: 4GiB on the card, 2GiB in host memory, 128MiB moving; last handoff: 4GiB at 40GiB/s out, \
+                3GiB at 30GiB/s in, 125ms, 80% of it both ways at once\n";
+    assert_eq!(page.lines().nth(2).unwrap().to_owned() + "\n", line);
+    let page = succeeds(&mut ctl(remapping(true).dir(), &["status"]));
+    let line = "handoff so far: 4GiB at 40GiB/s out, 3GiB of 4GiB at 30GiB/s in, 125ms, 80%";
+    assert!(page.contains(line), "{page}");
+}
+
+#[test]
+fn the_tables_say_where_each_session_is_and_what_moved() {
+    let daemon = remapping(true);
+    let page = succeeds(&mut ctl(daemon.dir(), &["status", "--verbose"]));
+    let tables = "
+SESSION  GPU   ON CARD  IN HOST MEMORY  MOVING
+s3       gpu0  3GiB     0B              0B
+s4       gpu0  1GiB     2GiB            128MiB
+
+HANDOFF OF  ENDED       TOOK   OUT              IN                       BOTH WAYS  SESSIONS
+gpu0        is running  125ms  4GiB at 40GiB/s  3GiB of 4GiB at 30GiB/s  80%        s3, s4
+gpu0        3s ago      125ms  4GiB at 40GiB/s  3GiB at 30GiB/s          80%        s3, s4
+";
+    assert!(page.contains(tables), "{page}");
+    let json: serde_json::Value = json(daemon.dir(), &["status"]);
+    assert_eq!(json["handoffs"][0]["running"]["in"]["rest_bytes"], Bytes::gib(1).0);
+    assert_eq!(json["handoffs"][0]["last"]["handoff"]["overlap"], 8000);
+    assert_eq!(json["residences"][1]["hosted_bytes"], Bytes::gib(2).0);
+}
+
+/// An older daemon closes the connection at a request that it does not know.
+#[test]
+fn an_older_daemon_is_shown_with_what_it_tells() {
+    let daemon = Fake::raw(
+        |_| Vec::new(),
+        |request| match request {
+            AdminRequest::Hello(_) => encode(&AdminReply::Ready { protocol: PROTOCOL }).unwrap(),
+            AdminRequest::Status => encode(&AdminReply::Status(Box::new(two_that_take_turns()))).unwrap(),
+            AdminRequest::Users => encode(&AdminReply::Users(users(&two_that_take_turns()))).unwrap(),
+            _ => Vec::new(),
+        },
+    );
+    assert_eq!(json::<Status>(daemon.dir(), &["status"]), two_that_take_turns());
+    let json: serde_json::Value = json(daemon.dir(), &["status"]);
+    assert_eq!(
+        (&json["capacities"], &json["handoffs"]),
+        (&serde_json::Value::Null, &serde_json::Value::Null)
+    );
+    assert_eq!(json["users"][0]["user"], "0");
+    let page = succeeds(&mut ctl(daemon.dir(), &["status", "--verbose"]));
+    assert!(page.contains("SESSION  NAME") && page.contains("USER            WEIGHT"), "{page}");
+    assert!(page.contains("the daemon is older than gpushare-ctl and does not tell everything"), "{page}");
+    assert!(succeeds(&mut ctl(daemon.dir(), &["status"])).contains("train holds gpu0"));
 }
 
 #[test]
@@ -232,7 +336,8 @@ root            300     2
             AdminRequest::Status,
             AdminRequest::Capacities,
             AdminRequest::Users,
-            AdminRequest::Residences
+            AdminRequest::Residences,
+            AdminRequest::Handoffs
         ]
     );
 }

@@ -6,6 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::explain::{Explanation, OrphanView};
 use crate::follow::Increments;
+use crate::handoff::CardHandoffs;
 use crate::ids::{GpuUuid, SessionId, Token};
 use crate::session::{Binding, Priority, Quota};
 use crate::tenant::{Failure, Hello, NewSession};
@@ -84,6 +85,8 @@ pub enum AdminRequest {
     },
     /// Asks where the remapped memory of all sessions is. Answered by [`AdminReply::Residences`].
     Residences,
+    /// Asks for the running and the last handoff of each card. Answered by [`AdminReply::Handoffs`].
+    Handoffs,
 }
 
 /// Creation or change of a session.
@@ -225,4 +228,6 @@ pub enum AdminReply {
     UserUsage(Vec<UserUsageView>),
     /// Answers [`AdminRequest::Residences`], ordered by session and card.
     Residences(Vec<ResidenceView>),
+    /// Answers [`AdminRequest::Handoffs`], ordered by card. Cards that had no handoff are left out.
+    Handoffs(Vec<CardHandoffs>),
 }

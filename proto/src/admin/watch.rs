@@ -2,6 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::handoff::Handoff;
 use crate::ids::{ClientId, GpuId, GpuUuid, SessionId};
 use crate::page::MemoryRefusal;
 use crate::settings::Mode;
@@ -152,6 +153,10 @@ pub enum WatchEventKind {
         /// New name of the session.
         name: String,
     },
+    /// A handoff of remapped memory has ended.
+    HandedOver(Handoff),
+    /// A handoff of remapped memory has lasted a second or more, and has not ended. Sent at most once a second.
+    HandingOver(Handoff),
 }
 
 /// Activity of a session: whether it uses or waits for the lock.

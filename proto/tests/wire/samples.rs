@@ -12,6 +12,7 @@ use gpushare_proto::admin::{
 };
 use gpushare_proto::dry_run::{CardForecast, DryRunSession, Forecast};
 use gpushare_proto::explain::{AheadView, OrphanView, WaitReason};
+use gpushare_proto::handoff::{CardHandoffs, EndedHandoff};
 use gpushare_proto::page::{GoalNumber, LimitKind, MemoryRefusal};
 use gpushare_proto::session::{Binding, Priority};
 use gpushare_proto::tenant::{
@@ -22,10 +23,11 @@ use gpushare_proto::{
     UtilizationPart,
 };
 
-use follow::increments;
+use follow::{increments, remapped};
 pub(crate) use values::status;
 use values::{
-    account, card, explained, failure, happenings, instance, residence, returning, session, terms, wait,
+    account, card, explained, failure, handoff, handoffs, happenings, instance, residence, returning,
+    session, terms, wait,
 };
 
 /// A message with the name that its golden line has.
@@ -278,6 +280,7 @@ pub(crate) fn admin_requests() -> Vec<Named<AdminRequest>> {
             AdminRequest::UsageBetween { from_unix_s: 1_795_305_600, until_unix_s: 1_795_392_000 },
         ),
         ("Residences", AdminRequest::Residences),
+        ("Handoffs", AdminRequest::Handoffs),
     ]
 }
 
@@ -387,6 +390,16 @@ pub(crate) fn admin_replies() -> Vec<Named<AdminReply>> {
                 hosted_bytes: Bytes::gib(2),
                 mapped_bytes: Bytes::gib(1),
                 moving_bytes: Bytes::mib(128),
+            }]),
+        ),
+        ("Events.handoffs", AdminReply::Events(handoffs())),
+        ("Increments.remapped", AdminReply::Increments(remapped())),
+        (
+            "Handoffs",
+            AdminReply::Handoffs(vec![CardHandoffs {
+                gpu: GpuId(1),
+                running: Some(handoff(Bytes::gib(2))),
+                last: Some(EndedHandoff { ago_ns: Nanos::from_secs(3), handoff: handoff(Bytes::ZERO) }),
             }]),
         ),
     ]

@@ -17,6 +17,7 @@ mod guard;
 mod keys;
 mod lanes;
 mod model;
+mod remapped;
 mod server;
 
 use std::convert::Infallible;

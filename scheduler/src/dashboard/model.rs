@@ -11,13 +11,15 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use gpushare_proto::admin::{Mode, WatchEvent, WatchEventKind};
 use gpushare_proto::follow::{
-    CardFacts, CardFigures, Increment, Increments, LockState, SessionFacts, SessionFigures,
+    CardFacts, CardFigures, CardResidence, Increment, Increments, LockState, SessionFacts, SessionFigures,
 };
+use gpushare_proto::handoff::Handoff;
 use gpushare_proto::session::{Priority, SessionPhase};
 use gpushare_proto::{Bytes, GpuId, GpuUuid, Nanos, SessionId};
 use serde::Serialize;
 
 use super::lanes::{Lane, Run, State, TICK, WINDOW};
+use super::remapped::{Moved, Places};
 use crate::report::watch::PAGE_PAUSE;
 
 /// Number of waits and of handoffs of a card of which percentiles are computed.
@@ -75,12 +77,20 @@ struct CardRow {
     quantum_ms: f64,
     wait: Option<Percentiles>,
     handoff: Option<Percentiles>,
+    /// Places of remapped memory; none on a card without such memory.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    remapped: Option<Places>,
+    /// Last handoff of remapped memory since the page was opened, or one that lasts longer than a second.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    moved: Option<Moved>,
 }
 
 #[derive(Debug, Default)]
 struct Card {
     facts: Option<CardFacts>,
     figures: Option<CardFigures>,
+    residence: Option<CardResidence>,
+    moved: Option<Moved>,
     waits: Samples<OF_CARD>,
     handoffs: Samples<OF_CARD>,
 }
@@ -101,6 +111,9 @@ struct SessionRow {
     since_ms: u64,
     stuck: bool,
     memory: Vec<OnCard>,
+    /// Places of remapped memory on each card; empty for a session without such memory.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    remapped: Vec<(GpuId, Places)>,
     weight: u32,
     priority: Priority,
     phase: &'static str,
@@ -214,8 +227,15 @@ impl Model {
             WatchEventKind::Entered { session, handoff_ns } => {
                 self.sample(*session, |card| card.handoffs.add(*handoff_ns));
             }
+            WatchEventKind::HandedOver(handoff) => self.moved(handoff, false),
+            WatchEventKind::HandingOver(handoff) => self.moved(handoff, true),
             _ => {}
         }
+    }
+
+    fn moved(&mut self, handoff: &Handoff, is_running: bool) {
+        self.changes.cards.insert(handoff.gpu);
+        self.cards.entry(handoff.gpu).or_default().moved = Some(Moved::of(handoff, is_running));
     }
 
     /// Takes what changed in the rows.
@@ -233,6 +253,14 @@ impl Model {
                 Increment::Session(facts) => self.update(facts.session, |row| row.take_facts(facts)),
                 Increment::SessionFigures(figures) => {
                     self.update(figures.session, |row| row.take_figures(figures));
+                }
+                Increment::CardResidence(residence) => {
+                    self.changes.cards.insert(residence.gpu);
+                    self.cards.entry(residence.gpu).or_default().reside(*residence);
+                }
+                Increment::Residence { session, places } => {
+                    let places = places.iter().map(|place| (place.gpu, Places::of_session(place)));
+                    self.update(*session, |row| row.remapped = places.collect());
                 }
                 Increment::SessionEnded { session } => self.end(*session),
                 Increment::Daemon(_) | Increment::Sensors(_) | Increment::Granted { .. } => {}
@@ -341,6 +369,7 @@ impl Session {
                 since_ms: 0,
                 stuck: false,
                 memory: Vec::new(),
+                remapped: Vec::new(),
                 weight: 0,
                 priority: Priority::Normal,
                 phase: phase_name(SessionPhase::Good),
@@ -389,6 +418,14 @@ impl SessionRow {
 }
 
 impl Card {
+    fn reside(&mut self, residence: CardResidence) {
+        self.residence = Some(residence);
+        if residence.moving_bytes.is_zero() {
+            // A handoff that was called off before anything moved has no end that is told.
+            self.moved = self.moved.filter(|moved| !moved.is_running());
+        }
+    }
+
     fn shown(&self) -> Option<CardRow> {
         let (facts, figures) = (self.facts.as_ref()?, self.figures.as_ref()?);
         Some(CardRow {
@@ -407,6 +444,8 @@ impl Card {
             quantum_ms: milliseconds(figures.quantum_ns),
             wait: self.waits.percentiles(),
             handoff: self.handoffs.percentiles(),
+            remapped: self.residence.as_ref().and_then(Places::of_card),
+            moved: self.moved,
         })
     }
 }

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use gpushare_core::{GpuSet, Notice};
+use gpushare_proto::handoff::Handoff;
 use gpushare_proto::page::LimitKind;
 use gpushare_proto::{GpuId, GpuUuid, Nanos};
 use metrics::{Counter, Histogram, Key, KeyName, Label, Level, Metadata, Recorder};
@@ -29,7 +30,17 @@ struct CardEvents {
     waits: Histogram,
     drains: Histogram,
     handoffs: Histogram,
+    remapped: RemappedEvents,
     refused: [(LimitKind, Counter); 4],
+}
+
+/// Handoffs of remapped memory on one card.
+struct RemappedEvents {
+    handoffs: Histogram,
+    /// Bytes out and in.
+    bytes: [Counter; 2],
+    /// Times of the way out, of the way in, and of both at once.
+    times: [Histogram; 3],
 }
 
 impl Events {
@@ -69,6 +80,10 @@ impl Events {
             Notice::Dropped { gpus, drain: Some(drain), .. } => {
                 self.record(*gpus, |card| &card.drains, *drain);
             }
+            Notice::HandedOver(handoff) => {
+                let card = self.cards.get(&handoff.gpu);
+                card.into_iter().for_each(|card| card.remapped.note(handoff));
+            }
             Notice::Refused { gpu, refusal, times, .. } => {
                 let refused = self.cards.get(gpu).into_iter().flat_map(|card| &card.refused);
                 refused
@@ -96,7 +111,19 @@ impl CardEvents {
             labels.push(Label::from_static_parts("limit", limit));
             recorder.register_counter(&Key::from_parts(table::REFUSALS.name, labels), &METADATA)
         };
+        let directed = |family: &Family, direction| {
+            let mut labels = labels();
+            labels.push(Label::from_static_parts("direction", direction));
+            Key::from_parts(family.name, labels)
+        };
+        let moves = |way| recorder.register_histogram(&directed(&table::REMAPPED_MOVES, way), &METADATA);
+        let moved = |way| recorder.register_counter(&directed(&table::REMAPPED_BYTES, way), &METADATA);
         Self {
+            remapped: RemappedEvents {
+                handoffs: histogram(&table::REMAPPED_HANDOFFS),
+                bytes: ["out", "in"].map(moved),
+                times: ["out", "in", "both"].map(moves),
+            },
             grants: histogram(&table::GRANTS),
             waits: histogram(&table::WAITS),
             drains: histogram(&table::DRAINS),
@@ -111,8 +138,22 @@ impl CardEvents {
     }
 }
 
+impl RemappedEvents {
+    fn note(&self, Handoff { took_ns, out, into, both_ns, .. }: &Handoff) {
+        self.handoffs.record(table::seconds(*took_ns));
+        for (counter, way) in self.bytes.iter().zip([out, into]) {
+            counter.increment(way.bytes.0);
+        }
+        for (histogram, time) in self.times.iter().zip([out.took_ns, into.took_ns, *both_ns]) {
+            histogram.record(table::seconds(time));
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
+    use gpushare_proto::Percent;
+    use gpushare_proto::handoff::Direction;
     use gpushare_proto::page::MemoryRefusal;
     use gpushare_proto::{Bytes, ClientId, Epoch, SessionId};
 
@@ -177,5 +218,39 @@ mod tests {
         });
         assert!(has(&events, "gpushare_gpu_refusals_total{@,limit=\"capacity\"} 5"));
         assert!(has(&events, "gpushare_gpu_refusals_total{@,limit=\"quota\"} 0"));
+    }
+
+    #[test]
+    fn a_handoff_counts_bytes_and_times_of_both_directions() {
+        let mut events = Events::new();
+        events.card(GPU, CARD);
+        assert!(has(&events, "gpushare_gpu_remapped_moved_bytes_total{@,direction=\"out\"} 0"));
+        let way = |bytes, millis| Direction {
+            bytes: Bytes(bytes),
+            took_ns: Nanos::from_millis(millis),
+            ..Direction::default()
+        };
+        let handoff = Handoff {
+            gpu: GPU,
+            took_ns: Nanos::from_millis(1000),
+            out: way(5, 750),
+            into: way(7, 500),
+            both_ns: Nanos::from_millis(250),
+            overlap: Percent(2500),
+        };
+        for _ in 0..2 {
+            events.note(&Notice::HandedOver(Box::new(handoff.clone())));
+        }
+        for line in [
+            "gpushare_gpu_remapped_moved_bytes_total{@,direction=\"out\"} 10",
+            "gpushare_gpu_remapped_moved_bytes_total{@,direction=\"in\"} 14",
+            "gpushare_gpu_remapped_handoff_seconds_sum{@} 2",
+            "gpushare_gpu_remapped_move_seconds_sum{@,direction=\"out\"} 1.5",
+            "gpushare_gpu_remapped_move_seconds_sum{@,direction=\"in\"} 1",
+            "gpushare_gpu_remapped_move_seconds_sum{@,direction=\"both\"} 0.5",
+            "gpushare_gpu_remapped_move_seconds_count{@,direction=\"both\"} 2",
+        ] {
+            assert!(has(&events, line), "no {line} in {}", events.handle().render());
+        }
     }
 }

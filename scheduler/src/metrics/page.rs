@@ -37,7 +37,7 @@ fn line(page: &mut String, family: &Family, Row { labels, value }: Row) {
 #[cfg(test)]
 mod tests {
     use gpushare_core::snapshot::{GpuSnapshot, RemappedSnapshot};
-    use gpushare_proto::admin::Mode;
+    use gpushare_proto::admin::{Mode, ResidenceView};
     use gpushare_proto::tenant::GpuInfo;
     use gpushare_proto::{Bytes, GpuId, GpuUuid, Nanos, SessionId};
 
@@ -84,6 +84,14 @@ mod tests {
                 },
             }],
             sessions: vec![session(1), session(2)],
+            residences: vec![ResidenceView {
+                session: SessionId(1),
+                gpu: GpuId(0),
+                resident_bytes: Bytes::mib(300),
+                hosted_bytes: Bytes::mib(200),
+                moving_bytes: Bytes::mib(100),
+                mapped_bytes: Bytes::ZERO,
+            }],
             audit: AuditPicture { written: 7, lost: 1 },
             lost_log_lines: 3,
             living: 2,
@@ -115,6 +123,7 @@ mod tests {
             "gpushare_gpu_waiters{@} 1",
             "gpushare_gpu_quantum_seconds{@} 0.02",
             "gpushare_gpu_remapped_moving_bytes{@} 104857600",
+            "gpushare_session_remapped_hosted_bytes{session=\"1\",name=\"session-1\",@} 209715200",
             "gpushare_gpu_memory_bytes{@} 8589934592",
             "gpushare_session_quota_bytes{session=\"1\",name=\"session-1\"} 4294967296",
             "gpushare_session_allocated_bytes{session=\"2\",name=\"session-2\",@} 1073741824",

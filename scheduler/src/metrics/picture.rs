@@ -5,6 +5,7 @@ use std::collections::VecDeque;
 
 use gpushare_core::snapshot::{GpuSnapshot, SessionSnapshot};
 use gpushare_proto::Nanos;
+use gpushare_proto::admin::ResidenceView;
 use gpushare_proto::tenant::GpuInfo;
 
 #[derive(Clone, Debug, Default)]
@@ -17,6 +18,8 @@ pub(crate) struct Picture {
     pub(crate) cards: Vec<CardPicture>,
     /// Open sessions by number, then recently ended sessions, the latest first.
     pub(crate) sessions: Vec<SessionPicture>,
+    /// Places of the remapped memory of open sessions.
+    pub(crate) residences: Vec<ResidenceView>,
     pub(crate) audit: AuditPicture,
     /// Number of lines missing in the log.
     pub(crate) lost_log_lines: u64,

@@ -6,7 +6,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use gpushare_proto::admin::{LockView, Mode};
+use gpushare_proto::admin::{LockView, Mode, ResidenceView};
 use gpushare_proto::{Bytes, Nanos, SessionId};
 
 use super::scene::{Card, Scene};
@@ -82,6 +82,7 @@ pub(super) struct Row {
 }
 
 const CARD: &[&str] = &["gpu", "uuid"];
+const SESSION_ON_CARD: &[&str] = &["session", "name", "gpu", "uuid"];
 
 pub(super) const GRANTS: Family = Family::histogram(
     "gpushare_gpu_grant_seconds",
@@ -99,6 +100,22 @@ pub(super) const HANDOFFS: Family = Family::histogram(
     "gpushare_gpu_handoff_seconds",
     "Time from the request to release the lock until the next session's memory is in: drain and move",
 );
+pub(super) const REMAPPED_BYTES: Family = Family::counter(
+    "gpushare_gpu_remapped_moved_bytes_total",
+    "Bytes of remapped memory that handoffs moved off the card (out) and onto it (in), counted at their ends",
+    Source::Events(&["gpu", "uuid", "direction"]),
+);
+pub(super) const REMAPPED_HANDOFFS: Family = Family::histogram(
+    "gpushare_gpu_remapped_handoff_seconds",
+    "Time from the first byte of remapped memory that moves until nothing is left to move",
+);
+pub(super) const REMAPPED_MOVES: Family = Family {
+    source: Source::Events(&["gpu", "uuid", "direction"]),
+    ..Family::histogram(
+        "gpushare_gpu_remapped_move_seconds",
+        "Part of the time of a handoff of remapped memory in which it moved out, in, or in both directions at once",
+    )
+};
 pub(super) const REFUSALS: Family = Family::counter(
     "gpushare_gpu_refusals_total",
     "Refused allocations, by the limit that refused: quota, capacity, managed_limit or host_memory",
@@ -166,6 +183,9 @@ families! {
     = WAITS;
     = DRAINS;
     = HANDOFFS;
+    = REMAPPED_BYTES;
+    = REMAPPED_HANDOFFS;
+    = REMAPPED_MOVES;
     = REFUSALS;
     gauge "gpushare_gpu_memory_bytes": "Memory of the card",
         Source::Card(|card| Some(bytes(card.state.total_bytes)));
@@ -209,6 +229,15 @@ families! {
         Source::SessionOnCard(|usage| bytes(usage.leased));
     gauge "gpushare_session_peak_bytes": "Highest number of allocated bytes seen",
         Source::SessionOnCard(|usage| bytes(usage.peak));
+    gauge "gpushare_session_remapped_resident_bytes":
+        "Bytes of the session's remapped memory on the card; no series without remapped memory",
+        Source::Rows(SESSION_ON_CARD, |scene| residences(scene, |place| place.resident_bytes));
+    gauge "gpushare_session_remapped_hosted_bytes":
+        "Bytes of the session's remapped memory in host memory, or without a place yet",
+        Source::Rows(SESSION_ON_CARD, |scene| residences(scene, |place| place.hosted_bytes));
+    gauge "gpushare_session_remapped_moving_bytes":
+        "Bytes of the session's remapped memory that are leaving the card or coming in",
+        Source::Rows(SESSION_ON_CARD, |scene| residences(scene, |place| place.moving_bytes));
     counter "gpushare_session_refusals_total": "Refused allocations of the session",
         Source::Session(|session| Some(session.refusals as f64));
     counter "gpushare_session_gpu_seconds_total":
@@ -279,7 +308,7 @@ impl Source {
             Self::Daemon(_) => &[],
             Self::Card(_) => CARD,
             Self::Session(_) => &["session", "name"],
-            Self::SessionOnCard(_) => &["session", "name", "gpu", "uuid"],
+            Self::SessionOnCard(_) => SESSION_ON_CARD,
             Self::Rows(labels, _) | Self::Events(labels) => labels,
         }
     }
@@ -322,17 +351,32 @@ fn modes(scene: &Scene) -> Vec<Row> {
         .collect()
 }
 
+/// Returns the sessions with their own rows, by number.
+fn own_rows<'a>(scene: &'a Scene) -> BTreeMap<SessionId, &'a SessionRow> {
+    let own = scene.picture.sessions.iter().zip(&scene.sessions).take(sessions::MOST);
+    own.map(|(session, row)| (session.state.session, row)).collect()
+}
+
+/// Returns a figure of the remapped memory of each session with its own row, on each card.
+fn residences(scene: &Scene, figure: fn(&ResidenceView) -> Bytes) -> Vec<Row> {
+    let own = own_rows(scene);
+    let row = |place: &ResidenceView| {
+        let mut labels = own.get(&place.session)?.labels();
+        labels.extend(scene.cards.get(&place.gpu)?.labels());
+        Some(Row { labels, value: bytes(figure(place)) })
+    };
+    scene.picture.residences.iter().filter_map(row).collect()
+}
+
 /// Returns the sessions with their own rows that hold the lock.
 fn holders(scene: &Scene) -> Vec<Row> {
-    let own = scene.picture.sessions.iter().zip(&scene.sessions).take(sessions::MOST);
-    let names: BTreeMap<SessionId, &str> =
-        own.map(|(session, row)| (session.state.session, row.name.as_str())).collect();
+    let own = own_rows(scene);
     let cards = scene.cards.values();
     cards
         .filter(|card| card.state.mode != Mode::Parallel)
         .flat_map(|card| {
             let holders = card.state.holders.iter();
-            holders.filter_map(|id| Some(labelled(card, &[&id.0.to_string(), names.get(id)?], 1.0)))
+            holders.filter_map(|id| Some(labelled(card, &[&id.0.to_string(), &own.get(id)?.name], 1.0)))
         })
         .collect()
 }

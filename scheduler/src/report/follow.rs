@@ -15,10 +15,10 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::io;
 
-use gpushare_proto::admin::AdminReply;
+use gpushare_proto::admin::{AdminReply, ResidenceView};
 use gpushare_proto::follow::{
-    CardFacts, CardFigures, DaemonFacts, Increment, Increments, MAX_WAITS, Sensors, SessionFacts,
-    SessionFigures,
+    CardFacts, CardFigures, CardResidence, DaemonFacts, Increment, Increments, MAX_WAITS, Sensors,
+    SessionFacts, SessionFigures,
 };
 use gpushare_proto::{Bytes, GpuId, Nanos, SessionId};
 use gpushare_sys::clock;
@@ -62,12 +62,15 @@ struct KnownCard {
     facts: Option<CardFacts>,
     figures: Option<CardFigures>,
     sensors: Option<Sensors>,
+    residence: Option<CardResidence>,
 }
 
 #[derive(Debug, Default)]
 struct KnownSession {
     facts: Option<SessionFacts>,
     figures: Option<SessionFigures>,
+    /// Places of its remapped memory; none for a session without such memory.
+    places: Vec<ResidenceView>,
 }
 
 /// Unfinished comparison of the state with what followers know.
@@ -165,6 +168,31 @@ impl Followers {
         replace(&mut known.sensors, sensors, Increment::Sensors, &mut pass.changes);
     }
 
+    /// Compares the places of remapped memory on a card; `None` for a card without such memory.
+    pub(super) fn compare_residence(&mut self, pass: &mut Pass, gpu: GpuId, now: Option<CardResidence>) {
+        let known = self.known.cards.entry(gpu).or_default();
+        // A card that had remapped memory has none any more.
+        let nothing = || known.residence.map(|_| CardResidence::none_on(gpu));
+        if let Some(now) = now.or_else(nothing) {
+            replace(&mut known.residence, now, Increment::CardResidence, &mut pass.changes);
+        }
+    }
+
+    /// Compares the places of the remapped memory of all sessions.
+    pub(super) fn compare_places(&mut self, pass: &mut Pass, places: Vec<ResidenceView>) {
+        let mut now = BTreeMap::<SessionId, Vec<ResidenceView>>::new();
+        places
+            .into_iter()
+            .for_each(|place| now.entry(place.session).or_default().push(place));
+        for (&session, known) in &mut self.known.sessions {
+            let places = now.remove(&session).unwrap_or_default();
+            if known.places != places {
+                known.places.clone_from(&places);
+                pass.changes.push(Increment::Residence { session, places });
+            }
+        }
+    }
+
     /// Ends a pass: sends the changes to the informed followers, and the whole state to the new ones.
     pub(super) fn finish(
         &mut self,
@@ -196,10 +224,14 @@ impl Followers {
             all.extend(card.facts.clone().map(Increment::Card));
             all.extend(card.figures.clone().map(Increment::CardFigures));
             all.extend(card.sensors.map(Increment::Sensors));
+            all.extend(card.residence.map(Increment::CardResidence));
         }
         for (&id, session) in sessions {
             all.extend(session.facts.clone().map(Increment::Session));
             all.extend(session.figures.clone().map(Increment::SessionFigures));
+            if !session.places.is_empty() {
+                all.push(Increment::Residence { session: id, places: session.places.clone() });
+            }
             all.extend(self.grants.of(id));
         }
         all
@@ -354,5 +386,52 @@ mod tests {
         assert!(matches!(known, Some(Increment::Granted { quantum_ns: Nanos(6), .. })));
         grants.forget(SESSION);
         assert_eq!(grants.of(SESSION), None);
+    }
+
+    fn place(session: SessionId, resident_bytes: Bytes) -> ResidenceView {
+        ResidenceView {
+            session,
+            gpu: GpuId(0),
+            resident_bytes,
+            hosted_bytes: Bytes(1),
+            mapped_bytes: Bytes::ZERO,
+            moving_bytes: Bytes::ZERO,
+        }
+    }
+
+    #[test]
+    fn places_of_memory_are_told_when_they_change_and_when_they_are_gone() {
+        let mut followers = Followers::default();
+        followers.known.sessions.entry(SESSION).or_default();
+        let mut told = |places: &[ResidenceView]| {
+            let mut pass = Pass { next: SessionId(0), allocated: BTreeMap::new(), changes: Vec::new() };
+            followers.compare_places(&mut pass, places.to_vec());
+            pass.changes
+        };
+        let other = place(SessionId(8), Bytes(5));
+        assert_eq!(told(std::slice::from_ref(&other)), [], "of an unknown session and of one without memory");
+        let places = vec![place(SESSION, Bytes(5))];
+        let increment =
+            |places: &[ResidenceView]| Increment::Residence { session: SESSION, places: places.to_vec() };
+        assert_eq!(told(&[places[0].clone(), other]), [increment(&places)]);
+        assert_eq!(told(&places), []);
+        assert_eq!(told(&[]), [increment(&[])]);
+        assert_eq!(told(&[]), []);
+    }
+
+    #[test]
+    fn a_card_without_remapped_memory_is_told_only_if_it_had_some() {
+        let mut followers = Followers::default();
+        let mut told = |now: Option<CardResidence>| {
+            let mut pass = Pass { next: SessionId(0), allocated: BTreeMap::new(), changes: Vec::new() };
+            followers.compare_residence(&mut pass, GpuId(0), now);
+            pass.changes
+        };
+        let none = CardResidence::none_on(GpuId(0));
+        let some = CardResidence { resident_bytes: Bytes(5), ..none };
+        assert_eq!(told(None), []);
+        assert_eq!(told(Some(some)), [Increment::CardResidence(some)]);
+        assert_eq!(told(None), [Increment::CardResidence(none)]);
+        assert_eq!(told(None), []);
     }
 }

@@ -5,12 +5,12 @@
 
 use std::collections::BTreeSet;
 
-use gpushare_core::snapshot::SessionSnapshot;
+use gpushare_core::snapshot::{RemappedSnapshot, SessionSnapshot};
 use gpushare_core::summary::CardSummary;
 use gpushare_proto::admin::LockView;
 use gpushare_proto::follow::{
-    CardFacts, CardFigures, CardUse, DaemonFacts, Increment, Increments, LockState, MAX_QUEUE, SessionFacts,
-    SessionFigures,
+    CardFacts, CardFigures, CardResidence, CardUse, DaemonFacts, Increment, Increments, LockState, MAX_QUEUE,
+    SessionFacts, SessionFigures,
 };
 use gpushare_proto::{Bytes, GateState, GpuId, SessionId};
 use gpushare_sys::clock;
@@ -48,10 +48,15 @@ fn finish(engine: &mut Engine, mut pass: Pass) {
     let summaries: Vec<CardSummary> = engine.machine.card_summaries(MAX_QUEUE).collect();
     for mut summary in summaries {
         summary.allocated_bytes = pass.allocated.get(&summary.gpu).copied().unwrap_or(Bytes::ZERO);
+        let residence = residence(&summary);
         if let Some((facts, figures)) = card(engine, summary) {
+            let gpu = facts.gpu;
             engine.followers.compare_card(&mut pass, facts, figures);
+            engine.followers.compare_residence(&mut pass, gpu, residence);
         }
     }
+    let places = engine.machine.residences();
+    engine.followers.compare_places(&mut pass, places);
     let Engine { followers, sessions, peers, .. } = engine;
     followers.finish(pass, daemon, |id| sessions.get(id).is_some(), (at, peers));
 }
@@ -65,16 +70,23 @@ pub(crate) fn own_sessions(
 ) -> Increments {
     let mut changes = vec![Increment::Daemon(daemon(engine))];
     for summary in engine.machine.card_summaries(MAX_QUEUE) {
+        let residence = residence(&summary);
         if let Some((facts, figures)) = card(engine, summary) {
             changes.extend([Increment::Card(facts), Increment::CardFigures(figures)]);
+            changes.extend(residence.map(Increment::CardResidence));
         }
     }
     let user = peer.owner();
     let own: BTreeSet<SessionId> = engine.sessions.of_user(&user).chain(session_of_peer).collect();
+    let residences = engine.machine.residences();
     for id in own {
         let Some((facts, figures)) = session(engine, id) else { continue };
         changes.extend([Increment::Session(facts), Increment::SessionFigures(figures)]);
         changes.extend(engine.followers.grants_of(id));
+        let places: Vec<_> = residences.iter().filter(|place| place.session == id).cloned().collect();
+        if !places.is_empty() {
+            changes.push(Increment::Residence { session: id, places });
+        }
     }
     let at_ns = clock::monotonic() - engine.started;
     Increments { at_ns, whole: true, changes }
@@ -108,6 +120,11 @@ fn card(engine: &Engine, summary: CardSummary) -> Option<(CardFacts, CardFigures
         handoffs: summary.handoffs,
     };
     Some((facts, figures))
+}
+
+fn residence(summary: &CardSummary) -> Option<CardResidence> {
+    let RemappedSnapshot { resident_bytes, hosted_bytes, moving_bytes, .. } = summary.remapped?;
+    Some(CardResidence { gpu: summary.gpu, resident_bytes, hosted_bytes, moving_bytes })
 }
 
 fn session(engine: &Engine, id: SessionId) -> Option<(SessionFacts, SessionFigures)> {

@@ -4,6 +4,7 @@ use gpushare_core::config::StuckPolicy;
 use gpushare_core::{Core, Notice};
 use gpushare_proto::admin::CapacityView;
 use gpushare_proto::audit::Outcome;
+use gpushare_proto::handoff::Handoff;
 use gpushare_proto::page::LimitKind;
 use gpushare_proto::{GpuId, Nanos, SessionId};
 use gpushare_sys::process;
@@ -26,6 +27,16 @@ pub(crate) fn notice(notice: &Notice, sessions: &Sessions, clients: &Clients, co
             Operation::done("daemon.recover").info(format_args!(
                 "all processes of the last daemon are back or gone after {after}; grants begin"
             ));
+            return;
+        }
+        Notice::HandedOver(handoff) => {
+            if operation::are_debug_records_written() {
+                let Handoff { gpu, took_ns, out, into, overlap, .. } = &**handoff;
+                let (out, into) = (out.bytes, into.bytes);
+                Operation::done("memory.handoff").on(*gpu).debug(format_args!(
+                    "{out} left {gpu} and {into} came in within {took_ns}, both ways at once for {overlap} of it"
+                ));
+            }
             return;
         }
         // Its record needs the registry's entry (see `overdue`).
@@ -100,7 +111,10 @@ pub(crate) fn notice(notice: &Notice, sessions: &Sessions, clients: &Clients, co
                     refusal.requested
                 ));
         }
-        Notice::ModeChanged { .. } | Notice::Recovered { .. } | Notice::Overdue { .. } => {}
+        Notice::ModeChanged { .. }
+        | Notice::Recovered { .. }
+        | Notice::Overdue { .. }
+        | Notice::HandedOver(_) => {}
     }
 }
 

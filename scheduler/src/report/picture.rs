@@ -55,6 +55,7 @@ fn finish(engine: &mut Engine, mut sessions: Vec<SessionPicture>) -> Picture {
         recovering: engine.machine.recovering(),
         cards,
         sessions,
+        residences: engine.machine.residences(),
         audit: AuditPicture { written, lost },
         lost_log_lines: engine.lost_log_lines.count(),
         living,

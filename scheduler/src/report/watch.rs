@@ -11,6 +11,9 @@
 //! figures that no watcher sees, so a session without a change is compared where it lies. A new watcher gets
 //! the whole state, as the difference to an empty state. A watcher that does not read is disconnected, like
 //! any other peer with a full outbox.
+//!
+//! While a handoff of remapped memory lasts longer than a second, watchers hear of its progress
+//! (`progress.rs`).
 
 use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
@@ -20,6 +23,7 @@ use gpushare_proto::admin::{Activity, AdminReply, Mode, WatchEvent, WatchEventKi
 use gpushare_proto::{Bytes, ClientId, GpuId, Nanos, SessionId};
 use gpushare_sys::clock;
 
+use super::progress::Progress;
 use crate::cards::Cards;
 use crate::clients::table::Clients;
 use crate::connections::ConnectionId;
@@ -43,6 +47,7 @@ pub(crate) struct Watchers {
     /// Sessions that may have changed since `known` was updated.
     changed: BTreeSet<SessionId>,
     pending: Vec<WatchEvent>,
+    progress: Progress,
     /// Earliest point in monotonic time of the next message to watchers.
     next: Nanos,
 }
@@ -86,8 +91,13 @@ impl Watchers {
         self.connections.is_empty()
     }
 
-    /// Returns the point in monotonic time of the next message to watchers, if events are pending.
+    /// Returns the point in monotonic time of the next message to watchers, if events are pending or a handoff is
+    /// running.
     pub(crate) fn due(&self) -> Option<Nanos> {
+        self.message_due().into_iter().chain(self.progress.due()).min()
+    }
+
+    fn message_due(&self) -> Option<Nanos> {
         (!self.pending.is_empty()).then_some(self.next)
     }
 
@@ -156,6 +166,7 @@ impl Watchers {
                 WatchEventKind::Refused { session, client, gpu, refusal }
             }
             Notice::Recovered { after } => WatchEventKind::Recovered { after_ns: after },
+            Notice::HandedOver(handoff) => WatchEventKind::HandedOver(*handoff),
         };
         self.pending.push(WatchEvent { at_ns, what });
     }
@@ -165,10 +176,18 @@ impl Watchers {
         if self.is_empty() {
             self.pending.clear();
             self.changed.clear();
+            self.progress = Progress::default();
             return;
         }
         self.note_differences(scene);
-        if self.due().is_some_and(|due| due <= clock::monotonic()) {
+        let now = clock::monotonic();
+        let core = scene.core;
+        let handoffs = self
+            .progress
+            .of(now, core.running_handoffs(), |gpu| core.running_handoff(now, gpu));
+        let handoffs = handoffs.into_iter().map(WatchEventKind::HandingOver).collect();
+        self.pending.extend(scene.at_now(handoffs));
+        if self.message_due().is_some_and(|due| due <= now) {
             self.send(peers);
         }
     }

@@ -42,6 +42,7 @@ pub(crate) fn handle(engine: &mut Engine, connection: ConnectionId, request: &Ad
             .map(|id| AdminReply::Orphaned(engine.orphans.views(id, clock::monotonic(), &engine.cards))),
         AdminRequest::Capacities => Ok(AdminReply::Capacities(engine.machine.capacities())),
         AdminRequest::Residences => Ok(AdminReply::Residences(engine.machine.residences())),
+        AdminRequest::Handoffs => Ok(AdminReply::Handoffs(engine.machine.handoffs(clock::monotonic()))),
         AdminRequest::Users => Ok(AdminReply::Users(users(engine))),
         AdminRequest::Status => Ok(AdminReply::Status(Box::new(status(engine)))),
         AdminRequest::Set(setting) => {

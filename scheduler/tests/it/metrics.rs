@@ -198,6 +198,9 @@ fn the_endpoint_says_what_the_table_says() {
         "gpushare_gpu_remapped_resident_bytes",
         "gpushare_gpu_temperature_celsius",
         "gpushare_gpu_utilization_ratio",
+        "gpushare_session_remapped_hosted_bytes",
+        "gpushare_session_remapped_moving_bytes",
+        "gpushare_session_remapped_resident_bytes",
     ];
     assert!(unsaid.is_subset(&absent.into()), "not in the page: {unsaid:?}");
     let strange: Vec<_> = said.iter().filter(|line| !known.contains(**line)).collect();

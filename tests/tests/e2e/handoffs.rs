@@ -1,12 +1,17 @@
 //! Handoffs of remapped memory under the real scheduler: two programs that do not fit the card together take turns.
 
 use std::collections::BTreeMap;
+use std::fs;
+use std::path::PathBuf;
+use std::process::Stdio;
 use std::time::Duration;
 
 use anyhow::Context;
-use gpushare_proto::Bytes;
+use gpushare_proto::admin::{WatchEvent, WatchEventKind};
+use gpushare_proto::handoff::{Direction, Handoff};
+use gpushare_proto::{Bytes, Nanos, SessionId};
 use gpushare_tests::patience::until;
-use gpushare_tests::{Artifacts, Daemon, Program, Sharing, World};
+use gpushare_tests::{Artifacts, Daemon, Part, Process, Program, Sharing, World};
 
 const CARD: Bytes = Bytes::mib(512);
 /// Memory of one program: three quarters of the card.
@@ -26,9 +31,14 @@ fn world() -> anyhow::Result<(World, Daemon)> {
 
 /// A card on a slow bus, so that a handoff takes a second or more and can be met half-way.
 fn slow_world() -> anyhow::Result<(World, Daemon)> {
+    world_at(Bytes::mib(400))
+}
+
+/// A card on a bus that moves so many bytes a second.
+fn world_at(rate: Bytes) -> anyhow::Result<(World, Daemon)> {
     let mut flags = vec!["--memory".to_owned(), CARD.0.to_string()];
-    for rate in ["--pinned-in-rate", "--pinned-out-rate", "--pinned-both-rate"] {
-        flags.extend([rate.to_owned(), Bytes::mib(400).0.to_string()]);
+    for way in ["--pinned-in-rate", "--pinned-out-rate", "--pinned-both-rate"] {
+        flags.extend([way.to_owned(), rate.0.to_string()]);
     }
     let flags: Vec<&str> = flags.iter().map(String::as_str).collect();
     World::with_card_flags(Artifacts::of_tests()?, &flags)?.with_daemon(&["--host-budget", "2GiB"])
@@ -137,10 +147,152 @@ fn a_daemon_that_is_killed_while_memory_moves_loses_nothing() -> anyhow::Result<
     check(&mut b, 20)
 }
 
+/// The gate of a new daemon's page is closed under a word that was never granted.
+#[test]
+fn memory_of_an_idle_program_leaves_after_the_daemon_came_back() -> anyhow::Result<()> {
+    let flags = ["--host-budget", "2GiB", "--mode", "time-sliced"];
+    let (world, mut daemon) = World::of(CARD)?.with_daemon(&flags)?;
+    let mut a = program(&world, "a", 10)?;
+    let mut small = Program::hold(&world, &Sharing::session("small"), "small")?;
+    small.must("alloc x 1MiB; fill x 1; sync")?;
+    let bytes = on_card(&world)?;
+    assert!(bytes[&a.process().pid()] >= EACH - Bytes::mib(16), "a let go with all its memory: {bytes:?}");
+    daemon.kill()?;
+    daemon.restart()?;
+    daemon.until("both are back", |status| status.daemon.recovering == 0 && status.sessions.len() == 2)?;
+    let mut b = program(&world, "b", 20)?;
+    check(&mut b, 20)?;
+    check(&mut a, 10)
+}
+
 /// Waits until memory of a session comes in: some of it is on the card, and not all.
 fn moves(daemon: &Daemon, name: &str) -> anyhow::Result<()> {
     until("memory moves", || {
         let place = daemon.residence(name)?;
         Ok((!place.moving_bytes.is_zero()).then_some(()))
     })
+}
+
+/// A `gpushare-ctl watch --json` that writes into a file.
+struct Watcher {
+    said: PathBuf,
+    _process: Process,
+}
+
+impl Watcher {
+    fn start(world: &World) -> anyhow::Result<Self> {
+        let said = world.folder().join("watch.out");
+        let mut command = world.part(Part::Ctl);
+        command
+            .args(["watch", "--json"])
+            .stdin(Stdio::null())
+            .stdout(fs::File::create(&said)?);
+        let watcher = Self { _process: Process::start(command, world.folder(), "watch")?, said };
+        until("the watch begins", || Ok((!watcher.events()?.is_empty()).then_some(())))?;
+        Ok(watcher)
+    }
+
+    /// Events so far; a line that is not whole yet is none.
+    fn events(&self) -> anyhow::Result<Vec<WatchEventKind>> {
+        let text = fs::read_to_string(&self.said)?;
+        let whole = text.rsplit_once('\n').map_or("", |(whole, _)| whole);
+        let read = |line| Ok(serde_json::from_str::<WatchEvent>(line)?.what);
+        whole.lines().map(read).collect()
+    }
+
+    fn handed_over(&self) -> anyhow::Result<Vec<Handoff>> {
+        let ended = |event| match event {
+            WatchEventKind::HandedOver(handoff) => Some(handoff),
+            _ => None,
+        };
+        Ok(self.events()?.into_iter().filter_map(ended).collect())
+    }
+}
+
+/// Bytes of a session that handoffs moved in one direction.
+fn moved(handoffs: &[Handoff], way: fn(&Handoff) -> &Direction, session: SessionId) -> Bytes {
+    let moves = handoffs.iter().flat_map(|handoff| &way(handoff).sessions);
+    moves.filter(|of| of.session == session).map(|of| of.bytes).sum()
+}
+
+#[test]
+fn the_events_of_a_handoff_tell_exactly_what_left_and_what_came_in() -> anyhow::Result<()> {
+    let (world, daemon) = world()?;
+    let (mut a, mut b) = (program(&world, "a", 10)?, program(&world, "b", 20)?);
+    let watcher = Watcher::start(&world)?;
+    let [a_id, b_id] = [daemon.session("a")?.session, daemon.session("b")?.session];
+    let mut known = 0;
+    for round in 0..3 {
+        check(&mut a, 10)?;
+        let [(a_before, _), (b_before, b_lacks)] = settled(&daemon)?;
+        let ended = |least: usize| {
+            until("the handoff is told", || {
+                let all = watcher.handed_over()?;
+                Ok((all.len() >= least).then_some(all))
+            })
+        };
+        known = ended(known)?.len().max(known);
+        check(&mut b, 20)?;
+        let [(a_after, _), (b_after, b_off)] = settled(&daemon)?;
+        let all = ended(known + 1)?;
+        let handoffs = &all[known..];
+        known = all.len();
+        let said = || format!("round {round}: {handoffs:?}");
+        assert_eq!(moved(handoffs, |handoff| &handoff.out, a_id), a_before - a_after, "{}", said());
+        assert_eq!(moved(handoffs, |handoff| &handoff.into, b_id), b_after - b_before, "{}", said());
+        assert_eq!((b_after - b_before, b_off), (b_lacks, Bytes::ZERO), "{}", said());
+        let both = handoffs.iter().find(|handoff| handoff.into.bytes == b_lacks);
+        let handoff = both.with_context(|| format!("one handoff brought all of it in: {}", said()))?;
+        for way in [&handoff.out, &handoff.into] {
+            assert!(!way.bytes_per_second.is_zero() && way.rest_bytes.is_zero(), "{}", said());
+            assert!(way.took_ns <= handoff.took_ns && handoff.both_ns <= way.took_ns, "{}", said());
+        }
+        assert!(handoff.overlap.0 > 0 && handoff.overlap.0 <= 10_000, "{}", said());
+    }
+    let page = daemon.ctl(&["status"])?;
+    assert!(page.contains("in host memory; last handoff: "), "{page}");
+    let top: serde_json::Value = serde_json::from_str(&daemon.ctl(&["top", "--json"])?)?;
+    let places = top["sessions"]
+        .as_array()
+        .into_iter()
+        .flatten()
+        .map(|session| &session["residences"][0]);
+    let hosted: u64 = places.filter_map(|place| place["hosted_bytes"].as_u64()).sum();
+    assert!(hosted > 0 && top["gpus"][0]["residence"]["hosted_bytes"] == hosted, "{top}");
+    Ok(())
+}
+
+#[test]
+fn a_handoff_that_lasts_longer_than_a_second_shows_its_progress() -> anyhow::Result<()> {
+    let (world, daemon) = world_at(Bytes::mib(200))?;
+    let (mut a, mut b) = (program(&world, "a", 10)?, program(&world, "b", 20)?);
+    check(&mut a, 10)?;
+    settled(&daemon)?;
+    let watcher = Watcher::start(&world)?;
+    check(&mut b, 20)?;
+    settled(&daemon)?;
+    let events = until("the handoff is told", || {
+        let events = watcher.events()?;
+        let is_told = events.iter().any(|event| matches!(event, WatchEventKind::HandedOver(_)));
+        Ok(is_told.then_some(events))
+    })?;
+    let running = events.iter().filter_map(|event| match event {
+        WatchEventKind::HandingOver(handoff) => Some(handoff),
+        _ => None,
+    });
+    let running: Vec<&Handoff> = running.collect();
+    let all = events.iter().find_map(|event| match event {
+        WatchEventKind::HandedOver(handoff) => Some(handoff),
+        _ => None,
+    });
+    let all = all.context("it has ended")?;
+    assert!(all.took_ns >= Nanos::from_secs(2), "the bus is slow: {all:?}");
+    let seconds = all.took_ns.0 / 1_000_000_000;
+    assert!((1..=seconds).contains(&(running.len() as u64)), "{running:?} of {all:?}");
+    for (number, progress) in (1..).zip(&running) {
+        assert!(progress.took_ns >= Nanos::from_secs(number), "{progress:?}");
+        assert!(progress.into.bytes < all.into.bytes && !progress.into.rest_bytes.is_zero(), "{progress:?}");
+        assert_eq!(progress.into.bytes + progress.into.rest_bytes, all.into.bytes, "{progress:?}");
+    }
+    Ok(())
 }

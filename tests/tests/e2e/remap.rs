@@ -34,6 +34,12 @@ fn hosted(daemon: &ScriptedDaemon) -> Bytes {
     daemon.residence().1.hosted
 }
 
+/// Waits until the client has said that the memory of [`unseen`] is on the card.
+fn is_resident(daemon: &ScriptedDaemon) -> anyhow::Result<Bytes> {
+    let whole = Bytes::mib(64);
+    until("the client says where its memory is", || Ok((resident(daemon) == whole).then_some(whole)))
+}
+
 #[test]
 fn memory_leaves_the_card_at_a_handoff_and_comes_back_with_its_bytes() -> anyhow::Result<()> {
     let (world, mut daemon, mut program) = program()?;
@@ -147,7 +153,7 @@ fn a_paranoid_program_whose_work_was_missed_keeps_its_memory_on_the_card_and_say
     let world = World::of(Bytes::mib(256))?;
     let mut daemon = ScriptedDaemon::listen(&world)?;
     let mut program = unseen(&world, "busy")?;
-    let whole = resident(&daemon);
+    let whole = is_resident(&daemon)?;
     daemon.set_goal(Bytes::ZERO);
     daemon.take_back()?;
     until("the missed work is found", || {
@@ -168,7 +174,7 @@ fn a_paranoid_program_that_is_idle_moves_as_any_other() -> anyhow::Result<()> {
     let world = World::of(Bytes::mib(256))?;
     let mut daemon = ScriptedDaemon::listen(&world)?;
     let mut program = unseen(&world, "idle")?;
-    let whole = resident(&daemon);
+    let whole = is_resident(&daemon)?;
     daemon.set_goal(Bytes::ZERO);
     daemon.take_back()?;
     daemon.is_followed()?;

@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 
-use gpushare_proto::follow::CardFigures;
+use gpushare_proto::follow::{CardFigures, CardResidence, LockState};
 use gpushare_proto::{Bytes, GpuId, Nanos, SessionId};
 use ratatui::buffer::Buffer;
 use ratatui::layout::Rect;
@@ -12,6 +12,7 @@ use ratatui::widgets::{Sparkline, Widget};
 use super::super::model::{Card, HISTORY, Model};
 use super::super::screen::Screen;
 use super::Theme;
+use super::sessions::MOVING;
 use super::style::{Part, cut, fit};
 use crate::table::{count, harmless, list, short};
 
@@ -113,9 +114,32 @@ fn turns(model: &Model, card: &Card, theme: Theme, width: u16) -> Line<'static> 
     if figures.waiting > 0 {
         parts.push(part(2, "queue ", queue(model, figures)));
     }
+    parts.extend(residence(card, theme));
     parts.push(part(3, "quantum ", short(figures.quantum_ns)));
     parts.push(part(4, "handoffs ", figures.handoffs.to_string()));
     fit(parts, width)
+}
+
+/// Returns where the remapped memory of the card is, and how much of it moves.
+fn residence(card: &Card, theme: Theme) -> Vec<Part> {
+    let Some(CardResidence { resident_bytes, hosted_bytes, moving_bytes, .. }) = card.residence else {
+        return Vec::new();
+    };
+    let label = |text: &'static str| Span::styled(text, theme.quiet());
+    let mut parts = vec![Part::new(
+        3,
+        vec![
+            label("on card "),
+            Span::raw(resident_bytes.to_string()),
+            label(" host "),
+            Span::raw(hosted_bytes.to_string()),
+        ],
+    )];
+    if !moving_bytes.is_zero() {
+        let style = theme.lock(LockState::Moving);
+        parts.push(Part::new(2, vec![Span::styled(format!("{MOVING} {moving_bytes}"), style)]));
+    }
+    parts
 }
 
 fn holder(model: &Model, card: &Card, figures: &CardFigures, rank: u8, theme: Theme) -> Part {

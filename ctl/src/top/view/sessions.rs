@@ -1,6 +1,6 @@
 //! Table of the sessions. Columns that do not fit are left out, the least important first.
 
-use gpushare_proto::Nanos;
+use gpushare_proto::{Bytes, Nanos};
 use ratatui::buffer::Buffer;
 use ratatui::layout::Rect;
 use ratatui::style::Style;
@@ -27,7 +27,12 @@ struct Column {
     cell: fn(&Row) -> String,
 }
 
-const COLUMNS: [Column; 12] = [
+/// Title of the column that is shown only where some session has remapped memory.
+const ON_CARD: &str = "ON CARD";
+/// Mark of memory that moves.
+pub(super) const MOVING: &str = "⇅";
+
+const COLUMNS: [Column; 13] = [
     Column {
         title: "ID",
         sort: Some(Sort::Number),
@@ -67,6 +72,14 @@ const COLUMNS: [Column; 12] = [
         most: 9,
         is_number: true,
         cell: |row| shown(row.memory),
+    },
+    Column {
+        title: ON_CARD,
+        sort: None,
+        rank: 4,
+        most: 10,
+        is_number: true,
+        cell: |row| shown(row.resident.map(on_card)),
     },
     Column {
         title: "QUOTA",
@@ -143,6 +156,11 @@ fn shown<T: std::fmt::Display>(value: Option<T>) -> String {
     value.map_or_else(|| "-".to_owned(), |value| value.to_string())
 }
 
+/// Returns the remapped bytes on the card, with a mark while some move.
+fn on_card((resident, moving): (Bytes, Bytes)) -> String {
+    format!("{}{resident}", if moving.is_zero() { "" } else { MOVING })
+}
+
 fn wait(time: Option<Nanos>) -> String {
     shown(time.map(short))
 }
@@ -199,7 +217,9 @@ fn chosen(rows: &[Row], width: usize) -> Vec<(&'static Column, usize)> {
         // The title of a column may have a mark for the order behind it.
         cells.max().unwrap_or(0).max(column.title.len() + 1).min(column.most)
     };
-    let mut columns: Vec<(&Column, usize)> = COLUMNS.iter().map(|column| (column, widest(column))).collect();
+    let is_remapped = rows.iter().any(|row| row.resident.is_some());
+    let used = COLUMNS.iter().filter(|column| is_remapped || column.title != ON_CARD);
+    let mut columns: Vec<(&Column, usize)> = used.map(|column| (column, widest(column))).collect();
     let needed = |columns: &[(&Column, usize)]| {
         let widths = columns
             .iter()

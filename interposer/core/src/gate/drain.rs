@@ -9,6 +9,7 @@
 //!                          no thread inside, no capture, nothing in flight   → Released{word}
 //!   moving          bring the memory in                                      → open the gate, Entered{word}
 //!   closed, drained remapped memory leaves as the goal in the page says, by threads of its own (remap/)
+//!                   no proof for this word, as on a new page → proves again, without a message
 //!   open, wanted    quiet for the idle grace? prove it (word = idle)          → close it, Released{open word}
 //!                   the program gives the card back: as wanted, without the grace
 //!   open            rest
@@ -59,9 +60,9 @@ enum Task {
     WatchIdle,
 }
 
-fn task(word: GateWord, answered: bool, wanted: bool) -> Task {
+fn task(word: GateWord, proved: bool, wanted: bool) -> Task {
     match word.state() {
-        GateState::Closed if answered => Task::Rest,
+        GateState::Closed if proved => Task::Rest,
         GateState::Closed => Task::Drain,
         GateState::Moving => Task::BringIn,
         GateState::Open if wanted => Task::WatchIdle,
@@ -189,8 +190,9 @@ impl Drainer {
         let acts = GateWord(page.gate.load(Ordering::Acquire));
         let word = acts.plain();
         let answered = self.gate.answered.covers(page, word);
+        let proved = answered && !self.memory.remap.needs_proof(page, word);
         let flags = page.flags.load(Ordering::Acquire);
-        match task(acts, answered, flags & FLAG_WANTED != 0 || self.gate.gives_back.is_asked(page, word)) {
+        match task(acts, proved, flags & FLAG_WANTED != 0 || self.gate.gives_back.is_asked(page, word)) {
             Task::Rest => {
                 if acts.state() == GateState::Open {
                     self.memory.remap.open();
@@ -201,6 +203,7 @@ impl Drainer {
                     self.collect_frees(page);
                 }
             }
+            Task::Drain if answered => self.prove_again(page, word),
             Task::Drain => self.drain(page, word),
             Task::BringIn => self.bring_in(page, word),
             Task::WatchIdle => self.watch_idle(page, word),
@@ -226,6 +229,14 @@ impl Drainer {
         if drained && (GATE.entries() == entries || self.drained(page, word, || ())) {
             self.gate.answered.note(page, word);
             self.send(page, &TenantRequest::Released { word, drain: since.elapsed().into() });
+            self.memory.remap.drained(Proof::new(page, word, excused));
+        }
+    }
+
+    /// Proves for remapped memory that nothing is in flight, under a closed word that needs no answer.
+    fn prove_again(&self, page: &Page, word: GateWord) {
+        let excused = EXCUSED.load(Ordering::SeqCst);
+        if self.drained(page, word, || ()) {
             self.memory.remap.drained(Proof::new(page, word, excused));
         }
     }

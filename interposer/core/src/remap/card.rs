@@ -331,6 +331,10 @@ impl Hardware for OnCard {
         self.guard.clear(self.device);
         Ok(())
     }
+
+    fn ask_for_proof(&self) {
+        self.guard.ask_for_proof();
+    }
 }
 
 impl HostMemory for OnCard {

@@ -216,6 +216,11 @@ impl Remap {
         }
     }
 
+    /// Returns whether memory cannot leave under a closed gate word of `page`, since the process is not proved idle.
+    pub(crate) fn needs_proof(&self, page: &Page, word: GateWord) -> bool {
+        self.is_used() && !self.guard.is_proved(page, word)
+    }
+
     /// Notes that nothing is in flight under a closed gate. From now on memory leaves as the goal says.
     pub(crate) fn drained(&self, proof: Proof) {
         if !self.is_used() {

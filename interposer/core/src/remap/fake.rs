@@ -33,6 +33,9 @@ struct Inner {
     next: u64,
     /// Whether the gate is marked as evicting.
     is_marked: bool,
+    /// Number of marks that are refused from now on.
+    refused_marks: usize,
+    asked_for_proofs: usize,
 }
 
 #[derive(Debug)]
@@ -150,6 +153,15 @@ impl FakeCard {
         assert!(inner.pieces.is_empty(), "handles leak: {:?}", inner.pieces);
         assert!(inner.mapped.is_empty(), "mappings leak: {:?}", inner.mapped);
         assert!(inner.copies.is_empty(), "copies are under way: {:?}", inner.copies);
+    }
+
+    /// Refuses to mark the gate so many times.
+    pub(crate) fn refuse_marks(&self, count: usize) {
+        lock(&self.0).refused_marks = count;
+    }
+
+    pub(crate) fn asked_for_proofs(&self) -> usize {
+        lock(&self.0).asked_for_proofs
     }
 
     pub(crate) fn is_marked(&self) -> bool {
@@ -272,8 +284,17 @@ impl Hardware for FakeCard {
     }
 
     fn set_guard(&self, is_set: bool) -> Result<(), ()> {
-        lock(&self.0).is_marked = is_set;
+        let mut inner = lock(&self.0);
+        if is_set && inner.refused_marks > 0 {
+            inner.refused_marks -= 1;
+            return Err(());
+        }
+        inner.is_marked = is_set;
         Ok(())
+    }
+
+    fn ask_for_proof(&self) {
+        lock(&self.0).asked_for_proofs += 1;
     }
 }
 

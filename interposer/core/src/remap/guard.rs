@@ -5,6 +5,9 @@
 //!                                  clear: the last card without holes removes the bit
 //! ```
 //!
+//! The proof is of one word of one page. Under another closed word, as the first one of a new daemon's page, the
+//! drainer proves again. It does so too after a refusal, since the gate may still be closed.
+//!
 //! The bit is in the gate word ([`GateWord::EVICTING`]). While it is set, an open word acts as *moving*. The
 //! daemon keeps the bit when it writes the word, and the page of a new daemon gets it before it is in force.
 
@@ -58,6 +61,10 @@ impl Proof {
     pub(crate) fn new(page: &Page, word: GateWord, excused: u64) -> Self {
         Self { page: std::ptr::from_ref(page).addr(), word, excused }
     }
+
+    fn is_of(&self, page: &Page) -> bool {
+        self.page == std::ptr::from_ref(page).addr()
+    }
 }
 
 impl Guard {
@@ -75,14 +82,27 @@ impl Guard {
     /// proof. Returns whether that is so.
     pub(crate) fn prolong(&self, page: &Page, word: GateWord) -> bool {
         let mut inner = lock(&self.inner);
-        let page = std::ptr::from_ref(page).addr();
         let follows = |proof: &&mut Proof| {
             let is_next =
                 proof.word.state() == GateState::Closed && proof.word.next(GateState::Moving) == word;
-            proof.page == page && (proof.word == word || is_next)
+            proof.is_of(page) && (proof.word == word || is_next)
         };
         let proof = inner.proof.as_mut().filter(follows);
         proof.map(|proof| proof.word = word).is_some()
+    }
+
+    /// Returns whether nothing is in flight under a closed gate word of `page`, as far as that was proved.
+    pub(crate) fn is_proved(&self, page: &Page, word: GateWord) -> bool {
+        let proof = lock(&self.inner).proof;
+        proof.is_some_and(|proof| proof.is_of(page) && proof.word == word)
+    }
+
+    /// Forgets the proof after the mark was refused, and wakes the drainer, which proves again under a closed gate.
+    pub(crate) fn ask_for_proof(&self) {
+        lock(&self.inner).proof = None;
+        if let Some(Gate { page, .. }) = self.gate.get() {
+            bell::ring(page());
+        }
     }
 
     /// Returns whether memory may be away from a card.
@@ -109,7 +129,7 @@ impl Guard {
         if inner.cards.is_empty() {
             let page = page();
             let proof = inner.proof.ok_or(())?;
-            if proof.page != std::ptr::from_ref(page).addr() {
+            if !proof.is_of(page) {
                 return Err(());
             }
             let marked = proof.word.0 | GateWord::EVICTING;
@@ -162,6 +182,18 @@ mod tests {
     use super::*;
 
     #[test]
+    fn a_proof_is_of_one_word_of_one_page() {
+        let (page, other) = (Page::new(GateState::Closed), Page::new(GateState::Closed));
+        let word = GateWord::new(3, GateState::Closed);
+        let guard = Guard::default();
+        assert!(!guard.is_proved(&page, word));
+        guard.note(Proof::new(&page, word, 0));
+        assert!(guard.is_proved(&page, word));
+        assert!(!guard.is_proved(&page, word.next(GateState::Closed)));
+        assert!(!guard.is_proved(&other, word), "the page of another daemon");
+    }
+
+    #[test]
     fn a_gate_is_marked_only_under_the_word_that_was_proved() {
         let (page, other) = (Page::new(GateState::Open), Page::new(GateState::Closed));
         let word = GateWord(page.gate.load(Ordering::SeqCst)).next(GateState::Closed);
@@ -175,6 +207,9 @@ mod tests {
         guard.note(Proof::new(&page, word, 2));
         assert_eq!(set(0), Err(()), "a thread passed the closed gate");
         assert_eq!(page.gate.load(Ordering::SeqCst), word.0);
+        assert!(guard.is_proved(&page, word));
+        guard.ask_for_proof();
+        assert!(!guard.is_proved(&page, word), "the drainer proves again");
         guard.note(Proof::new(&other, word, 3));
         assert_eq!(set(0), Err(()), "the proof is of another daemon's page");
         guard.note(Proof::new(&page, word, 3));

@@ -30,9 +30,11 @@ pub trait Hardware: Vmm {
     /// Marks the process's gate as evicting, or removes this card's mark.
     ///
     /// # Errors
-    /// The gate is open.
+    /// Work may be in flight.
     #[expect(clippy::result_unit_err, reason = "there is one way to fail")]
     fn set_guard(&self, is_set: bool) -> Result<(), ()>;
+    /// Asks for another proof that nothing is in flight, after the engine has heard that its mark was refused.
+    fn ask_for_proof(&self);
 }
 
 /// Blocks of a card and the pool of their slots, under one lock.
@@ -162,6 +164,10 @@ impl Lanes {
             Order::Guard(is_set) => {
                 let result = hardware.set_guard(is_set);
                 self.change(|moving| moving.blocks.engine().note_guard(result));
+                // Not before: the phase that follows from the next proof is later than the refusal.
+                if result.is_err() {
+                    hardware.ask_for_proof();
+                }
             }
             Order::Call(span, call) => {
                 let answer = perform(call, span, hardware);
@@ -263,6 +269,30 @@ mod tests {
         });
         card.assert_empty();
         assert!(lanes.change(|moving| moving.pool.sizes().taken.is_zero()));
+    }
+
+    #[test]
+    fn memory_leaves_after_the_proof_that_follows_a_refused_mark() {
+        let (lanes, card) = (Lanes::default(), FakeCard::default());
+        lanes.change(|moving| moving.pool.set_budget(Bytes::gib(2)));
+        card.refuse_marks(2);
+        thread::scope(|scope| {
+            let _ending = Ending(&lanes);
+            scope.spawn(|| lanes.run_calls(&card));
+            scope.spawn(|| lanes.run_copies(&card));
+            scope.spawn(|| lanes.run_tasks(&card));
+            allocate(&lanes, &card, 1 << 40, Bytes::mib(256));
+            for refused in 1..=2 {
+                set(&lanes, Phase::Drained, 1, Bytes::ZERO);
+                while card.asked_for_proofs() < refused {
+                    thread::yield_now();
+                }
+                assert_eq!(lanes.look(|moving| moving.blocks.engine().phase()), Phase::Open);
+            }
+            set(&lanes, Phase::Drained, 1, Bytes::ZERO);
+            lanes.wait_for(|moving| moving.blocks.engine().figures().resident.is_zero().then_some(()));
+            assert_eq!((card.asked_for_proofs(), card.is_marked()), (2, true));
+        });
     }
 
     #[test]

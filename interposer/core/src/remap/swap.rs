@@ -228,7 +228,7 @@ impl Engine {
     }
 
     /// Notes that the process has set or removed the mark of its gate, as an order said. If it could not be set,
-    /// the gate is open.
+    /// work may be in flight, until the process is proved idle again.
     pub fn note_guard(&mut self, result: Result<(), ()>) {
         self.is_calling = false;
         self.guard = match (self.guard, result) {

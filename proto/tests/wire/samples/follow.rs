@@ -1,9 +1,9 @@
 //! Increments for followers.
 
-use gpushare_proto::admin::Mode;
+use gpushare_proto::admin::{Mode, ResidenceView};
 use gpushare_proto::follow::{
-    CardFacts, CardFigures, CardUse, DaemonFacts, Increment, Increments, LockState, Sensors, SessionFacts,
-    SessionFigures,
+    CardFacts, CardFigures, CardResidence, CardUse, DaemonFacts, Increment, Increments, LockState, Sensors,
+    SessionFacts, SessionFigures,
 };
 use gpushare_proto::session::{Priority, SessionPhase};
 use gpushare_proto::{Bytes, GpuId, Nanos, SessionId};
@@ -71,6 +71,28 @@ pub(crate) fn increments() -> Box<Increments> {
     ];
     changes.extend(locks.map(|lock| Increment::SessionFigures(figures(lock))));
     Box::new(Increments { at_ns: Nanos::from_secs(60), whole: true, changes })
+}
+
+/// Increments about remapped memory.
+pub(crate) fn remapped() -> Box<Increments> {
+    let place = ResidenceView {
+        session: SESSION,
+        gpu: GPU,
+        resident_bytes: Bytes::gib(20),
+        hosted_bytes: Bytes::gib(10),
+        moving_bytes: Bytes::mib(128),
+        mapped_bytes: Bytes::ZERO,
+    };
+    let changes = vec![
+        Increment::CardResidence(CardResidence {
+            gpu: GPU,
+            resident_bytes: Bytes::gib(79),
+            hosted_bytes: Bytes::gib(11),
+            moving_bytes: Bytes::mib(256),
+        }),
+        Increment::Residence { session: SESSION, places: vec![place] },
+    ];
+    Box::new(Increments { at_ns: Nanos::from_secs(61), whole: false, changes })
 }
 
 fn figures(lock: LockState) -> SessionFigures {

@@ -7,6 +7,7 @@ use gpushare_proto::admin::{
 use gpushare_proto::explain::{
     AheadView, CardLimitsView, Explanation, HolderView, RefusalView, WaitReason, WaitView,
 };
+use gpushare_proto::handoff::{Direction, Handoff, SessionMove};
 use gpushare_proto::page::{LimitKind, MemoryRefusal};
 use gpushare_proto::session::{Amount, Binding, CardQuota, Priority, Quota, SessionPhase, Terms};
 use gpushare_proto::tenant::{
@@ -124,6 +125,38 @@ pub(super) fn happenings() -> Vec<WatchEvent> {
     all.into_iter()
         .zip(1..)
         .map(|(what, n)| WatchEvent { at_ns: Nanos::from_millis(n), what })
+        .collect()
+}
+
+/// Handoff of 4 GiB each way, of which `rest` has to come in yet.
+pub(super) fn handoff(rest: Bytes) -> Handoff {
+    let way = |session, rest_bytes| Direction {
+        sessions: vec![SessionMove { session: SessionId(session), bytes: Bytes::gib(4) }],
+        bytes: Bytes::gib(4),
+        rest_bytes,
+        took_ns: Nanos::from_millis(80),
+        bytes_per_second: Bytes::gib(50),
+    };
+    Handoff {
+        gpu: GpuId(1),
+        took_ns: Nanos::from_millis(100),
+        out: way(3, Bytes::ZERO),
+        into: way(4, rest),
+        both_ns: Nanos::from_millis(75),
+        overlap: Percent(7500),
+    }
+}
+
+/// The two events about handoffs.
+pub(super) fn handoffs() -> Vec<WatchEvent> {
+    let kinds = [
+        WatchEventKind::HandingOver(handoff(Bytes::gib(2))),
+        WatchEventKind::HandedOver(handoff(Bytes::ZERO)),
+    ];
+    kinds
+        .into_iter()
+        .zip(1..)
+        .map(|(what, n)| WatchEvent { at_ns: Nanos::from_secs(n), what })
         .collect()
 }
 

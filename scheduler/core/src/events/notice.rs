@@ -1,5 +1,6 @@
 //! Notices: decisions of the scheduler that are written to the daemon's log.
 
+use gpushare_proto::handoff::Handoff;
 use gpushare_proto::page::MemoryRefusal;
 use gpushare_proto::{ClientId, Epoch, GpuId, Nanos, SessionId};
 use serde::{Deserialize, Serialize};
@@ -96,4 +97,6 @@ pub enum Notice {
         /// Duration since the start of the daemon.
         after: Nanos,
     },
+    /// A handoff of remapped memory has ended on a card.
+    HandedOver(Box<Handoff>),
 }

@@ -18,6 +18,7 @@
 pub(crate) mod agenda;
 
 mod books;
+mod handoffs;
 mod leases;
 mod orphans;
 mod processes;

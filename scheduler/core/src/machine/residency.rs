@@ -9,7 +9,6 @@
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
-use gpushare_proto::admin::ResidenceView;
 use gpushare_proto::page::GoalNumber;
 use gpushare_proto::tenant::Residence;
 use gpushare_proto::{Bytes, ClientId, GpuId, Nanos, SessionId};
@@ -29,7 +28,6 @@ use crate::session::lock::Lock;
 use crate::values::gpu_set::GpuSet;
 use crate::values::small_map::ByGpu;
 use crate::view::View;
-use crate::view::snapshot::RemappedSnapshot;
 
 /// Largest number of times that the plans of all cards are made after one event.
 const ROUNDS: usize = 8;
@@ -98,24 +96,6 @@ impl View {
         self.host.room(claims.get())
     }
 
-    /// Sums over the remapped memory on a card.
-    pub(crate) fn remapped_snapshot(&self, gpu: GpuId) -> RemappedSnapshot {
-        let mut sums = RemappedSnapshot::default();
-        self.rows(gpu).iter().for_each(|row| self.add_row(&mut sums, gpu, row));
-        sums
-    }
-
-    fn add_row(&self, sums: &mut RemappedSnapshot, gpu: GpuId, row: &Row) {
-        let Figures { resident, hosted, mapped, .. } = row.figures;
-        sums.resident_bytes += resident;
-        sums.hosted_bytes += hosted;
-        sums.mapped_bytes += mapped;
-        let process = self.cards.get(gpu).and_then(|card| card.residents.get(row.client));
-        if let Some(target) = process.and_then(|process| process.transfer.target()) {
-            sums.moving_bytes += resident.max(target) - resident.min(target);
-        }
-    }
-
     /// Whether goals must wait for processes of the last daemon, whose memory nobody knows.
     pub(crate) fn awaits_reports(&self, gpu: GpuId) -> bool {
         self.recovery.holds_up(gpu.into()) || self.recovery.returns_to(gpu)
@@ -168,10 +148,12 @@ impl Core {
 
     /// Notes where the remapped memory of a process is.
     pub(crate) fn resides(&mut self, client: ClientId, gpu: GpuId, seen: GoalNumber, residence: Residence) {
+        let before = self.view.said_resident(client, gpu);
         let Some(card) = self.view.cards.get_mut(gpu) else { return };
         if card.residents.say(client, seen, residence) {
             let pinned = residence.pinned.min(residence.resident);
             self.change_book(client, gpu, |book| book.pinned = pinned.min(book.remapped()));
+            self.note_moved(client, gpu, before);
             self.learn_from_move(client, gpu);
             self.agenda.look_at(gpu);
         }
@@ -187,45 +169,6 @@ impl Core {
         {
             card.residents.rates.add(moved, believed(&self.view.config));
         }
-    }
-
-    /// Returns the bytes of remapped memory that a process has on a card, as far as its reports are believed.
-    #[must_use]
-    pub fn resident_bytes(&self, client: ClientId, gpu: GpuId) -> Bytes {
-        self.view.figures(client, gpu).map_or(Bytes::ZERO, |figures| figures.resident)
-    }
-
-    /// Returns where the remapped memory of all sessions is, ordered by session and card.
-    #[must_use]
-    pub fn residences(&self) -> Vec<ResidenceView> {
-        let mut sums = BTreeMap::<(SessionId, GpuId), RemappedSnapshot>::new();
-        for gpu in self.view.remapped {
-            for row in self.view.rows(gpu) {
-                if let Some(session) = self.view.session_of(row.client) {
-                    self.view.add_row(sums.entry((session, gpu)).or_default(), gpu, &row);
-                }
-            }
-        }
-        let view = |((session, gpu), sums): ((SessionId, GpuId), RemappedSnapshot)| {
-            let RemappedSnapshot { resident_bytes, hosted_bytes, mapped_bytes, moving_bytes } = sums;
-            ResidenceView { session, gpu, resident_bytes, hosted_bytes, mapped_bytes, moving_bytes }
-        };
-        sums.into_iter().map(view).collect()
-    }
-
-    /// Returns the bytes of host memory in which all processes have remapped memory, or have prepared room for it.
-    #[must_use]
-    pub fn host_bytes(&self) -> Bytes {
-        let rows = self.view.remapped.into_iter().flat_map(|gpu| self.view.rows(gpu));
-        rows.map(|row| row.figures.hosted + row.figures.prepared).sum()
-    }
-
-    /// Returns the bytes of host memory that processes have mapped at addresses of remapped memory. The system does not
-    /// charge them to any control group.
-    #[must_use]
-    pub fn mapped_bytes(&self) -> Bytes {
-        let rows = self.view.remapped.into_iter().flat_map(|gpu| self.view.rows(gpu));
-        rows.map(|row| row.figures.mapped).sum()
     }
 
     /// Notes that a process could not follow a goal.
@@ -399,17 +342,21 @@ impl Core {
     /// Starts and ends the transfers on a card as its goals ask, and sets the timer for the first that is late.
     fn follow_goals(&mut self, gpu: GpuId) {
         let now = self.view.now;
-        for row in self.view.rows(gpu) {
+        let rows = self.view.rows(gpu);
+        let mut moves = false;
+        for row in &rows {
             let last = self.view.cards.get(gpu).and_then(|card| card.residents.get(row.client));
             let number = last.map_or(GoalNumber::NONE, |resident| resident.facts.last());
             let overflows = last.is_some_and(Resident::overflows);
-            let task = self.view.task(&row, number, overflows);
+            let task = self.view.task(row, number, overflows);
             if let Some(card) = self.view.cards.get_mut(gpu)
                 && let Some(resident) = card.residents.get_mut(row.client)
             {
                 resident.transfer.follow(now, task, row.figures.mark());
+                moves |= !resident.transfer.rest(row.figures.resident).is_zero();
             }
         }
+        self.begin_or_end_handoff(gpu, moves, &rows);
         if let Some(card) = self.view.cards.get_mut(gpu) {
             let deadline = card.residents.deadline();
             self.agenda.set_timer(Timer::Moves(gpu), &mut card.alarms.moves, deadline);

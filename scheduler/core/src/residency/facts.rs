@@ -124,6 +124,12 @@ impl Facts {
         self.measured = bytes;
     }
 
+    /// Bytes on the card by the process's own word, at most what it was leased by `book`.
+    pub(crate) fn said_resident(&self, book: &Book) -> Bytes {
+        let leased = book.remapped();
+        self.report.map_or(leased, |report| report.resident.min(leased + CHUNK))
+    }
+
     /// Gives the process a new goal.
     pub(crate) fn order(&mut self, bytes: Bytes) -> GoalNumber {
         self.goals.add(bytes)
@@ -144,7 +150,7 @@ impl Facts {
         let (used, leased) = (book.remapped_used(), book.remapped());
         let most = leased + CHUNK;
         let report = self.report.unwrap_or(Residence { resident: leased, ..Residence::default() });
-        let resident = report.resident.min(most).max(self.measured);
+        let resident = self.said_resident(book).max(self.measured);
         let said = report.hosted.min(most);
         let unbacked = report.unbacked.min(most - said);
         Figures {

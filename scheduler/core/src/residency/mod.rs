@@ -3,13 +3,14 @@
 //! ```text
 //!   Resides, Measured ─▶ facts ─┐
 //!   HostBudget ────────▶ host ──┼─▶ plan ─▶ Goal ─▶ facts, transfer (deadline)
-//!   locks and queues ───────────┘
+//!   locks and queues ───────────┘                      └─▶ handoff: what moved, for people
 //! ```
 //!
 //! A goal is the most bytes of a process that may be on a card. A lower one is an eviction, a higher one a
 //! credit. See `docs/design/residency.md`.
 
 pub(crate) mod facts;
+pub(crate) mod handoff;
 pub(crate) mod host;
 pub(crate) mod plan;
 pub(crate) mod rates;

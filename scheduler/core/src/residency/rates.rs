@@ -40,8 +40,7 @@ impl Rates {
         rate.part = (rate.part.0 + moved.bytes, rate.part.1 + moved.took);
         let (bytes, took) = rate.part;
         if bytes >= SUBSTANTIAL {
-            let value = u128::from(bytes.0) * u128::from(Nanos::from_secs(1).0) / u128::from(took.0.max(1));
-            rate.usual.add(u64::try_from(value).unwrap_or(u64::MAX).max(least).min(most));
+            rate.usual.add(per_second(bytes, took).0.max(least).min(most));
             rate.part = (Bytes::ZERO, Nanos::ZERO);
         }
     }
@@ -52,6 +51,12 @@ impl Rates {
         let rates = [&self.out, &self.into].into_iter().filter_map(|rate| rate.usual.get());
         rates.min().map(Bytes)
     }
+}
+
+/// Bytes a second of a move of `bytes` in the time `took`.
+pub(crate) fn per_second(bytes: Bytes, took: Nanos) -> Bytes {
+    let rate = u128::from(bytes.0) * u128::from(Nanos::from_secs(1).0) / u128::from(took.0.max(1));
+    Bytes(u64::try_from(rate).unwrap_or(u64::MAX))
 }
 
 #[cfg(test)]

@@ -10,6 +10,7 @@ use smallvec::SmallVec;
 use crate::events::Lack;
 use crate::memory::sums::Total;
 use crate::residency::facts::Facts;
+use crate::residency::handoff::Handoffs;
 use crate::residency::rates::Rates;
 use crate::residency::transfer::Transfer;
 
@@ -62,6 +63,7 @@ pub(crate) struct Residents {
     /// Whether the last plan was limited by the host memory.
     pub(crate) host_is_full: bool,
     pub(crate) rates: Rates,
+    pub(crate) handoffs: Handoffs,
 }
 
 impl Residents {

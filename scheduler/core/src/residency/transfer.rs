@@ -87,11 +87,23 @@ impl Transfer {
         matches!(self, Self::Late { task, .. } if task.way == way)
     }
 
-    /// Resident bytes at the end of the running move, if there is one.
-    pub(crate) fn target(&self) -> Option<Bytes> {
-        match self {
-            Self::Moving { task, .. } => Some(task.target),
-            Self::Resting | Self::Late { .. } => None,
+    /// Direction in which the process was asked to move, and the point in time since which it does; `now` for a late
+    /// one.
+    pub(crate) fn direction(&self, now: Nanos) -> Option<(Way, Nanos)> {
+        match *self {
+            Self::Resting => None,
+            Self::Moving { task, began, .. } => Some((task.way, began.0)),
+            Self::Late { task, .. } => Some((task.way, now)),
+        }
+    }
+
+    /// Bytes that have to leave the card or to come in, if `resident` ones are there. A move out that is about credit
+    /// alone has none.
+    pub(crate) fn rest(&self, resident: Bytes) -> Bytes {
+        match *self {
+            Self::Moving { task: Task { way: Way::Out, target, .. }, .. } => resident - target,
+            Self::Moving { task: Task { way: Way::In, target, .. }, .. } => target - resident,
+            Self::Resting | Self::Late { .. } => Bytes::ZERO,
         }
     }
 

@@ -12,6 +12,7 @@ mod forecasts;
 mod found;
 mod gangs;
 mod gangs_searched;
+mod handoffs;
 mod late_drops;
 mod leads;
 mod leases;

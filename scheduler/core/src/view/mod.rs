@@ -3,6 +3,7 @@
 
 pub(crate) mod figures;
 mod places;
+mod residences;
 pub(crate) mod sight;
 pub(crate) mod updates;
 

@@ -6,6 +6,7 @@ use gpushare_proto::{Bytes, GpuId, Nanos, SessionId};
 use crate::card::Card;
 use crate::machine::Core;
 use crate::view::View;
+use crate::view::snapshot::RemappedSnapshot;
 
 /// Memory, mode and turns of one card.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -34,6 +35,8 @@ pub struct CardSummary {
     pub turn_ends: Option<Nanos>,
     /// Number of turns granted on the card so far.
     pub handoffs: u64,
+    /// Remapped memory on the card, if there is any.
+    pub remapped: Option<RemappedSnapshot>,
 }
 
 impl View {
@@ -54,6 +57,7 @@ impl View {
             quantum: self.next_quantum(card),
             turn_ends: holders.iter().filter(|_| takes_turns).filter_map(end).min(),
             handoffs: card.handoffs,
+            remapped: self.remapped.contains(gpu).then(|| self.remapped_snapshot(gpu)),
         }
     }
 }

@@ -231,7 +231,9 @@ byId("leave").addEventListener("click", async () => {
 
 const cardNodes = new Map();
 
-const FACTS = ["Holds now", "Queue", "Next turn", "Handoffs", "Wait p50 / p99", "Handoff p50 / p99"];
+const FACTS = [
+  "Holds now", "Queue", "Next turn", "Handoffs", "Wait p50 / p99", "Handoff p50 / p99", "Memory moved",
+];
 
 function cardNode(gpu) {
   if (cardNodes.has(gpu)) return cardNodes.get(gpu);
@@ -283,9 +285,30 @@ function renderMemory(node, card, here) {
   });
   const ratio = card.capacity > 0 ? card.allocated / card.capacity : 0;
   const over = ratio > 1 ? `, ${ratio.toFixed(2)} times the capacity` : "";
-  const words = `${bytes(card.allocated)} allocated${over}; capacity ${bytes(card.capacity)} of ${bytes(card.total)}`;
+  const allocated = `${bytes(card.allocated)} allocated${over}; capacity ${bytes(card.capacity)} of ${bytes(card.total)}`;
+  const words = allocated + places(card.remapped);
   text(node.caption, words);
   node.memory.setAttribute("aria-label", words);
+}
+
+// Where remapped memory is; nothing for a card without it.
+function places(remapped) {
+  if (!remapped) return "";
+  const moving = remapped.moving > 0 ? `, ${bytes(remapped.moving)} moving` : "";
+  return `; remapped: ${bytes(remapped.resident)} on the card, ${bytes(remapped.hosted)} in host memory${moving}`;
+}
+
+// One direction of a handoff: how much, of how much, at which rate.
+function way(words, { bytes: moved, rest, per_second: rate }) {
+  const all = rest > 0 ? ` of ${bytes(moved + rest)}` : "";
+  return moved === 0 ? "" : `${bytes(moved)}${all} ${words} at ${bytes(rate)}/s`;
+}
+
+function movedWords(moved) {
+  if (!moved) return "";
+  const ways = [way("out", moved.out), way("in", moved.in)].filter((words) => words);
+  const both = ways.length === 2 ? `, ${Math.round(moved.overlap_percent)}% of it both ways at once` : "";
+  return `${ways.join(", ") || "nothing yet"}, ${moved.is_running ? "so far " : ""}${time(moved.took_ms)}${both}`;
 }
 
 function renderCard(card) {
@@ -303,8 +326,10 @@ function renderCard(card) {
     some(ids, 3),
     card.waiters === 0 ? "empty" : `${card.waiters}: ${some(queue, 3)}`,
     time(card.quantum_ms), String(card.handoffs), waits(card.wait), waits(card.handoff),
+    movedWords(card.moved),
   ];
   values.forEach((value, at) => text(node.facts[at], value));
+  node.facts[FACTS.length - 1].parentElement.hidden = !card.moved;
   const label = `Timeline of the last minute. Holding now: ${some(ids, 3)}. Waiting: ${some(queue, 3)}.`;
   if (node.canvas.getAttribute("aria-label") !== label) node.canvas.setAttribute("aria-label", label);
   node.lanes = chooseLanes(card.gpu);
@@ -461,7 +486,10 @@ function renderRow(session) {
   node.used.style.width = `${limit > 0 ? Math.min(100, (100 * used) / limit) : 0}%`;
   node.used.style.background = colorOf(session.id);
   const hasQuota = session.memory.some(([, , quota]) => quota !== null);
-  text(node.bytes, hasQuota ? `${bytes(used)} of ${bytes(limit)}` : bytes(used));
+  const onCard = (session.remapped || []).reduce((sum, [, { resident }]) => sum + resident, 0);
+  const moves = (session.remapped || []).some(([, { moving }]) => moving > 0);
+  const here = session.remapped ? `, ${moves ? "⇅ " : ""}${bytes(onCard)} on the card` : "";
+  text(node.bytes, (hasQuota ? `${bytes(used)} of ${bytes(limit)}` : bytes(used)) + here);
   text(node.cells[2], String(session.weight));
   text(node.cells[3], session.priority);
   text(node.cells[4], waits(session.wait));

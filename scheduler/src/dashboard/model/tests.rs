@@ -1,5 +1,6 @@
-use gpushare_proto::admin::Activity;
+use gpushare_proto::admin::{Activity, ResidenceView};
 use gpushare_proto::follow::CardUse;
+use gpushare_proto::handoff::Direction;
 use gpushare_proto::session::Quota;
 use serde_json::{Value, json};
 
@@ -163,4 +164,88 @@ fn a_long_time_without_an_event_costs_nothing() {
     model.apply(&turned(4_000_002, Activity::Idle));
     model.pass(Nanos(4_000_003 * TICK.0) + LAG);
     assert_eq!(read(&model.more(true))["runs"], json!([[1, [4_000_002, [0, 0, 0]]]]));
+}
+
+fn card() -> Vec<Increment> {
+    let (gpu, total_bytes) = (GpuId(0), Bytes::gib(8));
+    let facts = CardFacts { gpu, uuid: GpuUuid::gpu([1; 16]), name: "a card".to_owned(), total_bytes };
+    let figures = CardFigures {
+        gpu,
+        capacity_bytes: total_bytes,
+        allocated_bytes: total_bytes,
+        mode: Mode::Serialized,
+        reason: String::new(),
+        holding: 0,
+        holders: Vec::new(),
+        waiting: 0,
+        queue: Vec::new(),
+        quantum_ns: Nanos::ZERO,
+        turn_ends_ns: None,
+        handoffs: 0,
+    };
+    vec![Increment::Card(facts), Increment::CardFigures(figures)]
+}
+
+#[test]
+fn places_of_remapped_memory_and_the_last_handoff_are_shown() {
+    let mut model = model();
+    let (gpu, gib) = (GpuId(0), Bytes::gib(1).0);
+    let residence = |resident, hosted| {
+        let (resident_bytes, hosted_bytes) = (Bytes::gib(resident), Bytes::gib(hosted));
+        CardResidence { gpu, resident_bytes, hosted_bytes, moving_bytes: Bytes::ZERO }
+    };
+    let place = ResidenceView {
+        session: FIRST,
+        gpu,
+        resident_bytes: Bytes::gib(3),
+        hosted_bytes: Bytes::gib(1),
+        mapped_bytes: Bytes::ZERO,
+        moving_bytes: Bytes(7),
+    };
+    model.follow(&increments(card()));
+    let shown = |model: &Model| read(&model.more(true));
+    let card = &shown(&model)["cards"][0];
+    assert_eq!((card.get("remapped"), card.get("moved")), (None, None));
+    model.follow(&increments(vec![
+        Increment::CardResidence(residence(5, 2)),
+        Increment::Residence { session: FIRST, places: vec![place] },
+    ]));
+    let way = |bytes, rest| Direction {
+        bytes: Bytes(bytes),
+        rest_bytes: Bytes(rest),
+        bytes_per_second: Bytes(9),
+        ..Direction::default()
+    };
+    let handoff = Handoff {
+        gpu,
+        took_ns: Nanos::from_millis(1500),
+        out: way(4, 0),
+        into: way(3, 1),
+        both_ns: Nanos::from_millis(750),
+        overlap: gpushare_proto::Percent(5000),
+    };
+    model.apply(&at(4, WatchEventKind::HandingOver(handoff.clone())));
+    let more = shown(&model);
+    assert_eq!(more["cards"][0]["remapped"], json!({"resident": 5 * gib, "hosted": 2 * gib, "moving": 0}));
+    assert_eq!(
+        more["sessions"][0]["remapped"],
+        json!([[0, {"resident": 3 * gib, "hosted": gib, "moving": 7}]])
+    );
+    assert_eq!(
+        more["cards"][0]["moved"],
+        json!({
+            "is_running": true, "took_ms": 1500.0, "overlap_percent": 50.0,
+            "out": {"bytes": 4, "rest": 0, "per_second": 9}, "in": {"bytes": 3, "rest": 1, "per_second": 9},
+        })
+    );
+    model.follow(&increments(vec![Increment::CardResidence(residence(5, 2))]));
+    assert_eq!(shown(&model)["cards"][0].get("moved"), None, "nothing moves any more, and no end was told");
+    model.apply(&at(4, WatchEventKind::HandedOver(handoff)));
+    model.follow(&increments(vec![
+        Increment::CardResidence(residence(0, 0)),
+        Increment::Residence { session: FIRST, places: Vec::new() },
+    ]));
+    let more = shown(&model);
+    assert_eq!(more["cards"][0]["moved"]["is_running"], false);
+    assert_eq!((more["cards"][0].get("remapped"), more["sessions"][0].get("remapped")), (None, None));
 }

@@ -98,6 +98,7 @@ impl Residency {
             only_the_excess_leaves(core, gpu, &rows)?;
             lacks_have_an_end(core, gpu, &rows)?;
             only_the_rest_overflows(core, gpu, &rows)?;
+            handoffs_last_as_long_as_moves(core, gpu, &rows)?;
         }
         Ok(())
     }
@@ -167,6 +168,20 @@ fn bytes_have_a_place(gpu: GpuId, rows: &[Row]) -> Result<(), Broken> {
             || figures.goal > Some(figures.claim)
     });
     hold("all used bytes have a place", lost.is_none(), || format!("{lost:?} on {gpu}"))
+}
+
+fn handoffs_last_as_long_as_moves(core: &Core, gpu: GpuId, rows: &[Row]) -> Result<(), Broken> {
+    let Some(card) = core.view.cards.get(gpu) else { return Ok(()) };
+    let moves = |row: &Row| {
+        let process = card.residents.get(row.client);
+        process.is_some_and(|process| !process.transfer.rest(row.figures.resident).is_zero())
+    };
+    let moves = rows.iter().any(moves);
+    let is_running = card.residents.handoffs.began().is_some();
+    let said = || format!("{gpu}: {:?}", card.residents);
+    hold("memory moves only in a handoff", is_running || !moves, said)?;
+    let goes_on = moves || rows.iter().any(|row| core.view.enters(row));
+    hold("a handoff ends with its last move", goes_on || !is_running, said)
 }
 
 fn only_the_excess_leaves(core: &Core, gpu: GpuId, rows: &[Row]) -> Result<(), Broken> {

@@ -138,6 +138,7 @@ scenarios! {
     }
     driven: computes, deaths::dies, deaths::dies_with_a_child, counts_devices, nvml::monitors,
         failures::dies_of_an_assertion, failures::meets_faults, failures::meets_periodic_faults, failures::is_refused,
+        failures::is_killed,
         failures::looks_up_old, failures::refuses_to_start, failures::loses_a_card;
 }
 
