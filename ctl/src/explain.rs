@@ -30,8 +30,10 @@ pub(crate) fn explain(args: &ExplainArgs, places: &Places) -> Result<(), CtlErro
         Ok(_) => return Err(client.unexpected().into()),
         Err(error) => return Err(error.into()),
     };
-    let AdminReply::Residences(mut residences) = client.ask(&AdminRequest::Residences)? else {
-        return Err(client.unexpected().into());
+    // An older daemon does not know the question, and closes the connection.
+    let mut residences = match client.ask(&AdminRequest::Residences) {
+        Ok(AdminReply::Residences(residences)) => residences,
+        _ => Vec::new(),
     };
     residences.retain(|place| place.session == explanation.session.session);
     let all = Explained { explanation: *explanation, orphaned, residences };
