@@ -30,8 +30,10 @@ pub(crate) fn explain(args: &ExplainArgs, places: &Places) -> Result<(), CtlErro
         Ok(_) => return Err(client.unexpected().into()),
         Err(error) => return Err(error.into()),
     };
-    let AdminReply::Residences(mut residences) = client.ask(&AdminRequest::Residences)? else {
-        return Err(client.unexpected().into());
+    // An older daemon does not know the question, and closes the connection.
+    let mut residences = match client.ask(&AdminRequest::Residences) {
+        Ok(AdminReply::Residences(residences)) => residences,
+        _ => Vec::new(),
     };
     residences.retain(|place| place.session == explanation.session.session);
     let all = Explained { explanation: *explanation, orphaned, residences };
@@ -187,7 +189,8 @@ fn refusals(facts: &Explanation) -> Vec<String> {
 fn mapped(ResidenceView { gpu, resident_bytes, mapped_bytes, .. }: &ResidenceView) -> Option<String> {
     (!mapped_bytes.is_zero()).then(|| {
         format!(
-            "it is larger than {gpu}, which has {resident_bytes} of its memory; {mapped_bytes} are mapped from the host,             and kernels reach them at the speed of the bus"
+            "it is larger than {gpu}, which has {resident_bytes} of its memory; {mapped_bytes} are mapped from the host, \
+            and kernels reach them at the speed of the bus"
         )
     })
 }

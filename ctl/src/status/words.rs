@@ -63,6 +63,10 @@ pub(super) fn line(gpu: GpuId, residences: &[ResidenceView], handoffs: &[CardHan
         sum(|place| place.resident_bytes),
         sum(|place| place.hosted_bytes)
     );
+    let mapped = sum(|place| place.mapped_bytes);
+    if !mapped.is_zero() {
+        line += &format!(", {mapped} of it mapped from the host");
+    }
     let moving = sum(|place| place.moving_bytes);
     if !moving.is_zero() {
         line += &format!(", {moving} moving");

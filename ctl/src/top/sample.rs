@@ -74,14 +74,9 @@ pub(super) fn whole() -> Increments {
         if let Some((resident_bytes, moving_bytes)) = remapped {
             let hosted_bytes = allocated - resident_bytes;
             let gpu = GpuId(gpu);
-            let place = ResidenceView {
-                session,
-                gpu,
-                resident_bytes,
-                hosted_bytes,
-                mapped_bytes: Bytes::ZERO,
-                moving_bytes,
-            };
+            let mapped_bytes = Bytes::ZERO;
+            let place =
+                ResidenceView { session, gpu, resident_bytes, hosted_bytes, mapped_bytes, moving_bytes };
             changes.push(Increment::Residence { session, places: vec![place] });
         }
         if id < 5 {

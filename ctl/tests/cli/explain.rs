@@ -1,6 +1,6 @@
 //! `explain`: sentences made of the daemon's facts.
 
-use gpushare_proto::admin::{AdminReply, AdminRequest};
+use gpushare_proto::admin::{AdminReply, AdminRequest, ResidenceView};
 use gpushare_proto::explain::{
     AheadView, CardLimitsView, Explanation, HolderView, OrphanView, RefusalView, WaitReason, WaitView,
 };
@@ -66,8 +66,33 @@ fn explaining(facts: Explanation, orphaned: AdminReply) -> Fake {
         AdminRequest::Explain { .. } => AdminReply::Explained(Box::new(facts.clone())),
         // The session that was explained, whatever it was called.
         AdminRequest::Orphaned { which: asked } if *asked == which => orphaned.clone(),
+        AdminRequest::Residences => AdminReply::Residences([3, 4].map(larger_than_the_card).into()),
         _ => AdminReply::Ready { protocol: PROTOCOL },
     })
+}
+
+/// Memory of a session of which a part is mapped from the host.
+fn larger_than_the_card(session: u64) -> ResidenceView {
+    ResidenceView {
+        session: SessionId(session),
+        gpu: GpuId(0),
+        resident_bytes: Bytes::gib(79),
+        hosted_bytes: Bytes::gib(16),
+        mapped_bytes: Bytes::gib(16),
+        moving_bytes: Bytes::ZERO,
+    }
+}
+
+#[test]
+fn a_session_that_is_larger_than_the_card_is_told_how_much_is_on_the_host() {
+    let daemon = explaining(explanation(), AdminReply::Orphaned(Vec::new()));
+    let said = succeeds(&mut ctl(daemon.dir(), &["explain", "infer"]));
+    let line = "it is larger than gpu0, which has 79GiB of its memory; 16GiB are mapped from the host, and kernels reach \
+                them at the speed of the bus\n";
+    assert_eq!(said.matches(line).count(), 1, "{said}");
+    let json: Value = json(daemon.dir(), &["explain", "infer"]);
+    assert_eq!(json["residences"][0]["mapped_bytes"], Bytes::gib(16).0);
+    assert_eq!(json["residences"].as_array().map(Vec::len), Some(1), "of this session alone");
 }
 
 #[test]

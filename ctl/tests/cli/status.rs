@@ -214,9 +214,9 @@ fn the_tables_say_where_each_session_is_and_what_moved() {
     let daemon = remapping(true);
     let page = succeeds(&mut ctl(daemon.dir(), &["status", "--verbose"]));
     let tables = "
-SESSION  GPU   ON CARD  IN HOST MEMORY  MOVING
-s3       gpu0  3GiB     0B              0B
-s4       gpu0  1GiB     2GiB            128MiB
+SESSION  GPU   ON CARD  IN HOST MEMORY  MAPPED FROM HOST  MOVING
+s3       gpu0  3GiB     0B              0B                0B
+s4       gpu0  1GiB     2GiB            0B                128MiB
 
 HANDOFF OF  ENDED       TOOK   OUT              IN                       BOTH WAYS  SESSIONS
 gpu0        is running  125ms  4GiB at 40GiB/s  3GiB of 4GiB at 30GiB/s  80%        s3, s4

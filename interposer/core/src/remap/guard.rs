@@ -78,6 +78,19 @@ impl Guard {
         lock(&self.inner).proof = Some(proof);
     }
 
+    /// Notes that the session was granted the lock by `word` of the same page, and that the gate did not open since the
+    /// proof. Returns whether that is so.
+    pub(crate) fn prolong(&self, page: &Page, word: GateWord) -> bool {
+        let mut inner = lock(&self.inner);
+        let follows = |proof: &&mut Proof| {
+            let is_next =
+                proof.word.state() == GateState::Closed && proof.word.next(GateState::Moving) == word;
+            proof.is_of(page) && (proof.word == word || is_next)
+        };
+        let proof = inner.proof.as_mut().filter(follows);
+        proof.map(|proof| proof.word = word).is_some()
+    }
+
     /// Returns whether nothing is in flight under a closed gate word of `page`, as far as that was proved.
     pub(crate) fn is_proved(&self, page: &Page, word: GateWord) -> bool {
         let proof = lock(&self.inner).proof;
@@ -90,20 +103,6 @@ impl Guard {
         if let Some(Gate { page, .. }) = self.gate.get() {
             bell::ring(page());
         }
-    }
-
-    /// Notes that the session was granted the lock by `word` of the same page, and that the gate did not open since the
-    /// proof. Returns whether that is so.
-    pub(crate) fn prolong(&self, page: &Page, word: GateWord) -> bool {
-        let mut inner = lock(&self.inner);
-        let page = std::ptr::from_ref(page).addr();
-        let follows = |proof: &&mut Proof| {
-            let is_next =
-                proof.word.state() == GateState::Closed && proof.word.next(GateState::Moving) == word;
-            proof.page == page && (proof.word == word || is_next)
-        };
-        let proof = inner.proof.as_mut().filter(follows);
-        proof.map(|proof| proof.word = word).is_some()
     }
 
     /// Returns whether memory may be away from a card.

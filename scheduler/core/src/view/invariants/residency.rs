@@ -97,8 +97,8 @@ impl Residency {
             bytes_have_a_place(gpu, &rows)?;
             only_the_excess_leaves(core, gpu, &rows)?;
             lacks_have_an_end(core, gpu, &rows)?;
-            handoffs_last_as_long_as_moves(core, gpu, &rows)?;
             only_the_rest_overflows(core, gpu, &rows)?;
+            handoffs_last_as_long_as_moves(core, gpu, &rows)?;
         }
         Ok(())
     }
