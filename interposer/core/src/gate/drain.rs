@@ -30,8 +30,9 @@ use gpushare_proto::tenant::{NEARLY_DRAINED, TenantRequest};
 use gpushare_proto::{GateState, GateWord, Nanos};
 use gpushare_sys::{bell, clock};
 
+use super::in_flight::{Failed, InFlight};
 use super::wait::{EXCUSED, Gatekeeper};
-use super::{GATE, idle::Grace, in_flight::InFlight, listen, move_in::MoveIn};
+use super::{GATE, idle::Grace, listen, move_in::MoveIn};
 use crate::daemon::Daemon;
 use crate::driver::{Driver, contexts::Contexts, types::CAPTURE_MODE_RELAXED};
 use crate::memory::Memory;
@@ -72,7 +73,7 @@ fn task(word: GateWord, proved: bool, wanted: bool) -> Task {
 /// Gate word that was noted last, with the address of its shared page. The page of a new daemon counts from
 /// zero, so the same word there stands for another grant.
 #[derive(Debug, Default)]
-struct NotedWord(Mutex<Option<(usize, GateWord)>>);
+pub(super) struct NotedWord(Mutex<Option<(usize, GateWord)>>);
 
 impl NotedWord {
     fn is(&self, page: &Page, word: GateWord) -> bool {
@@ -188,7 +189,8 @@ impl Drainer {
         let acts = GateWord(page.gate.load(Ordering::Acquire));
         let word = acts.plain();
         let answered = self.gate.answered.covers(page, word);
-        let proved = answered && !self.memory.remap.needs_proof(page, word);
+        let needs_proof = || self.memory.remap.needs_proof(page, word) && !self.gate.unproved.is(page, word);
+        let proved = answered && !needs_proof();
         let flags = page.flags.load(Ordering::Acquire);
         match task(acts, proved, flags & FLAG_WANTED != 0 || self.gate.gives_back.is_asked(page, word)) {
             Task::Rest => {
@@ -215,7 +217,7 @@ impl Drainer {
         let target = Nanos(u64::from(page.drain_target.load(Ordering::Relaxed)) * 1_000);
         collectives.admit(word, clock::monotonic(), target);
         let mut told = false;
-        let drained = self.drained(page, word, || {
+        let mut drained = self.drained(page, word, || {
             // An older daemon does not know the report, and shows no overlapping switches either.
             if !told && overlaps(page) && self.ends_soon(target) {
                 told = true;
@@ -224,18 +226,34 @@ impl Drainer {
         });
         collectives.end_admission();
         // A thread that entered after the gate had closed launched behind the marks.
-        if drained && (GATE.entries() == entries || self.drained(page, word, || ())) {
+        if drained.is_some() && GATE.entries() != entries {
+            drained = self.drained(page, word, || ());
+        }
+        if let Some(failed) = drained {
             self.gate.answered.note(page, word);
             self.send(page, &TenantRequest::Released { word, drain: since.elapsed().into() });
-            self.memory.remap.drained(Proof::new(page, word, excused));
+            self.note_drained(page, word, excused, &failed);
         }
     }
 
     /// Proves for remapped memory that nothing is in flight, under a closed word that needs no answer.
     fn prove_again(&self, page: &Page, word: GateWord) {
         let excused = EXCUSED.load(Ordering::SeqCst);
-        if self.drained(page, word, || ()) {
-            self.memory.remap.drained(Proof::new(page, word, excused));
+        if let Some(failed) = self.drained(page, word, || ()) {
+            self.note_drained(page, word, excused, &failed);
+        }
+    }
+
+    /// Lets remapped memory leave under a closed word, unless a context has failed. `excused` is the number of threads
+    /// that had passed the closed gate before.
+    fn note_drained(&self, page: &Page, word: GateWord, excused: u64, failed: &[Failed]) {
+        let remap = &self.memory.remap;
+        if failed.is_empty() {
+            return remap.drained(Proof::new(page, word, excused));
+        }
+        self.gate.unproved.note(page, word);
+        for &Failed { device, result } in failed {
+            remap.fail(device, result);
         }
     }
 
@@ -292,13 +310,14 @@ impl Drainer {
         }
         let (idle, since) = (word.with(GateState::Idle), Instant::now());
         let excused = EXCUSED.load(Ordering::SeqCst);
-        if !exchange(page, word, idle) || !self.drained(page, idle, || ()) {
+        let drained = if exchange(page, word, idle) { self.drained(page, idle, || ()) } else { None };
+        let Some(failed) = drained else {
             // A thread reopened the gate, or the daemon closed it.
             if !gives_back {
                 self.graces.under(flags).extend();
             }
             return;
-        }
+        };
         let (closed, drain) = (word.with(GateState::Closed), Nanos::from(since.elapsed()));
         let pause = if gives_back {
             Nanos::ZERO
@@ -311,7 +330,7 @@ impl Drainer {
             }
             self.gate.answered.note(page, closed);
             self.send(page, &TenantRequest::Released { word, drain });
-            self.memory.remap.drained(Proof::new(page, closed, excused));
+            self.note_drained(page, closed, excused, &failed);
         }
     }
 
@@ -324,19 +343,26 @@ impl Drainer {
     }
 
     /// Waits until no thread is inside the gate, no capture runs and no work is in flight, and calls `meanwhile`
-    /// at each look at work in flight. Returns `false` if the gate word changes first.
-    fn drained(&self, page: &Page, word: GateWord, meanwhile: impl FnMut()) -> bool {
+    /// at each look at work in flight. Returns the contexts that have failed; `None` if the gate word changes first.
+    fn drained(&self, page: &Page, word: GateWord, meanwhile: impl FnMut()) -> Option<Vec<Failed>> {
         let left = || GATE.is_empty() && !self.is_capturing() && GATE.is_empty();
-        poll(page, word, POLL_MAX, left) && self.in_flight_done(page, word, meanwhile)
+        let has_left = poll(page, word, POLL_MAX, left);
+        has_left.then(|| self.in_flight_done(page, word, meanwhile)).flatten()
     }
 
-    /// Waits for the work in flight in every context; returns `false` if the gate word changes first.
-    fn in_flight_done(&self, page: &Page, word: GateWord, mut meanwhile: impl FnMut()) -> bool {
+    /// Waits for the work in flight in every context. Returns the contexts that have failed; `None` if the gate word
+    /// changes first.
+    fn in_flight_done(
+        &self,
+        page: &Page,
+        word: GateWord,
+        mut meanwhile: impl FnMut(),
+    ) -> Option<Vec<Failed>> {
         let (driver, contexts) = (self.driver, self.contexts);
         let mut marks = None;
         let captures = &self.gate.captures;
         let longest = if overlaps(page) { AWAITED_POLL_MAX } else { POLL_MAX };
-        poll(page, word, longest, || {
+        let is_done = poll(page, word, longest, || {
             // Until somebody looks, an invalidated capture counts as a running one, which marks nothing.
             if self.is_capturing() {
                 return false;
@@ -347,7 +373,8 @@ impl Drainer {
                 meanwhile();
             }
             done
-        })
+        });
+        marks.filter(|_| is_done).map(InFlight::failed)
     }
 
     /// Sends a message about the gate of `page`, unless another daemon's page is in force by now. The words
@@ -430,7 +457,10 @@ fn poll(page: &Page, word: GateWord, longest: Duration, mut done: impl FnMut() -
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
     use super::*;
+    use crate::driver::fake::driver;
 
     const CLOSED: GateWord = GateWord::new(4, GateState::Closed);
 
@@ -441,6 +471,32 @@ mod tests {
         assert_eq!(task(CLOSED.with(GateState::Moving), false, false), Task::BringIn);
         assert_eq!(task(CLOSED.with(GateState::Open), false, false), Task::Rest);
         assert_eq!(task(CLOSED.with(GateState::Open), false, true), Task::WatchIdle);
+    }
+
+    #[test]
+    fn a_context_that_has_failed_proves_nothing_for_remapped_memory() {
+        let (driver, daemon): (&Driver, &Daemon) = (leak(driver()), leak(Daemon::default()));
+        let memory: &Memory = leak(Memory::new(*driver, Arc::default()));
+        let drainer = Drainer {
+            driver,
+            daemon,
+            contexts: leak(Contexts::default()),
+            memory,
+            gate: leak(Gatekeeper::default()),
+            window: leak(ProcessWindow::default()),
+            graces: Graces::default(),
+        };
+        let page = Page::new(GateState::Closed);
+        memory.remap.use_without_card();
+        drainer.note_drained(&page, CLOSED, 0, &[Failed { device: 0, result: 700 }]);
+        assert!(memory.remap.needs_proof(&page, CLOSED));
+        assert!(drainer.gate.unproved.is(&page, CLOSED), "it is not asked in a loop");
+        drainer.note_drained(&page, CLOSED, 0, &[]);
+        assert!(!memory.remap.needs_proof(&page, CLOSED));
+    }
+
+    fn leak<T>(value: T) -> &'static T {
+        Box::leak(Box::new(value))
     }
 
     #[test]
