@@ -12,8 +12,8 @@ use gpushare_proto::{GateState, GateWord, Nanos};
 use gpushare_sys::unwind::cancellation_point;
 use gpushare_sys::{bell, clock};
 
-use super::drain::{AnsweredDrop, GiveBack, NotedWord};
 use super::interrupt::{INTERRUPTED, INTERRUPTS};
+use super::noted::{AnsweredDrop, GiveBack, NotedWord};
 use super::{GATE, Pass, captures::Captures, collectives::Collectives, communication::MarkedStreams};
 use super::{listen, waiters::Waiters};
 use crate::daemon::Daemon;
