@@ -2,6 +2,8 @@
 //
 //   unseen busy MIB   sets so much memory again and again in such a stream, until stdin ends
 //   unseen idle MIB   does nothing, until stdin ends
+//   unseen faults MIB   sets so much memory in such a stream at the first line of stdin, whatever becomes of that, and
+//                       then by cuMemsetD32Async as any program does; prints both answers
 //   unseen unknown MIB   looks a function of CUDA 14.0 up, and does nothing until stdin ends
 #include "driver.h"
 #include <elf.h>
@@ -35,23 +37,48 @@ static void *unseen(const char *name) {
     exit(2);
 }
 
+typedef int (*set_words)(address, unsigned, size_t, void *);
+
+// A stream that no hook has seen.
+static void *unseen_stream(void) {
+    void *stream;
+    must("cuStreamCreate", ((int (*)(void **, unsigned))unseen("cuStreamCreate"))(&stream, NON_BLOCKING));
+    return stream;
+}
+
+static int faults(address memory, size_t bytes) {
+    void *stream = unseen_stream();
+    set_words set = (set_words)unseen("cuMemsetD32Async");
+    int (*wait)(void *) = (int (*)(void *))unseen("cuStreamSynchronize");
+    printf("{\"ready\": true}\n");
+    fflush(stdout);
+    if (getchar() == EOF)
+        return 1;
+    set(memory, 1, bytes / 4, stream);
+    printf("{\"unseen\": %d}\n", wait(stream));
+    fflush(stdout);
+    int answer = DRIVER(cuMemsetD32Async, address, unsigned, size_t, void *)(memory, 2, bytes / 4, NULL);
+    printf("{\"answer\": %d}\n", answer);
+    return fflush(stdout);
+}
+
 int main(int count, char **arguments) {
     struct pollfd input = {.fd = 0, .events = POLLIN};
     const char *what = count > 1 ? arguments[1] : "busy";
     size_t bytes = (count > 2 ? strtoul(arguments[2], NULL, 10) : 64) << 20;
     address memory;
-    void *stream;
     start(0);
     if (!strcmp(what, "unknown"))
         dlsym(libcuda(), "cuConjure");
     memory = filled(bytes, 0);
+    if (!strcmp(what, "faults"))
+        return faults(memory, bytes);
     printf("{\"ready\": true}\n");
     fflush(stdout);
     if (strcmp(what, "busy"))
         return poll(&input, 1, -1) != 1;
-    must("cuStreamCreate", ((int (*)(void **, unsigned))unseen("cuStreamCreate"))(&stream, NON_BLOCKING));
-    int (*set)(address, unsigned, size_t, void *) =
-        (int (*)(address, unsigned, size_t, void *))unseen("cuMemsetD32Async");
+    void *stream = unseen_stream();
+    set_words set = (set_words)unseen("cuMemsetD32Async");
     int (*wait)(void *) = (int (*)(void *))unseen("cuStreamSynchronize");
     for (unsigned word = 1; poll(&input, 1, 0) == 0; word++) {
         must("cuMemsetD32Async", set(memory, word, bytes / 4, stream));

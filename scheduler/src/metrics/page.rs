@@ -91,7 +91,6 @@ mod tests {
                 hosted_bytes: Bytes::mib(200),
                 mapped_bytes: Bytes::ZERO,
                 moving_bytes: Bytes::mib(100),
-                mapped_bytes: Bytes::ZERO,
             }],
             audit: AuditPicture { written: 7, lost: 1 },
             lost_log_lines: 3,

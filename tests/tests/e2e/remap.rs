@@ -1,7 +1,7 @@
 //! Memory of the backend `remap`: plain device memory that leaves the card at a handoff and comes back.
 
-use std::io::{BufRead as _, BufReader};
-use std::process::Stdio;
+use std::io::{BufRead as _, BufReader, Write as _};
+use std::process::{ChildStdout, Stdio};
 use std::time::Duration;
 
 use anyhow::Context;
@@ -131,28 +131,28 @@ fn without_a_goal_nothing_leaves_and_nothing_comes_in() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// A program under `--paranoid` that gives work to the card past every hook, or is idle.
-fn unseen(world: &World, what: &str) -> anyhow::Result<Process> {
+/// A program of 64 MiB that gives work to the card past every hook, or is idle, and its further lines.
+fn unseen(world: &World, what: &str, paranoid: &str) -> anyhow::Result<(Process, BufReader<ChildStdout>)> {
     let mut command = world.sharing(&Sharing::Preload, &foreign::program(world, "unseen")?);
     command
         .args([what, "64"])
         .env(names::BACKEND, "remap")
-        .env(names::PARANOID, "1")
+        .env(names::PARANOID, paranoid)
         .stdin(Stdio::piped())
         .stdout(Stdio::piped());
     let mut program = Process::start(command, world.folder(), "unseen")?;
-    let stdout = program.take_stdout().context("its stdout is a pipe")?;
+    let mut stdout = BufReader::new(program.take_stdout().context("its stdout is a pipe")?);
     let mut line = String::new();
-    BufReader::new(stdout).read_line(&mut line)?;
+    stdout.read_line(&mut line)?;
     assert!(line.contains("ready"), "{line}{}", program.stderr());
-    Ok(program)
+    Ok((program, stdout))
 }
 
 #[test]
 fn a_paranoid_program_whose_work_was_missed_keeps_its_memory_on_the_card_and_says_so() -> anyhow::Result<()> {
     let world = World::of(Bytes::mib(256))?;
     let mut daemon = ScriptedDaemon::listen(&world)?;
-    let mut program = unseen(&world, "busy")?;
+    let (mut program, _lines) = unseen(&world, "busy", "1")?;
     let whole = is_resident(&daemon)?;
     daemon.set_goal(Bytes::ZERO);
     daemon.take_back()?;
@@ -173,7 +173,7 @@ fn a_paranoid_program_whose_work_was_missed_keeps_its_memory_on_the_card_and_say
 fn a_paranoid_program_that_is_idle_moves_as_any_other() -> anyhow::Result<()> {
     let world = World::of(Bytes::mib(256))?;
     let mut daemon = ScriptedDaemon::listen(&world)?;
-    let mut program = unseen(&world, "idle")?;
+    let (mut program, _lines) = unseen(&world, "idle", "1")?;
     let whole = is_resident(&daemon)?;
     daemon.set_goal(Bytes::ZERO);
     daemon.take_back()?;
@@ -233,4 +233,53 @@ fn memory_freed_in_stream_order_leaves_while_other_memory_moves() -> anyhow::Res
     daemon.set_gate(GateState::Moving)?;
     program.must("check y 3")?;
     Ok(())
+}
+
+/// A drained program whose context fails while half of its memory is away, and what it says then.
+fn failing() -> anyhow::Result<(World, ScriptedDaemon, Process, BufReader<ChildStdout>)> {
+    let world = World::of(Bytes::mib(256))?;
+    let mut daemon = ScriptedDaemon::listen(&world)?;
+    let (mut program, mut lines) = unseen(&world, "faults", "0")?;
+    let left = Bytes(is_resident(&daemon)?.0 / 2);
+    daemon.set_goal(left);
+    daemon.take_back()?;
+    daemon.is_followed()?;
+    assert_eq!((resident(&daemon), daemon.gate().is_evicting()), (left, true));
+    let mut stdin = program.take_stdin().context("its stdin is a pipe")?;
+    writeln!(stdin)?;
+    let mut line = String::new();
+    lines.read_line(&mut line)?;
+    assert_eq!(line, "{\"unseen\": 700}\n", "work on a hole");
+    Ok((world, daemon, program, lines))
+}
+
+/// The program gets the error of its context by its next call, once it has its turn.
+fn hears_of_it(
+    daemon: &mut ScriptedDaemon,
+    program: &mut Process,
+    lines: &mut BufReader<ChildStdout>,
+) -> anyhow::Result<()> {
+    daemon.set_gate(GateState::Open)?;
+    let gate = || Ok((daemon.gate().state() == GateState::Open).then_some(()));
+    until("the gate is open, although memory is away", gate)?;
+    let mut line = String::new();
+    lines.read_line(&mut line)?;
+    assert_eq!(line, "{\"answer\": 700}\n");
+    program.succeed()
+}
+
+#[test]
+fn a_program_whose_context_fails_while_its_memory_is_away_gets_the_error() -> anyhow::Result<()> {
+    let (_world, mut daemon, mut program, mut lines) = failing()?;
+    daemon.set_goal(Bytes::mib(256));
+    hears_of_it(&mut daemon, &mut program, &mut lines)
+}
+
+#[test]
+fn a_program_whose_context_fails_on_the_way_out_gets_the_error() -> anyhow::Result<()> {
+    let (_world, mut daemon, mut program, mut lines) = failing()?;
+    daemon.set_goal(Bytes::ZERO);
+    let mark = || Ok((!daemon.gate().is_evicting()).then_some(()));
+    until("the failed copy has shown that the context is lost", mark)?;
+    hears_of_it(&mut daemon, &mut program, &mut lines)
 }

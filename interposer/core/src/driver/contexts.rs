@@ -11,7 +11,7 @@ use std::ptr::null_mut;
 use std::sync::{Mutex, MutexGuard};
 
 use crate::driver::types::{
-    CUcontext, CUdevice, CUevent, CUstream, EVENT_DISABLE_TIMING, STREAM_NON_BLOCKING,
+    CUDA_SUCCESS, CUcontext, CUdevice, CUevent, CUresult, CUstream, EVENT_DISABLE_TIMING, STREAM_NON_BLOCKING,
 };
 use crate::driver::{Driver, answer};
 use crate::process::lock;
@@ -184,15 +184,28 @@ impl Live {
 
     /// Runs `work` with the context current in the calling thread.
     pub fn enter<T>(&mut self, driver: &Driver, work: impl FnOnce(&mut Self) -> T) -> Option<T> {
+        self.try_enter(driver, |live| Ok(work(live))).ok()
+    }
+
+    /// Runs `work` with the context current in the calling thread.
+    ///
+    /// # Errors
+    /// That of `work`, or of the driver, which did not make the context current.
+    pub fn try_enter<T>(
+        &mut self,
+        driver: &Driver,
+        work: impl FnOnce(&mut Self) -> Result<T, CUresult>,
+    ) -> Result<T, CUresult> {
         // SAFETY: the context is alive, because destroying it needs the lock that the caller holds.
-        if unsafe { (driver.ctx_push_current)(self.context) } != 0 {
-            return None;
+        match unsafe { (driver.ctx_push_current)(self.context) } {
+            CUDA_SUCCESS => {}
+            error => return Err(error),
         }
         let result = work(self);
         let mut popped = null_mut();
         // SAFETY: pops the context that was pushed here.
         unsafe { (driver.ctx_pop_current)(&raw mut popped) };
-        Some(result)
+        result
     }
 
     /// Returns gpushare's own CUDA event in this context. Call this inside [`Self::enter`].

@@ -15,6 +15,8 @@ const EVENT: usize = 0x8000;
 /// Answers of the driver, all of which are successes at first.
 #[derive(Debug, Default)]
 pub(crate) struct Answers {
+    /// Answer of `cuCtxPushCurrent`.
+    pub(crate) push: CUresult,
     /// Answer of `cuCtxRecordEvent`.
     pub(crate) record: CUresult,
     /// Answer of `cuCtxSynchronize`.
@@ -68,7 +70,7 @@ extern "C-unwind" fn unexpected() -> CUresult {
 }
 
 extern "C-unwind" fn push(_: CUcontext) -> CUresult {
-    CUDA_SUCCESS
+    answers(|answers| answers.push)
 }
 
 extern "C-unwind" fn pop(_: *mut CUcontext) -> CUresult {

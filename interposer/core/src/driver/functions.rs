@@ -176,8 +176,16 @@ memory_calls! {
 }
 
 /// Returns the value that `ask` writes over `unwritten`; `None` if the driver returns an error.
-pub(crate) fn answer<T>(mut unwritten: T, ask: impl FnOnce(&mut T) -> CUresult) -> Option<T> {
-    (ask(&mut unwritten) == CUDA_SUCCESS).then_some(unwritten)
+pub(crate) fn answer<T>(unwritten: T, ask: impl FnOnce(&mut T) -> CUresult) -> Option<T> {
+    try_answer(unwritten, ask).ok()
+}
+
+/// Returns the value that `ask` writes over `unwritten`, or the error of the driver.
+pub(crate) fn try_answer<T>(mut unwritten: T, ask: impl FnOnce(&mut T) -> CUresult) -> Result<T, CUresult> {
+    match ask(&mut unwritten) {
+        CUDA_SUCCESS => Ok(unwritten),
+        error => Err(error),
+    }
 }
 
 impl Driver {

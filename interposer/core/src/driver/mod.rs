@@ -12,5 +12,5 @@ pub mod unknown;
 #[cfg(test)]
 pub(crate) mod fake;
 
-pub(crate) use functions::answer;
 pub use functions::{Driver, MemoryCalls};
+pub(crate) use functions::{answer, try_answer};

@@ -21,7 +21,6 @@
 //! Work in flight is polled by events, never waited for by a blocking call. So a drop can be undone at any
 //! moment if the work waits for a thread at the gate.
 
-use std::sync::Mutex;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
@@ -30,12 +29,13 @@ use gpushare_proto::tenant::{NEARLY_DRAINED, TenantRequest};
 use gpushare_proto::{GateState, GateWord, Nanos};
 use gpushare_sys::{bell, clock};
 
+use super::in_flight::{Failed, InFlight};
+use super::noted::load;
 use super::wait::{EXCUSED, Gatekeeper};
-use super::{GATE, idle::Grace, in_flight::InFlight, listen, move_in::MoveIn};
+use super::{GATE, idle::Grace, listen, move_in::MoveIn};
 use crate::daemon::Daemon;
 use crate::driver::{Driver, contexts::Contexts, types::CAPTURE_MODE_RELAXED};
 use crate::memory::Memory;
-use crate::process::lock;
 use crate::remap::Proof;
 use crate::window::{driver::OnDriver, process::ProcessWindow};
 
@@ -68,67 +68,6 @@ fn task(word: GateWord, proved: bool, wanted: bool) -> Task {
         GateState::Open if wanted => Task::WatchIdle,
         // The drainer itself sets idle, which never outlives `watch_idle`.
         GateState::Open | GateState::Idle => Task::Rest,
-    }
-}
-
-/// Gate word that was noted last, with the address of its shared page. The page of a new daemon counts from
-/// zero, so the same word there stands for another grant.
-#[derive(Debug, Default)]
-struct NotedWord(Mutex<Option<(usize, GateWord)>>);
-
-impl NotedWord {
-    fn is(&self, page: &Page, word: GateWord) -> bool {
-        *lock(&self.0) == Some((std::ptr::from_ref(page).addr(), word))
-    }
-
-    fn note(&self, page: &Page, word: GateWord) {
-        *lock(&self.0) = Some((std::ptr::from_ref(page).addr(), word));
-    }
-
-    /// Forgets the word, and returns whether it was noted.
-    fn take(&self, page: &Page, word: GateWord) -> bool {
-        let this = (std::ptr::from_ref(page).addr(), word);
-        lock(&self.0).take_if(|noted| *noted == this).is_some()
-    }
-}
-
-/// Gate word (closed) of the last drop that was answered.
-#[derive(Debug, Default)]
-pub(super) struct AnsweredDrop(NotedWord);
-
-impl AnsweredDrop {
-    /// Returns whether a drop needs no answer, because it was answered or the lock was never granted.
-    pub(super) fn covers(&self, page: &Page, word: GateWord) -> bool {
-        word.change() == 0 || self.0.is(page, word)
-    }
-
-    fn note(&self, page: &Page, word: GateWord) {
-        self.0.note(page, word);
-    }
-}
-
-/// Request of the program to give the lock back without the idle grace. It holds for one grant, whose gate word
-/// (open) it notes.
-#[derive(Debug, Default)]
-pub(super) struct GiveBack(NotedWord);
-
-impl GiveBack {
-    /// Notes a request for the present grant of `page`. Without a grant there is nothing to give back.
-    pub(super) fn ask(&self, page: &Page) {
-        let word = load(page);
-        if word.state() != GateState::Closed {
-            self.0.note(page, word.with(GateState::Open));
-        }
-    }
-
-    /// Returns whether the program asked to give the grant of an open gate back.
-    fn is_asked(&self, page: &Page, word: GateWord) -> bool {
-        self.0.is(page, word)
-    }
-
-    /// Forgets the request for the grant of an open gate, and returns whether there was one.
-    fn take(&self, page: &Page, word: GateWord) -> bool {
-        self.0.take(page, word)
     }
 }
 
@@ -190,7 +129,8 @@ impl Drainer {
         let acts = GateWord(page.gate.load(Ordering::Acquire));
         let word = acts.plain();
         let answered = self.gate.answered.covers(page, word);
-        let proved = answered && !self.memory.remap.needs_proof(page, word);
+        let needs_proof = || self.memory.remap.needs_proof(page, word) && !self.gate.unproved.is(page, word);
+        let proved = answered && !needs_proof();
         let flags = page.flags.load(Ordering::Acquire);
         match task(acts, proved, flags & FLAG_WANTED != 0 || self.gate.gives_back.is_asked(page, word)) {
             Task::Rest => {
@@ -217,7 +157,7 @@ impl Drainer {
         let target = Nanos(u64::from(page.drain_target.load(Ordering::Relaxed)) * 1_000);
         collectives.admit(word, clock::monotonic(), target);
         let mut told = false;
-        let drained = self.drained(page, word, || {
+        let mut drained = self.drained(page, word, || {
             // An older daemon does not know the report, and shows no overlapping switches either.
             if !told && overlaps(page) && self.ends_soon(target) {
                 told = true;
@@ -226,18 +166,34 @@ impl Drainer {
         });
         collectives.end_admission();
         // A thread that entered after the gate had closed launched behind the marks.
-        if drained && (GATE.entries() == entries || self.drained(page, word, || ())) {
+        if drained.is_some() && GATE.entries() != entries {
+            drained = self.drained(page, word, || ());
+        }
+        if let Some(failed) = drained {
             self.gate.answered.note(page, word);
             self.send(page, &TenantRequest::Released { word, drain: since.elapsed().into() });
-            self.memory.remap.drained(Proof::new(page, word, excused));
+            self.note_drained(page, word, excused, &failed);
         }
     }
 
     /// Proves for remapped memory that nothing is in flight, under a closed word that needs no answer.
     fn prove_again(&self, page: &Page, word: GateWord) {
         let excused = EXCUSED.load(Ordering::SeqCst);
-        if self.drained(page, word, || ()) {
-            self.memory.remap.drained(Proof::new(page, word, excused));
+        if let Some(failed) = self.drained(page, word, || ()) {
+            self.note_drained(page, word, excused, &failed);
+        }
+    }
+
+    /// Lets remapped memory leave under a closed word, unless a context has failed. `excused` is the number of threads
+    /// that had passed the closed gate before.
+    fn note_drained(&self, page: &Page, word: GateWord, excused: u64, failed: &[Failed]) {
+        let remap = &self.memory.remap;
+        if failed.is_empty() {
+            return remap.drained(Proof::new(page, word, excused));
+        }
+        self.gate.unproved.note(page, word);
+        for &Failed { device, result } in failed {
+            remap.fail(device, result);
         }
     }
 
@@ -296,13 +252,14 @@ impl Drainer {
         }
         let (idle, since) = (word.with(GateState::Idle), Instant::now());
         let excused = EXCUSED.load(Ordering::SeqCst);
-        if !exchange(page, word, idle) || !self.drained(page, idle, || ()) {
+        let drained = if exchange(page, word, idle) { self.drained(page, idle, || ()) } else { None };
+        let Some(failed) = drained else {
             // A thread reopened the gate, or the daemon closed it.
             if !gives_back {
                 self.graces.under(flags).extend();
             }
             return;
-        }
+        };
         let (closed, drain) = (word.with(GateState::Closed), Nanos::from(since.elapsed()));
         let pause = if gives_back {
             Nanos::ZERO
@@ -315,7 +272,7 @@ impl Drainer {
             }
             self.gate.answered.note(page, closed);
             self.send(page, &TenantRequest::Released { word, drain });
-            self.memory.remap.drained(Proof::new(page, closed, excused));
+            self.note_drained(page, closed, excused, &failed);
         }
     }
 
@@ -328,19 +285,26 @@ impl Drainer {
     }
 
     /// Waits until no thread is inside the gate, no capture runs and no work is in flight, and calls `meanwhile`
-    /// at each look at work in flight. Returns `false` if the gate word changes first.
-    fn drained(&self, page: &Page, word: GateWord, meanwhile: impl FnMut()) -> bool {
+    /// at each look at work in flight. Returns the contexts that have failed; `None` if the gate word changes first.
+    fn drained(&self, page: &Page, word: GateWord, meanwhile: impl FnMut()) -> Option<Vec<Failed>> {
         let left = || GATE.is_empty() && !self.is_capturing() && GATE.is_empty();
-        poll(page, word, POLL_MAX, left) && self.in_flight_done(page, word, meanwhile)
+        let has_left = poll(page, word, POLL_MAX, left);
+        has_left.then(|| self.in_flight_done(page, word, meanwhile)).flatten()
     }
 
-    /// Waits for the work in flight in every context; returns `false` if the gate word changes first.
-    fn in_flight_done(&self, page: &Page, word: GateWord, mut meanwhile: impl FnMut()) -> bool {
+    /// Waits for the work in flight in every context. Returns the contexts that have failed; `None` if the gate word
+    /// changes first.
+    fn in_flight_done(
+        &self,
+        page: &Page,
+        word: GateWord,
+        mut meanwhile: impl FnMut(),
+    ) -> Option<Vec<Failed>> {
         let (driver, contexts) = (self.driver, self.contexts);
         let mut marks = None;
         let captures = &self.gate.captures;
         let longest = if overlaps(page) { AWAITED_POLL_MAX } else { POLL_MAX };
-        poll(page, word, longest, || {
+        let is_done = poll(page, word, longest, || {
             // Until somebody looks, an invalidated capture counts as a running one, which marks nothing.
             if self.is_capturing() {
                 return false;
@@ -351,7 +315,8 @@ impl Drainer {
                 meanwhile();
             }
             done
-        })
+        });
+        marks.filter(|_| is_done).map(InFlight::failed)
     }
 
     /// Sends a message about the gate of `page`, unless another daemon's page is in force by now. The words
@@ -382,10 +347,6 @@ impl Drainer {
     fn is_capturing(&self) -> bool {
         self.gate.captures.is_capturing(self.driver, self.contexts)
     }
-}
-
-fn load(page: &Page) -> GateWord {
-    GateWord(page.gate.load(Ordering::Acquire)).plain()
 }
 
 fn exchange(page: &Page, from: GateWord, to: GateWord) -> bool {
@@ -434,7 +395,10 @@ fn poll(page: &Page, word: GateWord, longest: Duration, mut done: impl FnMut() -
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
     use super::*;
+    use crate::driver::fake::driver;
 
     const CLOSED: GateWord = GateWord::new(4, GateState::Closed);
 
@@ -445,6 +409,32 @@ mod tests {
         assert_eq!(task(CLOSED.with(GateState::Moving), false, false), Task::BringIn);
         assert_eq!(task(CLOSED.with(GateState::Open), false, false), Task::Rest);
         assert_eq!(task(CLOSED.with(GateState::Open), false, true), Task::WatchIdle);
+    }
+
+    #[test]
+    fn a_context_that_has_failed_proves_nothing_for_remapped_memory() {
+        let (driver, daemon): (&Driver, &Daemon) = (leak(driver()), leak(Daemon::default()));
+        let memory: &Memory = leak(Memory::new(*driver, Arc::default()));
+        let drainer = Drainer {
+            driver,
+            daemon,
+            contexts: leak(Contexts::default()),
+            memory,
+            gate: leak(Gatekeeper::default()),
+            window: leak(ProcessWindow::default()),
+            graces: Graces::default(),
+        };
+        let page = Page::new(GateState::Closed);
+        memory.remap.use_without_card();
+        drainer.note_drained(&page, CLOSED, 0, &[Failed { device: 0, result: 700 }]);
+        assert!(memory.remap.needs_proof(&page, CLOSED));
+        assert!(drainer.gate.unproved.is(&page, CLOSED), "it is not asked in a loop");
+        drainer.note_drained(&page, CLOSED, 0, &[]);
+        assert!(!memory.remap.needs_proof(&page, CLOSED));
+    }
+
+    fn leak<T>(value: T) -> &'static T {
+        Box::leak(Box::new(value))
     }
 
     #[test]
@@ -469,42 +459,5 @@ mod tests {
         assert!(!stays(page, word, Duration::from_secs(3600)));
         assert!(poll(page, other, POLL_MAX, || true));
         change_to(word);
-    }
-
-    #[test]
-    fn a_closed_word_is_answered_once_and_its_successor_again() {
-        let (page, answered) = (Page::new(GateState::Closed), AnsweredDrop::default());
-        assert!(!answered.covers(&page, CLOSED));
-        answered.note(&page, CLOSED);
-        assert!(answered.covers(&page, CLOSED));
-        assert!(!answered.covers(&page, CLOSED.next(GateState::Closed)));
-    }
-
-    #[test]
-    fn an_equal_word_in_a_returned_daemons_page_is_answered_again() {
-        let pages = [Page::new(GateState::Closed), Page::new(GateState::Closed)];
-        let answered = AnsweredDrop::default();
-        answered.note(&pages[0], CLOSED);
-        assert!(!answered.covers(&pages[1], CLOSED));
-    }
-
-    #[test]
-    fn a_request_to_give_back_holds_for_the_present_grant_only() {
-        let (page, gives_back) = (Page::new(GateState::Closed), GiveBack::default());
-        let grant = CLOSED.next(GateState::Open);
-        gives_back.ask(&page);
-        page.gate.store(grant.0, Ordering::SeqCst);
-        assert!(!gives_back.is_asked(&page, grant), "it was asked without a grant");
-        gives_back.ask(&page);
-        assert!(gives_back.is_asked(&page, grant));
-        let later = grant.next(GateState::Open);
-        assert!(!gives_back.is_asked(&page, later) && !gives_back.take(&page, later));
-        assert!(gives_back.take(&page, grant) && !gives_back.take(&page, grant));
-    }
-
-    #[test]
-    fn a_process_without_a_grant_has_nothing_to_give_back() {
-        let first = GateWord::new(0, GateState::Closed);
-        assert!(AnsweredDrop::default().covers(&Page::new(GateState::Closed), first));
     }
 }

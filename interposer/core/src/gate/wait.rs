@@ -12,8 +12,8 @@ use gpushare_proto::{GateState, GateWord, Nanos};
 use gpushare_sys::unwind::cancellation_point;
 use gpushare_sys::{bell, clock};
 
-use super::drain::{AnsweredDrop, GiveBack};
 use super::interrupt::{INTERRUPTED, INTERRUPTS};
+use super::noted::{AnsweredDrop, GiveBack, NotedWord};
 use super::{GATE, Pass, captures::Captures, collectives::Collectives, communication::MarkedStreams};
 use super::{listen, waiters::Waiters};
 use crate::daemon::Daemon;
@@ -59,6 +59,8 @@ pub(crate) struct Gatekeeper {
     pub(crate) marked: MarkedStreams,
     pub(crate) waiters: Waiters,
     pub(super) answered: AnsweredDrop,
+    /// Closed word under which nothing proves that no work is in flight, since a context has failed.
+    pub(super) unproved: NotedWord,
     pub(super) gives_back: GiveBack,
     /// Number of bytes that the drainer asked the driver to move to the card.
     pub(crate) moved: AtomicU64,

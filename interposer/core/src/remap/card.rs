@@ -26,7 +26,7 @@ use crate::driver::types::{
     CUDA_ERROR_NOT_READY, CUDA_ERROR_NOT_SUPPORTED, CUDA_SUCCESS, CUdevice, CUdeviceptr, CUmemHandle,
     CUresult, CUstream, EVENT_DISABLE_TIMING, LOCATION_DEVICE, LOCATION_HOST_NUMA, STREAM_NON_BLOCKING,
 };
-use crate::driver::{Driver, MemoryCalls, answer};
+use crate::driver::{Driver, MemoryCalls, try_answer};
 use crate::process::lock;
 
 /// Size of a huge page, and alignment of registered memory.
@@ -145,7 +145,7 @@ impl OnCard {
         let mut contexts = self.contexts.visit();
         let of_card = |live: &&mut Live| live.device() == self.device && !live.is_part();
         let live = contexts.iter_mut().find(of_card).ok_or(CUDA_ERROR_INVALID_CONTEXT)?;
-        live.enter(self.driver, work).unwrap_or(Err(CUDA_ERROR_INVALID_CONTEXT))
+        live.try_enter(self.driver, work)
     }
 
     /// Begins a copy in one of gpushare's streams.
@@ -157,10 +157,10 @@ impl OnCard {
             .ok_or(CUDA_ERROR_NOT_SUPPORTED)?;
         self.in_context(|live| {
             let mut copies = lock(&self.copies);
-            let handle = copies.stream(self.driver, live, stream).ok_or(CUDA_ERROR_NOT_SUPPORTED)?;
+            let handle = copies.stream(self.driver, live, stream)?;
             // SAFETY: writes one handle; the context is current.
             let create = |event: &mut _| unsafe { (self.driver.event_create)(event, EVENT_DISABLE_TIMING) };
-            let event = answer(null_mut(), create).ok_or(CUDA_ERROR_NOT_SUPPORTED)?;
+            let event = try_answer(null_mut(), create)?;
             let size = span.size.0 as usize;
             let host: *mut c_void = with_exposed_provenance_mut(host.0 as usize);
             // SAFETY: the range is mapped, and the slot belongs to its chunk until the copy has ended.
@@ -244,7 +244,7 @@ impl OnCard {
 
 impl Copies {
     /// Returns one of gpushare's streams in the current context.
-    fn stream(&mut self, driver: &Driver, live: &Live, stream: Stream) -> Option<CUstream> {
+    fn stream(&mut self, driver: &Driver, live: &Live, stream: Stream) -> Result<CUstream, CUresult> {
         let context = live.context().addr();
         let streams = match self.streams.filter(|(of, _)| *of == context) {
             Some((_, streams)) => streams,
@@ -253,14 +253,14 @@ impl Copies {
                 let create = |stream: &mut _| unsafe { (driver.stream_create)(stream, STREAM_NON_BLOCKING) };
                 let mut streams = [0; 3];
                 for stream in &mut streams {
-                    let created: CUstream = answer(null_mut(), create)?;
+                    let created: CUstream = try_answer(null_mut(), create)?;
                     *stream = created.expose_provenance();
                 }
                 self.streams = Some((context, streams));
                 streams
             }
         };
-        Some(with_exposed_provenance_mut(streams[stream as usize]))
+        Ok(with_exposed_provenance_mut(streams[stream as usize]))
     }
 }
 

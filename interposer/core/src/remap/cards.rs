@@ -216,6 +216,12 @@ impl Remap {
         }
     }
 
+    /// Behaves as a process that has memory of this backend.
+    #[cfg(test)]
+    pub(crate) fn use_without_card(&self) {
+        self.is_used.store(true, Ordering::Relaxed);
+    }
+
     /// Returns whether memory cannot leave under a closed gate word of `page`, since the process is not proved idle.
     pub(crate) fn needs_proof(&self, page: &Page, word: GateWord) -> bool {
         self.is_used() && !self.guard.is_proved(page, word)
@@ -251,6 +257,19 @@ impl Remap {
         self.guard.prolong(page, word)
     }
 
+    /// Notes that a context of a card has failed under a closed gate, so that nothing leaves. If its memory is lost,
+    /// nothing comes in either, and the gate may open, so that the program gets the error.
+    pub(crate) fn fail(&self, device: CUdevice, result: CUresult) {
+        if !self.guard.is_set() {
+            self.set_phase(Phase::Open);
+        }
+        if let error @ VmmError::ContextLost(_) = result.into()
+            && let Some(card) = self.card(device)
+        {
+            card.lanes.change(|moving| moving.blocks.engine().lose(error));
+        }
+    }
+
     /// Lets memory come in, before the gate opens.
     pub(crate) fn enter(&self) {
         self.set_phase(Phase::Entering);
@@ -266,7 +285,7 @@ impl Remap {
         self.set_phase(Phase::Open);
     }
 
-    /// Returns whether no card has a hole.
+    /// Returns whether no card has a hole, but for cards whose memory is lost.
     pub(crate) fn can_open(&self) -> bool {
         self.cards()
             .all(|(_, card)| card.lanes.look(|moving| moving.blocks.engine().can_open().is_ok()))
@@ -406,6 +425,9 @@ impl Card {
     fn allocate(&self, size: Bytes) -> Result<CUdeviceptr, NotAllocated> {
         loop {
             let begun = self.lanes.change(|moving: &mut Moving| {
+                if let Some(lost) = moving.blocks.engine().lost() {
+                    return Err(AllocationError::Driver(lost).into());
+                }
                 if moving.blocks.engine().may_be_hole(size) {
                     return Err(NotAllocated::NotNow(size));
                 }

@@ -263,6 +263,18 @@ impl Engine {
         addresses.into_iter().for_each(|address| self.free(address));
     }
 
+    /// Notes that the memory of the context is lost. Nothing moves any more, and the gate may open onto holes: work on
+    /// them gets the error of the context.
+    pub fn lose(&mut self, error: VmmError) {
+        self.lost = Some(error);
+        self.is_settled = false;
+    }
+
+    /// Returns the error of the context whose memory is lost.
+    pub const fn lost(&self) -> Option<VmmError> {
+        self.lost
+    }
+
     /// Makes the chunk at an address immovable, and brings it to the card before the gate opens. One that is mapped from
     /// the host stays there.
     pub fn pin(&mut self, address: CUdeviceptr) {
@@ -326,7 +338,7 @@ impl Engine {
                     entry.failures += 1;
                 }
                 if let VmmError::ContextLost(_) = error {
-                    self.lost = Some(error);
+                    self.lose(error);
                 }
             }
             Change::Written => {

@@ -82,7 +82,6 @@ pub(crate) fn remapped() -> Box<Increments> {
         hosted_bytes: Bytes::gib(10),
         mapped_bytes: Bytes::ZERO,
         moving_bytes: Bytes::mib(128),
-        mapped_bytes: Bytes::ZERO,
     };
     let changes = vec![
         Increment::CardResidence(CardResidence {

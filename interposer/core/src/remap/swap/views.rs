@@ -6,7 +6,7 @@ use gpushare_proto::page::GoalNumber;
 use super::{Engine, Entry, Guard, Phase, Trouble};
 use crate::driver::types::CUdeviceptr;
 use crate::remap::chunk::{Aim, Place};
-use crate::remap::vmm::{Span, Tier, VmmError};
+use crate::remap::vmm::{Span, Tier};
 
 /// Figures of one card.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -40,8 +40,6 @@ pub enum Obstacle {
     Goal(Bytes),
     /// A step failed.
     Failed(Trouble),
-    /// The memory of the context is lost.
-    Lost(VmmError),
 }
 
 impl Engine {
@@ -72,13 +70,14 @@ impl Engine {
         figures
     }
 
-    /// Returns whether the gate may open.
+    /// Returns whether the gate may open: no address is a hole, or the memory is lost, so that work on it gets an error
+    /// wherever it is.
     ///
     /// # Errors
     /// The reason why it may not.
     pub fn can_open(&self) -> Result<(), Obstacle> {
-        if let Some(lost) = self.lost {
-            return Err(Obstacle::Lost(lost));
+        if self.lost.is_some() {
+            return if self.guard == Guard::Clear { Ok(()) } else { Err(Obstacle::Moving) };
         }
         let holes = || self.live().filter(|entry| entry.chunk.is_hole());
         if let Some(trouble) = holes().find_map(|entry| entry.trouble) {

@@ -414,7 +414,29 @@ fn a_lost_context_is_never_copied_from_and_its_handles_are_released() {
     world.made.clear();
     world.run();
     assert_eq!(world.made, []);
-    assert_eq!(world.engine.can_open(), Err(Obstacle::Lost(VmmError::ContextLost(700))));
+    assert_eq!(world.engine.lost(), Some(VmmError::ContextLost(700)));
+    world.truth.clear();
+    world.engine.free_all();
+    world.run();
+    world.card.assert_empty();
+}
+
+/// The program gets its error instead of a gate that stays closed.
+#[test]
+fn a_gate_opens_onto_holes_of_a_lost_context() {
+    let mut world = World::with(&[LARGE; 3]);
+    evict(&mut world, 1, Bytes::ZERO);
+    assert!(world.is_marked);
+    world.set_goal(2, Bytes::gib(1));
+    world.set_phase(Phase::Entering);
+    assert_eq!(world.engine.can_open(), Err(Obstacle::Moving));
+    world.engine.lose(VmmError::ContextLost(700));
+    assert_eq!(world.engine.can_open(), Err(Obstacle::Moving), "the gate is marked");
+    world.made.clear();
+    world.run();
+    assert_eq!((world.engine.can_open(), world.is_marked), (Ok(()), false));
+    assert_eq!(world.made, [], "nothing comes in");
+    world.set_phase(Phase::Open);
     world.truth.clear();
     world.engine.free_all();
     world.run();
