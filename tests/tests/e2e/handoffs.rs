@@ -95,6 +95,42 @@ fn two_programs_that_need_more_than_the_card_take_turns_with_right_contents() ->
     Ok(())
 }
 
+/// Each block takes 10 MiB of the card. The program gets them while it is alone, or while its gate is closed and its
+/// memory is away.
+#[test]
+fn blocks_that_are_rounded_up_have_room_while_the_gate_is_open_and_while_it_is_closed() -> anyhow::Result<()>
+{
+    let block = Bytes::mib(8) + Bytes(4096);
+    for (alone, later, theirs) in [(200, 0, 1), (20, 180, 4)] {
+        let (world, daemon) = World::of(Bytes::gib(3))?.with_daemon(&["--host-budget", "6GiB"])?;
+        let remaps = |name: &str| Sharing::session(name).and(&["--backend", "remap"]);
+        let mut a = Program::hold(&world, &remaps("a"), "a")?;
+        let mut b = Program::hold(&world, &remaps("b"), "b")?;
+        a.must("alloc first 512MiB; fill first 1; sync")?;
+        for number in 0..alone {
+            a.must(&format!("alloc x{number} {}", block.0))
+                .with_context(|| format!("block {number}"))?;
+        }
+        for number in 0..theirs {
+            b.must(&format!("alloc y{number} 600MiB"))?;
+        }
+        until("memory is away", || Ok((!daemon.residence("a")?.hosted_bytes.is_zero()).then_some(())))?;
+        for number in alone..alone + later {
+            a.must(&format!("alloc x{number} {}", block.0))
+                .with_context(|| format!("block {number}"))?;
+        }
+        b.kill()?;
+        let ticket = a.tell("check first 1")?;
+        assert!(a.answer_within(ticket, PATIENCE)?.flag("matches"));
+        a.must("fill x0 3; fill x199 4; check x0 3; check x199 4")?;
+        let whole = Bytes::mib(512 + 200 * 10);
+        let here = on_card(&world)?[&a.process().pid()];
+        assert!(here >= whole && here < whole + SMALL, "{here} of {whole}");
+        assert_eq!(daemon.session("a")?.gpus[0].allocated_bytes, Bytes::mib(512) + Bytes(200 * block.0));
+    }
+    Ok(())
+}
+
 #[test]
 fn a_program_that_is_killed_while_memory_moves_leaves_the_other_running() -> anyhow::Result<()> {
     for victim in ["the leaver", "the entrant"] {

@@ -10,6 +10,7 @@
 use gpushare_proto::Bytes;
 
 use crate::card::Card;
+use crate::memory::sums::Sums;
 use crate::residency::{clear, spare};
 
 /// Number of unmeasured contexts for which every card has room.
@@ -52,12 +53,12 @@ impl Card {
         self.before_fixed() - (self.fixed() - fixed)
     }
 
-    /// Largest number of bytes that one session may use on the card, apart from its quota: the capacity less
-    /// the fixed bytes of the other sessions.
-    pub(crate) fn ceiling(&self, own_fixed: Bytes, oversubscribe: bool) -> Bytes {
+    /// Largest number of bytes that one session with the sums `own` may use on the card, apart from its quota: the
+    /// capacity less the fixed bytes of the other sessions, and less what its own chunks are rounded up by.
+    pub(crate) fn ceiling(&self, own: &Sums, oversubscribe: bool) -> Bytes {
         match oversubscribe {
             true => Bytes::MAX,
-            false => self.capacity_beside(own_fixed),
+            false => self.capacity_beside(own.fixed.get()) - own.rounding.get(),
         }
     }
 

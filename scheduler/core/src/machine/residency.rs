@@ -19,7 +19,7 @@ use crate::events::{Effect, WaitsFor};
 use crate::machine::Core;
 use crate::machine::agenda::Timer;
 use crate::memory::sums::Total;
-use crate::residency::facts::Figures;
+use crate::residency::facts::{Figures, most_chunks};
 use crate::residency::plan::{self, Rank, Row, Supply};
 use crate::residency::residents::Resident;
 use crate::residency::transfer::{Task, Way};
@@ -165,8 +165,15 @@ impl Core {
     pub(crate) fn resides(&mut self, client: ClientId, gpu: GpuId, seen: GoalNumber, residence: Residence) {
         let Some(card) = self.view.cards.get_mut(gpu) else { return };
         if card.residents.say(client, seen, residence) {
-            let pinned = residence.pinned.min(residence.resident);
-            self.change_book(client, gpu, |book| book.pinned = pinned.min(book.remapped()));
+            let grew = self.change_book(client, gpu, |book| {
+                let before = book.whole();
+                book.chunks = residence.whole().min(most_chunks(book));
+                book.pinned = residence.pinned.min(residence.resident);
+                book.whole() > before
+            });
+            if grew == Some(true) {
+                self.grown = self.view.session_of(client);
+            }
             self.learn_from_move(client, gpu);
             self.agenda.look_at(gpu);
         }

@@ -201,6 +201,53 @@ fn a_session_grows_only_if_cards_and_host_have_room_for_all() {
 }
 
 #[test]
+fn a_process_whose_blocks_are_rounded_up_gets_room_for_whole_chunks() {
+    let mut world = world();
+    let (_, a) = world.remapping_program(gib(4));
+    world.rounds_up(a, GPU, gib(1));
+    world.gets_busy(a);
+    world.run_for(ms(200));
+    assert_eq!((world.used(a, GPU), world.resident(a, GPU)), (gib(4), gib(5)));
+    assert!(world.passes(a));
+}
+
+#[test]
+fn programs_whose_chunks_do_not_fit_together_take_turns() {
+    let mut world = world();
+    let clients = [(); 2].map(|()| {
+        let (_, client) = world.remapping_program(Bytes::mib(3584));
+        world.rounds_up(client, GPU, Bytes::mib(896));
+        world.gets_busy(client);
+        client
+    });
+    let mut runs = [0; 2];
+    for _ in 0..100 {
+        world.run_for(ms(50));
+        let open = world.open(&clients);
+        assert_ne!(open, [true, true]);
+        for (runs, open) in runs.iter_mut().zip(open) {
+            *runs += u32::from(open);
+        }
+    }
+    assert!(runs.iter().all(|&runs| runs > 30), "{runs:?}");
+}
+
+#[test]
+fn rounded_blocks_count_against_the_card_and_not_against_the_quota() {
+    let mut world = world();
+    let session = world.session_with(Some(gib(7)), false);
+    let a = world.join_remapping(session);
+    world.attach(a, GPU);
+    assert!(world.allocate(a, GPU, gib(6)));
+    world.rounds_up(a, GPU, Bytes::mib(1280));
+    assert!(!world.allocate(a, GPU, gib(1)), "the card has 8 GiB");
+    let refusal = world.refusals()[0];
+    assert_eq!((refusal.by, refusal.limit), (LimitKind::Capacity, gib(8) - Bytes::mib(1280)));
+    world.rounds_up(a, GPU, gib(1));
+    assert!(world.allocate(a, GPU, gib(1)), "it has used 7 of 7 GiB");
+}
+
+#[test]
 fn other_cards_use_the_same_host_memory() {
     let mut world = world_with(gib(4));
     world.second_card();
