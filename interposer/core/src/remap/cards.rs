@@ -322,8 +322,6 @@ fn task_threads() -> usize {
 impl Card {
     /// Starts the threads of the card; returns `false` if the system refuses one.
     fn start(&'static self) -> bool {
-        // The daemon's goals keep within the budget for host memory.
-        self.lanes.change(|moving| moving.pool.set_budget(Bytes::MAX));
         let driver = self.hardware.driver();
         let begin = |name: &str, run: fn(&Self)| {
             spawn(name, move || {
@@ -383,7 +381,9 @@ impl Card {
                 if moving.blocks.engine().may_be_hole(size) {
                     return Err(NotAllocated::NotNow(size));
                 }
-                Ok(moving.blocks.begin(size, |whole| self.hardware.reserve(whole))?)
+                let begun = moving.blocks.begin(size, |whole| self.hardware.reserve(whole))?;
+                moving.bound_pool();
+                Ok(begun)
             })?;
             match begun {
                 Allocation::Ready(address) => return Ok(address),
@@ -422,7 +422,9 @@ impl Card {
     fn free(&self, address: CUdeviceptr) -> bool {
         let block = self.lanes.change(|moving| {
             let block = moving.blocks.around(address).filter(|block| block.address == address)?;
-            moving.blocks.end(address).then_some(block)
+            moving.blocks.end(address).then_some(())?;
+            moving.bound_pool();
+            Some(block)
         });
         let Some(block) = block else { return false };
         // The driver's own free returns the memory before it returns.

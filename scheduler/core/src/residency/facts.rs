@@ -72,6 +72,12 @@ pub(crate) fn most_chunks(book: &Book) -> Bytes {
     book.remapped() + Bytes(book.remapped().0 / ROUNDING) + CHUNK
 }
 
+/// Most bytes of registered host memory in which a process is believed: its chunks, an eighth that their slots leave
+/// unused in regions, and two regions of the size of a chunk.
+fn most_slots(book: &Book) -> Bytes {
+    most_chunks(book) + Bytes(most_chunks(book).0 / 8) + CHUNK + CHUNK
+}
+
 impl Goals {
     fn most(&self) -> Option<Bytes> {
         self.open.first().map(|&(_, bytes)| bytes)
@@ -147,7 +153,7 @@ impl Facts {
             hosted: said.max(used - (resident + unbacked)),
             unbacked,
             pinned: book.pinned.min(resident),
-            prepared: report.prepared.min(most - said),
+            prepared: report.prepared.min(most_slots(book) - said),
             whole: book.whole().max((resident + said + unbacked).min(most)).max(resident),
             goal: self.goals.latest(),
             claim: self.goals.most().unwrap_or_default().max(resident),
@@ -186,7 +192,7 @@ mod tests {
         facts.say(GoalNumber(0), Residence { prepared: Bytes::MAX, ..report(Bytes::ZERO, Bytes::gib(1)) });
         assert_eq!(
             facts.figures(&book).prepared,
-            most - Bytes::gib(1),
+            most_slots(&book) - Bytes::gib(1),
             "slots for more than the lease takes are not believed"
         );
         facts.say(GoalNumber(0), report(Bytes::ZERO, Bytes::ZERO));
