@@ -84,6 +84,8 @@ pub(crate) enum NotAllocated {
     /// The goal has no room for so many bytes more: the thread says so ([`Remap::want`]), passes the gate, waits for a
     /// higher goal, and asks again.
     NotNow(Bytes),
+    /// The goal has room for so many bytes more, but the card has no memory for them.
+    CardFull(Bytes),
     /// Result of the application's call.
     Failed(CUresult),
 }
@@ -390,9 +392,8 @@ impl Card {
                 Allocation::Backing(backing) => match self.back(backing) {
                     Ok(Some(address)) => return Ok(address),
                     Ok(None) => {}
-                    // The goal has room, so the card is about to have it: a dead process's memory comes back late.
                     Err(AllocationError::Driver(VmmError::OutOfMemory)) if self.has_goal() => {
-                        return Err(NotAllocated::NotNow(size));
+                        return Err(NotAllocated::CardFull(size));
                     }
                     Err(error) => return Err(error.into()),
                 },

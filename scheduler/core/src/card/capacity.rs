@@ -63,12 +63,15 @@ impl Card {
     }
 
     /// Largest sum of bytes that can be on the card at once, before fixed memory is subtracted. Where memory moves
-    /// by goals, headroom and spare chunks are no part of it, whatever the setting.
+    /// by goals, headroom and spare chunks are no part of it, whatever the setting, nor is a shortage.
     pub(crate) fn before_fixed(&self) -> Bytes {
         let whole = self.total - self.reserve();
         match self.residents.is_empty() {
             true => self.knobs.capacity.unwrap_or(whole),
-            false => self.knobs.capacity.unwrap_or(Bytes::MAX).min(whole - clear(self.total)),
+            false => {
+                let capacity = self.knobs.capacity.unwrap_or(Bytes::MAX).min(whole - clear(self.total));
+                capacity - self.residents.shortage()
+            }
         }
     }
 

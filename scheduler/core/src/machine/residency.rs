@@ -20,6 +20,7 @@ use crate::machine::Core;
 use crate::machine::agenda::Timer;
 use crate::memory::sums::Total;
 use crate::residency::facts::{Figures, most_chunks};
+use crate::residency::most_shortage;
 use crate::residency::plan::{self, Rank, Row, Supply};
 use crate::residency::residents::Resident;
 use crate::residency::transfer::{Task, Way};
@@ -231,6 +232,28 @@ impl Core {
             && let Some(resident) = card.residents.get_mut(client)
         {
             resident.transfer.fail(now, number, held);
+        }
+        self.card_is_short(client, gpu);
+    }
+
+    /// Notes that a process with the lock got no memory of a card, although its goal has room. So the card has no more
+    /// than what is resident, and others must give what the process needs.
+    pub(crate) fn card_is_short(&mut self, client: ClientId, gpu: GpuId) {
+        let rows = self.view.rows(gpu);
+        let has_room = |row: &Row| {
+            let Row { rank, figures: Figures { resident, goal, .. }, .. } = *row;
+            matches!(rank, Rank::Holds(_)) && goal > Some(resident)
+        };
+        if !rows.iter().any(|row| row.client == client && has_room(row)) {
+            return;
+        }
+        let mut resident = Total::default();
+        rows.iter().for_each(|row| resident += row.figures.resident.into());
+        let has = self.view.for_remapped(gpu);
+        if let Some(card) = self.view.cards.get_mut(gpu) {
+            let lacks = (has + card.residents.shortage()) - resident.get();
+            card.residents.lacks(self.view.now, lacks.min(most_shortage(card.total)));
+            self.agenda.look_at(gpu);
         }
     }
 
