@@ -234,6 +234,13 @@ pub struct Residence {
     pub mapped: Bytes,
 }
 
+impl Residence {
+    /// Returns the bytes of all chunks, wherever they are.
+    pub fn whole(&self) -> Bytes {
+        self.resident + self.hosted + self.unbacked
+    }
+}
+
 /// First message of a connection. The first two fields are the same in every protocol version.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Hello {

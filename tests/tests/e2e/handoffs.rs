@@ -105,6 +105,70 @@ fn two_programs_that_need_more_than_the_card_take_turns_with_right_contents() ->
     Ok(())
 }
 
+/// Each block takes 10 MiB of the card. The program gets them while it is alone, or while its gate is closed and its
+/// memory is away.
+#[test]
+fn blocks_that_are_rounded_up_have_room_while_the_gate_is_open_and_while_it_is_closed() -> anyhow::Result<()>
+{
+    let block = Bytes::mib(8) + Bytes(4096);
+    for (alone, later, theirs) in [(200, 0, 1), (20, 180, 4)] {
+        let (world, daemon) = World::of(Bytes::gib(3))?.with_daemon(&["--host-budget", "6GiB"])?;
+        let remaps = |name: &str| Sharing::session(name).and(&["--backend", "remap"]);
+        let mut a = Program::hold(&world, &remaps("a"), "a")?;
+        let mut b = Program::hold(&world, &remaps("b"), "b")?;
+        a.must("alloc first 512MiB; fill first 1; sync")?;
+        for number in 0..alone {
+            a.must(&format!("alloc x{number} {}", block.0))
+                .with_context(|| format!("block {number}"))?;
+        }
+        for number in 0..theirs {
+            b.must(&format!("alloc y{number} 600MiB"))?;
+        }
+        until("memory is away", || Ok((!daemon.residence("a")?.hosted_bytes.is_zero()).then_some(())))?;
+        for number in alone..alone + later {
+            a.must(&format!("alloc x{number} {}", block.0))
+                .with_context(|| format!("block {number}"))?;
+        }
+        b.kill()?;
+        let ticket = a.tell("check first 1")?;
+        assert!(a.answer_within(ticket, PATIENCE)?.flag("matches"));
+        a.must("fill x0 3; fill x199 4; check x0 3; check x199 4")?;
+        let whole = Bytes::mib(512 + 200 * 10);
+        let here = on_card(&world)?[&a.process().pid()];
+        assert!(here >= whole && here < whole + SMALL, "{here} of {whole}");
+        assert_eq!(daemon.session("a")?.gpus[0].allocated_bytes, Bytes::mib(512) + Bytes(200 * block.0));
+    }
+    Ok(())
+}
+
+/// A program that shares nothing takes all that the card has left.
+#[test]
+fn another_program_gives_what_the_card_lacks_although_no_account_shows_it() -> anyhow::Result<()> {
+    let (world, daemon) = world()?;
+    let remaps = |name: &str| Sharing::session(name).and(&["--backend", "remap"]);
+    let mut idle = Program::hold(&world, &remaps("b"), "b")?;
+    idle.must("alloc y 224MiB; fill y 2; sync")?;
+    let mut a = Program::hold(&world, &remaps("a"), "a")?;
+    a.must("alloc x 160MiB; fill x 1; sync")?;
+    let mut unseen = Program::hold(&world, &Sharing::Native, "unseen")?;
+    let mut blocks = 0;
+    while unseen.ask(&format!("alloc u{blocks} 4MiB"))?.error().is_none() {
+        blocks += 1;
+    }
+    assert!((16..32).contains(&blocks), "{blocks} blocks, and a card of this size may lack 32");
+    let capacity = daemon.status()?.gpus[0].capacity_bytes;
+    assert!(capacity >= Bytes::mib(224 + 160 + 64), "the accounts have room: {capacity}");
+    a.must("alloc z 64MiB; fill z 3; check x 1; check z 3")?;
+    let hosted = daemon.residence("b")?.hosted_bytes;
+    assert!(hosted >= Bytes::mib(32), "{hosted} of the idle program are away");
+    for (name, line) in [("b", "check y 2"), ("a", "check z 3"), ("b", "check y 2")] {
+        let program = if name == "a" { &mut a } else { &mut idle };
+        let ticket = program.tell(line)?;
+        assert!(program.answer_within(ticket, PATIENCE)?.flag("matches"), "{line}");
+    }
+    Ok(())
+}
+
 #[test]
 fn a_program_that_is_killed_while_memory_moves_leaves_the_other_running() -> anyhow::Result<()> {
     for victim in ["the leaver", "the entrant"] {

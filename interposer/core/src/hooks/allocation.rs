@@ -17,6 +17,9 @@ use crate::state::State;
 
 /// Longest wait of an allocation under an open gate for memory of others to leave the card.
 const ROOM_PATIENCE: Duration = Duration::from_secs(10);
+/// Wait after which the daemon hears that the card has no memory, and pause until it hears so again. Memory of a dead
+/// process comes back in less.
+const FULL: (Duration, Duration) = (Duration::from_millis(200), Duration::from_secs(1));
 /// Alignment of rows in bytes: the pitch of `cuMemAllocPitch` on every card since Pascal.
 const PITCH_ALIGNMENT: usize = 512;
 
@@ -154,7 +157,7 @@ unsafe fn charged_remapped(
     address: *mut CUdeviceptr,
     size: usize,
 ) -> CUresult {
-    let (mut patience, mut want) = (ROOM_PATIENCE, None);
+    let (mut waited, mut want, mut tells_at) = (Duration::ZERO, None, FULL.0);
     let allocate = || loop {
         match state
             .memory
@@ -166,7 +169,7 @@ unsafe fn charged_remapped(
                 return CUDA_SUCCESS;
             }
             Err(NotAllocated::Failed(result)) => return result,
-            Err(NotAllocated::NotNow(bytes)) => {
+            Err(no @ (NotAllocated::NotNow(bytes) | NotAllocated::CardFull(bytes))) => {
                 drop(want.take());
                 want = state.memory.remap.want(device, bytes);
                 // A program that waits for its turn needs no room before.
@@ -174,10 +177,16 @@ unsafe fn charged_remapped(
                     Ok(pass) => drop(pass),
                     Err(interrupted) => return interrupted,
                 }
-                if patience.is_zero() {
+                let is_full = matches!(no, NotAllocated::CardFull(_));
+                if waited >= ROOM_PATIENCE {
                     return CUDA_ERROR_OUT_OF_MEMORY;
                 }
-                patience = patience.saturating_sub(state.memory.wait_for_room());
+                if is_full && waited >= tells_at {
+                    tells_at = waited + FULL.1;
+                    // Whatever the answer is, the daemon knows now, and another one may give.
+                    state.memory.ask_headroom(device, bytes);
+                }
+                waited += state.memory.wait_for_room();
             }
         }
     };

@@ -28,7 +28,9 @@ impl Memory {
         }
     }
 
-    fn ask_headroom(&self, device: CUdevice, bytes: Bytes) -> bool {
+    /// Tells the daemon that the driver has no memory for `bytes`. Returns whether the card has room for them beside
+    /// fixed memory.
+    pub(crate) fn ask_headroom(&self, device: CUdevice, bytes: Bytes) -> bool {
         let asked = self.daemon.link().zip(self.lease.gpu(device));
         asked.is_some_and(|(link, gpu)| link.ask_headroom(device, gpu, bytes).is_ok())
     }

@@ -84,6 +84,8 @@ pub(crate) enum NotAllocated {
     /// The goal has no room for so many bytes more: the thread says so ([`Remap::want`]), passes the gate, waits for a
     /// higher goal, and asks again.
     NotNow(Bytes),
+    /// The goal has room for so many bytes more, but the card has no memory for them.
+    CardFull(Bytes),
     /// Result of the application's call.
     Failed(CUresult),
 }
@@ -360,8 +362,6 @@ fn task_threads() -> usize {
 impl Card {
     /// Starts the threads of the card; returns `false` if the system refuses one.
     fn start(&'static self) -> bool {
-        // The daemon's goals keep within the budget for host memory.
-        self.lanes.change(|moving| moving.pool.set_budget(Bytes::MAX));
         let driver = self.hardware.driver();
         let begin = |name: &str, run: fn(&Self)| {
             spawn(name, move || {
@@ -431,16 +431,17 @@ impl Card {
                 if moving.blocks.engine().may_be_hole(size) {
                     return Err(NotAllocated::NotNow(size));
                 }
-                Ok(moving.blocks.begin(size, |whole| self.hardware.reserve(whole))?)
+                let begun = moving.blocks.begin(size, |whole| self.hardware.reserve(whole))?;
+                moving.bound_pool();
+                Ok(begun)
             })?;
             match begun {
                 Allocation::Ready(address) => return Ok(address),
                 Allocation::Backing(backing) => match self.back(backing) {
                     Ok(Some(address)) => return Ok(address),
                     Ok(None) => {}
-                    // The goal has room, so the card is about to have it: a dead process's memory comes back late.
                     Err(AllocationError::Driver(VmmError::OutOfMemory)) if self.has_goal() => {
-                        return Err(NotAllocated::NotNow(size));
+                        return Err(NotAllocated::CardFull(size));
                     }
                     Err(error) => return Err(error.into()),
                 },
@@ -470,7 +471,9 @@ impl Card {
     fn free(&self, address: CUdeviceptr) -> bool {
         let block = self.lanes.change(|moving| {
             let block = moving.blocks.around(address).filter(|block| block.address == address)?;
-            moving.blocks.end(address).then_some(block)
+            moving.blocks.end(address).then_some(())?;
+            moving.bound_pool();
+            Some(block)
         });
         let Some(block) = block else { return false };
         // The driver's own free returns the memory before it returns.

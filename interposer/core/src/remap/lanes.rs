@@ -47,6 +47,14 @@ pub struct Moving {
     is_ending: bool,
 }
 
+impl Moving {
+    /// Bounds the pool by what slots for all chunks may need.
+    pub fn bound_pool(&mut self) {
+        let most = self.blocks.engine().most_regions();
+        self.pool.set_budget(most);
+    }
+}
+
 /// State that the lanes share with the hooks and the drainer.
 #[derive(Debug, Default)]
 pub struct Lanes {

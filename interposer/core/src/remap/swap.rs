@@ -45,6 +45,9 @@ pub const CHUNK: Bytes = Bytes::mib(128);
 /// Size of small chunks, which begin and end a move, so that neither direction of the bus waits long for the
 /// other.
 pub const SMALL_CHUNK: Bytes = Bytes::mib(32);
+/// Least power of two into which the rest of a block is cut. Slots of smaller pieces of any one size fill a region but
+/// for a sixteenth.
+pub const LEAST_PART: Bytes = Bytes::mib(16);
 /// Bytes of a process on a card that are cut into small chunks. Moves of less than this use only those.
 pub const SMALL_PART: Bytes = Bytes::gib(2);
 /// Most copies that are under way at once.

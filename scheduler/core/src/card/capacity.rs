@@ -10,6 +10,7 @@
 use gpushare_proto::Bytes;
 
 use crate::card::Card;
+use crate::memory::sums::Sums;
 use crate::residency::{clear, spare};
 
 /// Number of unmeasured contexts for which every card has room.
@@ -52,22 +53,25 @@ impl Card {
         self.before_fixed() - (self.fixed() - fixed)
     }
 
-    /// Largest number of bytes that one session may use on the card, apart from its quota: the capacity less
-    /// the fixed bytes of the other sessions.
-    pub(crate) fn ceiling(&self, own_fixed: Bytes, oversubscribe: bool) -> Bytes {
+    /// Largest number of bytes that one session with the sums `own` may use on the card, apart from its quota: the
+    /// capacity less the fixed bytes of the other sessions, and less what its own chunks are rounded up by.
+    pub(crate) fn ceiling(&self, own: &Sums, oversubscribe: bool) -> Bytes {
         match oversubscribe {
             true => Bytes::MAX,
-            false => self.capacity_beside(own_fixed),
+            false => self.capacity_beside(own.fixed.get()) - own.rounding.get(),
         }
     }
 
     /// Largest sum of bytes that can be on the card at once, before fixed memory is subtracted. Where memory moves
-    /// by goals, headroom and spare chunks are no part of it, whatever the setting.
+    /// by goals, headroom and spare chunks are no part of it, whatever the setting, nor is a shortage.
     pub(crate) fn before_fixed(&self) -> Bytes {
         let whole = self.total - self.reserve();
         match self.residents.is_empty() {
             true => self.knobs.capacity.unwrap_or(whole),
-            false => self.knobs.capacity.unwrap_or(Bytes::MAX).min(whole - clear(self.total)),
+            false => {
+                let capacity = self.knobs.capacity.unwrap_or(Bytes::MAX).min(whole - clear(self.total));
+                capacity - self.residents.shortage()
+            }
         }
     }
 

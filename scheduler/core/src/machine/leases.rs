@@ -46,7 +46,7 @@ impl View {
         let sums = session.sums(gpu);
         Some(Limits {
             quota: if session.may_grow() { session.quota.on(gpu) } else { Bytes::ZERO },
-            ceiling: card.ceiling(sums.fixed.get(), session.quota.may_oversubscribe()),
+            ceiling: card.ceiling(&sums, session.quota.may_oversubscribe()),
             managed: if remaps { Bytes::MAX } else { card.managed_limit() },
             host: if remaps { self.host_limit(gpu) } else { Bytes::MAX },
             session_leased: sums.leased.get(),

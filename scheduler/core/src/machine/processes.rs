@@ -140,6 +140,7 @@ impl Core {
         };
         let bytes = bytes.min(card.room_left());
         self.effects.push_back(Effect::Room { client, gpu, request, bytes });
+        self.card_is_short(client, gpu);
     }
 
     pub(crate) fn wait(&mut self, client: ClientId, word: GateWord) {

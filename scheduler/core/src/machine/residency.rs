@@ -18,7 +18,8 @@ use crate::events::{Effect, WaitsFor};
 use crate::machine::Core;
 use crate::machine::agenda::Timer;
 use crate::memory::sums::Total;
-use crate::residency::facts::Figures;
+use crate::residency::facts::{Figures, most_chunks};
+use crate::residency::most_shortage;
 use crate::residency::plan::{self, Rank, Row, Supply};
 use crate::residency::residents::Resident;
 use crate::residency::transfer::{Task, Way};
@@ -151,8 +152,15 @@ impl Core {
         let before = self.view.said_resident(client, gpu);
         let Some(card) = self.view.cards.get_mut(gpu) else { return };
         if card.residents.say(client, seen, residence) {
-            let pinned = residence.pinned.min(residence.resident);
-            self.change_book(client, gpu, |book| book.pinned = pinned.min(book.remapped()));
+            let grew = self.change_book(client, gpu, |book| {
+                let before = book.whole();
+                book.chunks = residence.whole().min(most_chunks(book));
+                book.pinned = residence.pinned.min(residence.resident);
+                book.whole() > before
+            });
+            if grew == Some(true) {
+                self.grown = self.view.session_of(client);
+            }
             self.note_moved(client, gpu, before);
             self.learn_from_move(client, gpu);
             self.agenda.look_at(gpu);
@@ -180,6 +188,28 @@ impl Core {
             && let Some(resident) = card.residents.get_mut(client)
         {
             resident.transfer.fail(now, number, held);
+        }
+        self.card_is_short(client, gpu);
+    }
+
+    /// Notes that a process with the lock got no memory of a card, although its goal has room. So the card has no more
+    /// than what is resident, and others must give what the process needs.
+    pub(crate) fn card_is_short(&mut self, client: ClientId, gpu: GpuId) {
+        let rows = self.view.rows(gpu);
+        let has_room = |row: &Row| {
+            let Row { rank, figures: Figures { resident, goal, .. }, .. } = *row;
+            matches!(rank, Rank::Holds(_)) && goal > Some(resident)
+        };
+        if !rows.iter().any(|row| row.client == client && has_room(row)) {
+            return;
+        }
+        let mut resident = Total::default();
+        rows.iter().for_each(|row| resident += row.figures.resident.into());
+        let has = self.view.for_remapped(gpu);
+        if let Some(card) = self.view.cards.get_mut(gpu) {
+            let lacks = (has + card.residents.shortage()) - resident.get();
+            card.residents.lacks(self.view.now, lacks.min(most_shortage(card.total)));
+            self.agenda.look_at(gpu);
         }
     }
 

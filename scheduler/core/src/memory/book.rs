@@ -5,6 +5,7 @@
 //!           └─ used ─┬─ fixed     never moves: pools, arrays, graphs
 //!                    ├─ pinned    remapped memory that must not move now
 //!                    └─ movable   managed or remapped memory: the working set
+//!   rounding               remapped chunks beyond what is used: part of the working set, not of the quota
 //!   overhead               contexts and driver memory that no allocation asked for
 //! ```
 
@@ -27,6 +28,8 @@ pub(crate) struct Book {
     /// Whether the process's movable memory is remapped: it moves by goals (residency/mod.rs), and none of it is
     /// managed.
     pub(crate) is_remapped: bool,
+    /// Bytes of whole chunks of remapped memory, as the process last reported, at most the believed ones since.
+    pub(crate) chunks: Bytes,
     /// Remapped bytes that must not move now, as the process reported.
     pub(crate) pinned: Bytes,
     /// Number of the process's live CUDA contexts on the card.
@@ -46,9 +49,9 @@ impl Book {
         self.fixed.min(self.leased)
     }
 
-    /// Number of bytes that do not leave the card now: `fixed + pinned`, at most the leased ones.
+    /// Number of bytes that do not leave the card now: `fixed + pinned`.
     pub(crate) fn stays(&self) -> Bytes {
-        (self.fixed + self.pinned).min(self.leased)
+        self.fixed() + self.pinned.min(self.whole())
     }
 
     /// Largest number of bytes that may be managed memory: `leased − fixed`, and none of a remapping process.
@@ -66,9 +69,25 @@ impl Book {
         if self.is_remapped { self.used() - self.fixed } else { Bytes::ZERO }
     }
 
-    /// Working set, the bytes that move on and off the card: `used − fixed − pinned`.
+    /// Bytes that the remapped memory takes, wherever it is: those of whole chunks, at least the used ones.
+    pub(crate) fn whole(&self) -> Bytes {
+        match self.is_remapped {
+            true => self.remapped_used().max(self.chunks),
+            false => Bytes::ZERO,
+        }
+    }
+
+    /// Bytes that the remapped memory takes beyond the used ones. They count against the card, not against the quota.
+    pub(crate) fn rounding(&self) -> Bytes {
+        self.whole() - self.remapped_used()
+    }
+
+    /// Working set, the bytes that move on and off the card: `used + rounding − fixed − pinned`.
     pub(crate) fn movable(&self) -> Bytes {
-        self.used() - (self.fixed + self.pinned)
+        match self.is_remapped {
+            true => self.whole() - self.pinned,
+            false => self.used() - self.fixed,
+        }
     }
 
     /// Whether the process claims contexts whose bytes are not measured.

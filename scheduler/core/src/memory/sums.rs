@@ -46,7 +46,7 @@ pub(crate) struct Sums {
     pub(crate) used: Total,
     /// Number of allocated bytes that never leave the card.
     pub(crate) fixed: Total,
-    /// Working set: number of allocated bytes that can leave the card.
+    /// Working set: number of bytes that can leave the card, in whole chunks where memory is remapped.
     pub(crate) movable: Total,
     /// Part of `fixed` that is pinned remapped memory.
     pub(crate) pinned: Total,
@@ -54,8 +54,10 @@ pub(crate) struct Sums {
     pub(crate) swappable: Total,
     /// Number of leased bytes that may be managed memory.
     pub(crate) managed: Total,
-    /// Number of leased bytes that may be remapped memory.
+    /// Number of bytes that remapped memory may take: the leased ones, rounded up.
     pub(crate) remapped: Total,
+    /// Part of `remapped` that is no leased memory, but the rest of chunks.
+    pub(crate) rounding: Total,
     /// Driver memory beyond the free allowance. It counts against the quota: less can be leased, but no lease
     /// is taken back.
     pub(crate) charged: Total,
@@ -82,7 +84,8 @@ impl Sums {
             pinned: (book.stays() - book.fixed()).into(),
             swappable: if book.is_remapped { book.movable().into() } else { Total::default() },
             managed: book.managed().into(),
-            remapped: book.remapped().into(),
+            remapped: (book.remapped() + book.rounding()).into(),
+            rounding: book.rounding().into(),
             charged: book.charged(assumed).into(),
             overhead: book.overhead.unwrap_or_default().into(),
             claims: u64::from(book.claims()),
@@ -127,6 +130,7 @@ impl AddAssign for Sums {
         self.swappable += other.swappable;
         self.managed += other.managed;
         self.remapped += other.remapped;
+        self.rounding += other.rounding;
         self.charged += other.charged;
         self.overhead += other.overhead;
         self.claims += other.claims;
@@ -146,6 +150,7 @@ impl SubAssign for Sums {
         self.swappable -= other.swappable;
         self.managed -= other.managed;
         self.remapped -= other.remapped;
+        self.rounding -= other.rounding;
         self.charged -= other.charged;
         self.overhead -= other.overhead;
         self.claims -= other.claims;

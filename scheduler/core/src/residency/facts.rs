@@ -6,8 +6,8 @@
 //!   plan ─────▶ order ───┘
 //! ```
 //!
-//! A process is believed up to what it was leased, and NVML's figure is the least that counts. Goals stay
-//! in the list until the process acknowledges a later one, since it may still create memory under them.
+//! A process is believed up to what its leased bytes take in chunks, and NVML's figure is the least that counts.
+//! Goals stay in the list until the process acknowledges a later one, since it may still create memory under them.
 
 use gpushare_proto::Bytes;
 use gpushare_proto::page::GoalNumber;
@@ -20,6 +20,9 @@ use crate::residency::transfer::Mark;
 
 /// Largest number of goals that are kept apart while none is acknowledged.
 const KEPT: usize = 8;
+/// Part of a block by which it may be rounded up. The smallest block with memory of its own has just over 8 MiB, and
+/// takes granules of 2 MiB.
+const ROUNDING: u64 = 4;
 
 /// Facts about the remapped memory of one process on one card.
 #[derive(Clone, Debug, Default)]
@@ -77,6 +80,18 @@ impl Figures {
     pub(crate) fn mark(&self) -> Mark {
         Mark { resident: self.resident, mapped: self.mapped, claim: self.claim }
     }
+}
+
+/// Most bytes of whole chunks in which a process is believed: what its leased bytes take if each of its blocks is
+/// rounded up as far as can be, and a chunk for shared blocks that are partly free.
+pub(crate) fn most_chunks(book: &Book) -> Bytes {
+    book.remapped() + Bytes(book.remapped().0 / ROUNDING) + CHUNK
+}
+
+/// Most bytes of registered host memory in which a process is believed: its chunks, an eighth that their slots leave
+/// unused in regions, and two regions of the size of a chunk.
+fn most_slots(book: &Book) -> Bytes {
+    most_chunks(book) + Bytes(most_chunks(book).0 / 8) + CHUNK + CHUNK
 }
 
 impl Goals {
@@ -148,7 +163,7 @@ impl Facts {
     /// Figures of the process, whose memory book is `book`.
     pub(crate) fn figures(&self, book: &Book) -> Figures {
         let (used, leased) = (book.remapped_used(), book.remapped());
-        let most = leased + CHUNK;
+        let most = most_chunks(book);
         let report = self.report.unwrap_or(Residence { resident: leased, ..Residence::default() });
         let resident = self.said_resident(book).max(self.measured);
         let said = report.hosted.min(most);
@@ -160,9 +175,9 @@ impl Facts {
             hosted: said.max(used - (resident + unbacked)),
             unbacked,
             pinned: book.pinned.min(resident),
-            prepared: report.prepared.min(most - said),
+            prepared: report.prepared.min(most_slots(book) - said),
             mapped: report.mapped.min(said),
-            whole: used.max((resident + said + unbacked).min(most)).max(resident),
+            whole: book.whole().max((resident + said + unbacked).min(most)).max(resident),
             goal: self.goals.latest(),
             claim: self.goals.most().unwrap_or_default().max(resident),
         }
@@ -194,19 +209,19 @@ mod tests {
         facts.measure(Bytes::gib(2));
         assert_eq!(facts.figures(&book).resident, Bytes::gib(2), "NVML sees more");
         facts.say(GoalNumber(0), report(Bytes::MAX, Bytes::MAX));
-        let most = Bytes::gib(4) + CHUNK;
+        let most = Bytes::gib(5) + CHUNK;
         let figures = facts.figures(&book);
         assert_eq!((figures.resident, figures.hosted, figures.whole), (most, most, most));
         facts.say(GoalNumber(0), Residence { prepared: Bytes::MAX, ..report(Bytes::ZERO, Bytes::gib(1)) });
         assert_eq!(
             facts.figures(&book).prepared,
-            most - Bytes::gib(1),
-            "slots for more than the lease are not believed"
+            most_slots(&book) - Bytes::gib(1),
+            "slots for more than the lease takes are not believed"
         );
         facts.say(GoalNumber(0), report(Bytes::ZERO, Bytes::ZERO));
         facts.measure(Bytes::ZERO);
         assert_eq!(facts.figures(&book).hosted, Bytes::gib(4), "what is nowhere needs a place");
-        let born = Residence { unbacked: Bytes::gib(3) + CHUNK, ..report(Bytes::gib(1), Bytes::ZERO) };
+        let born = Residence { unbacked: Bytes::gib(4) + CHUNK, ..report(Bytes::gib(1), Bytes::ZERO) };
         facts.say(GoalNumber(0), born);
         let figures = facts.figures(&book);
         assert_eq!((figures.hosted, figures.whole), (Bytes::ZERO, most), "and whole chunks are needed");

@@ -51,7 +51,7 @@ impl Figures {
     /// goes into prepared slots first.
     pub(crate) fn host_claim(&self, goal: Option<Bytes>) -> Bytes {
         (self.hosted + self.prepared)
-            .max(self.used - goal.map_or(self.resident, |goal| goal.min(self.resident)))
+            .max(self.whole - goal.map_or(self.resident, |goal| goal.min(self.resident)))
     }
 }
 

@@ -27,12 +27,19 @@ pub(crate) const GRAIN: Bytes = Bytes::mib(16);
 const SPARE: Bytes = Bytes::mib(256);
 /// Bytes of a card that stay free for the driver: kernels that are loaded late, and local memory.
 const HEADROOM: Bytes = Bytes::mib(512);
+/// Most bytes that a card is believed to lack, and the part of a small card. More would be seen by NVML.
+const SHORTAGE: (Bytes, u64) = (Bytes::gib(1), 4);
 /// Parts of a small card that are left for headroom and for spare chunks.
 const PARTS: (u64, u64) = (32, 64);
 
 /// Spare bytes of a card beside what may be resident.
 pub(crate) fn spare(total: Bytes) -> Bytes {
     SPARE.min(Bytes(total.0 / PARTS.1))
+}
+
+/// Most bytes that a card is believed to lack beside all accounts.
+pub(crate) fn most_shortage(total: Bytes) -> Bytes {
+    SHORTAGE.0.min(Bytes(total.0 / SHORTAGE.1))
 }
 
 /// Bytes of a card that are no part of its capacity while memory moves there by goals.

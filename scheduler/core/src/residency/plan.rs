@@ -177,14 +177,14 @@ fn is_short(rows: &[Row], card: Bytes) -> bool {
 fn give(rows: &mut [Row], supply: Supply, short: bool, plan: &mut Plan) -> bool {
     let (mut excess, mut host, mut host_is_full) = (excess(rows, supply.card), supply.host, false);
     for row in rows.iter_mut().rev() {
-        let Figures { used, resident, pinned, goal, leased, whole, .. } = row.figures;
+        let Figures { resident, pinned, goal, leased, whole, .. } = row.figures;
         let mut target = resident;
         // Only the last one to give may keep a goal that is lower than needed.
         let mut is_last = false;
         if row.gives() && !excess.is_zero() {
             let base = row.figures.host_claim(None);
             let movable = excess.min(resident - pinned);
-            let taken = movable.min(resident - (used - (base + host)));
+            let taken = movable.min(resident - (whole - (base + host)));
             host_is_full |= taken < movable;
             excess -= taken;
             target = resident - taken;
@@ -245,7 +245,8 @@ fn get(rows: &mut [Row], card: Bytes, short: bool, plan: &mut Plan) {
     }
     for row in rows.iter_mut().filter(|row| row.gets()) {
         // What is leased may be allocated without a message, and takes whole chunks.
-        let most = row.figures.leased.max(row.figures.whole) + CHUNK;
+        let Figures { used, leased, whole, .. } = row.figures;
+        let most = whole + (leased - used) + CHUNK;
         raise(row, most, most, plan);
     }
 }

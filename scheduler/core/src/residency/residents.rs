@@ -16,6 +16,8 @@ use crate::residency::transfer::Transfer;
 
 /// Longest time for which the memory of a dead process counts. The driver returned it after 60 to 80 ms.
 const RETURN: Nanos = Nanos::from_millis(200);
+/// Time for which a card is taken for as full as it was when the driver had no memory.
+const SHORTAGE: Nanos = Nanos::from_secs(10);
 
 /// Remapped memory of one process on one card.
 #[derive(Clone, Debug, Default)]
@@ -53,11 +55,19 @@ struct Departed {
     until: Option<Nanos>,
 }
 
+/// Bytes that a card does not have, although no account shows who has them.
+#[derive(Clone, Copy, Debug)]
+struct Shortage {
+    bytes: Bytes,
+    until: Nanos,
+}
+
 /// All remapped memory on one card.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Residents {
     living: BTreeMap<ClientId, Resident>,
     departed: BTreeMap<ClientId, Departed>,
+    shortage: Option<Shortage>,
     /// Reason why a holder does not have its memory yet, by the last plan.
     pub(crate) lack: Option<Lack>,
     /// Whether the last plan was limited by the host memory.
@@ -134,6 +144,16 @@ impl Residents {
         sum.get()
     }
 
+    /// Notes that the card lacks so many bytes. A later report replaces this one.
+    pub(crate) fn lacks(&mut self, now: Nanos, bytes: Bytes) {
+        self.shortage = Some(Shortage { bytes, until: now + SHORTAGE });
+    }
+
+    /// Bytes that the card lacks, as the driver showed a short time ago.
+    pub(crate) fn shortage(&self) -> Bytes {
+        self.shortage.map_or(Bytes::ZERO, |shortage| shortage.bytes)
+    }
+
     /// Lowers the memory of dead processes to `most`, the bytes that NVML sees beside all others.
     pub(crate) fn seen_free(&mut self, most: Bytes) {
         let mut excess = self.departed() - most;
@@ -145,15 +165,17 @@ impl Residents {
         self.departed.retain(|_, departed| !departed.bytes.is_zero());
     }
 
-    /// Forgets the memory of dead processes whose time is over.
+    /// Forgets the memory of dead processes, and a shortage, whose time is over.
     pub(crate) fn expire(&mut self, now: Nanos) {
+        self.shortage = self.shortage.filter(|shortage| shortage.until > now);
         self.departed
             .retain(|_, departed| departed.until.is_none_or(|until| until > now));
     }
 
-    /// Point in time at which a move is late, is tried again, or memory of a dead process is free.
+    /// Point in time at which a move is late, is tried again, memory of a dead process is free, or a shortage is over.
     pub(crate) fn deadline(&self) -> Option<Nanos> {
         let moves = self.living.values().filter_map(|resident| resident.transfer.deadline());
-        moves.chain(self.departed.values().filter_map(|departed| departed.until)).min()
+        let dead = self.departed.values().filter_map(|departed| departed.until);
+        moves.chain(dead).chain(self.shortage.map(|shortage| shortage.until)).min()
     }
 }

@@ -6,7 +6,7 @@ mod overflow;
 use gpushare_proto::admin::{Knob, Mode};
 use gpushare_proto::page::{GoalNumber, LimitKind};
 use gpushare_proto::tenant::Residence;
-use gpushare_proto::{Bytes, ClientId, GateState, GpuId, Nanos};
+use gpushare_proto::{Bytes, ClientId, GateState, GpuId, Nanos, RequestId};
 
 use super::world::{GPU, OTHER_GPU, World, gib, ms, plain, resides};
 use crate::{Config, Effect, Event, Lack, WaitsFor};
@@ -199,6 +199,53 @@ fn a_session_grows_only_if_cards_and_host_have_room_for_all() {
     assert!(world.allocate(b, GPU, Bytes::mib(600)));
     world.send(Event::HostBudget { bytes: gib(5) });
     assert!(world.allocate(b, GPU, Bytes::mib(900)));
+}
+
+#[test]
+fn a_process_whose_blocks_are_rounded_up_gets_room_for_whole_chunks() {
+    let mut world = world();
+    let (_, a) = world.remapping_program(gib(4));
+    world.rounds_up(a, GPU, gib(1));
+    world.gets_busy(a);
+    world.run_for(ms(200));
+    assert_eq!((world.used(a, GPU), world.resident(a, GPU)), (gib(4), gib(5)));
+    assert!(world.passes(a));
+}
+
+#[test]
+fn programs_whose_chunks_do_not_fit_together_take_turns() {
+    let mut world = world();
+    let clients = [(); 2].map(|()| {
+        let (_, client) = world.remapping_program(Bytes::mib(3584));
+        world.rounds_up(client, GPU, Bytes::mib(896));
+        world.gets_busy(client);
+        client
+    });
+    let mut runs = [0; 2];
+    for _ in 0..100 {
+        world.run_for(ms(50));
+        let open = world.open(&clients);
+        assert_ne!(open, [true, true]);
+        for (runs, open) in runs.iter_mut().zip(open) {
+            *runs += u32::from(open);
+        }
+    }
+    assert!(runs.iter().all(|&runs| runs > 30), "{runs:?}");
+}
+
+#[test]
+fn rounded_blocks_count_against_the_card_and_not_against_the_quota() {
+    let mut world = world();
+    let session = world.session_with(Some(gib(7)), false);
+    let a = world.join_remapping(session);
+    world.attach(a, GPU);
+    assert!(world.allocate(a, GPU, gib(6)));
+    world.rounds_up(a, GPU, Bytes::mib(1280));
+    assert!(!world.allocate(a, GPU, gib(1)), "the card has 8 GiB");
+    let refusal = world.refusals()[0];
+    assert_eq!((refusal.by, refusal.limit), (LimitKind::Capacity, gib(8) - Bytes::mib(1280)));
+    world.rounds_up(a, GPU, gib(1));
+    assert!(world.allocate(a, GPU, gib(1)), "it has used 7 of 7 GiB");
 }
 
 #[test]
@@ -419,6 +466,25 @@ fn the_cost_of_a_switch_follows_the_rate_of_the_moves() {
     let rate = card.residents.rates.of_handoff().unwrap();
     assert!(rate >= gib(50) && rate <= gib(300), "{rate} a second");
     assert_eq!(card.expected_move(gib(6)), card.move_time(gib(4)));
+}
+
+/// The program asks for room after the driver had none for it.
+#[test]
+fn another_one_gives_what_the_card_lacks_although_the_accounts_show_it() {
+    let mut world = world();
+    let (_, idle) = world.busy_remapping_program(gib(4));
+    world.run_for(ms(100));
+    world.goes_idle(idle);
+    let half = Bytes::mib(512);
+    let (_, a) = world.busy_remapping_program(gib(3) + half);
+    world.run_for(ms(100));
+    let request = RequestId(1000);
+    world.send(Event::Room { client: a, gpu: GPU, request, bytes: half });
+    assert!(world.allocate(a, GPU, half));
+    world.run_for(Nanos::from_secs(3));
+    assert_eq!((world.resident(idle, GPU), world.resident(a, GPU)), (gib(3) + half, gib(4)));
+    world.run_for(Nanos::from_secs(10));
+    assert_eq!(world.card().capacity_bytes, gib(8), "it is forgotten after a while");
 }
 
 #[test]

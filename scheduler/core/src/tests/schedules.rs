@@ -57,6 +57,7 @@ pub(super) enum Step {
     Budget(u64),
     Pin(usize, GpuId, u64),
     Prepare(usize, GpuId, u64),
+    RoundUp(usize, GpuId, u64),
     FailMove(usize, GpuId),
     Weigh(usize, GpuId),
     SeeFree(GpuId, u64),
@@ -149,6 +150,7 @@ fn step() -> impl Strategy<Value = Step> {
         1 => (0_u64..40).prop_map(Step::Budget),
         1 => (who(), gpu(), 0_u64..4).prop_map(|(who, gpu, gibs)| Step::Pin(who, gpu, gibs)),
         1 => (who(), gpu(), 0_u64..4).prop_map(|(who, gpu, gibs)| Step::Prepare(who, gpu, gibs)),
+        1 => (who(), gpu(), 0_u64..3).prop_map(|(who, gpu, gibs)| Step::RoundUp(who, gpu, gibs)),
         1 => (who(), gpu()).prop_map(|(who, gpu)| Step::FailMove(who, gpu)),
         1 => (who(), gpu()).prop_map(|(who, gpu)| Step::Weigh(who, gpu)),
         1 => (gpu(), 0_u64..12).prop_map(|(gpu, gibs)| Step::SeeFree(gpu, gibs)),
@@ -278,6 +280,7 @@ fn act(world: &mut World, step: &Step) {
     | Step::ComeBack(who)
     | Step::Pin(who, ..)
     | Step::Prepare(who, ..)
+    | Step::RoundUp(who, ..)
     | Step::FailMove(who, _)
     | Step::Weigh(who, _)
     | Step::Change(who, ..)) = step
@@ -319,6 +322,7 @@ fn act(world: &mut World, step: &Step) {
         Step::ComeBack(_) => world.comes_back(client),
         Step::Pin(_, gpu, gibs) => world.pins(client, gpu, gib(gibs)),
         Step::Prepare(_, gpu, gibs) => world.prepares(client, gpu, gib(gibs)),
+        Step::RoundUp(_, gpu, gibs) => world.rounds_up(client, gpu, gib(gibs)),
         Step::FailMove(_, gpu) => {
             if let Some((number, _)) = world.goal(client, gpu) {
                 world.send(Event::MoveFailed { client, gpu, number });

@@ -82,7 +82,7 @@ pub(crate) fn present_ceiling(session: &Session, gpu: GpuId, card: &Card) -> Byt
         Bytes::MAX => Bytes::MAX,
         limit => limit - (card.managed() - (sums.movable.get() - sums.swappable.get())) + fixed,
     };
-    let ceiling = card.ceiling(fixed, session.quota.may_oversubscribe());
+    let ceiling = card.ceiling(&sums, session.quota.may_oversubscribe());
     let reach = match sums.are_remapped() {
         true => ceiling,
         false => ceiling.min(card.managed_limit() + fixed).min(left),

@@ -115,15 +115,13 @@ impl Invariants {
                 let grew = leased > before.get(&(id, gpu)).copied().unwrap_or_default();
                 if grew && !matches!(event, Event::Attached { .. } | Event::StillUses { .. }) {
                     let charged = session.sums(gpu).charged.get();
-                    let within = session.may_grow()
-                        && leased + charged <= session.quota.on(gpu)
-                        && leased
-                            <= card.ceiling(session.sums(gpu).fixed.get(), session.quota.may_oversubscribe());
+                    let ceiling = card.ceiling(&session.sums(gpu), session.quota.may_oversubscribe());
+                    let within =
+                        session.may_grow() && leased + charged <= session.quota.on(gpu) && leased <= ceiling;
                     hold("granted quota never grows beyond a limit", within, || {
                         format!(
-                            "{id} grew to {leased} on {gpu}, beside {charged} of the driver's; its quota is {}, its ceiling {}",
+                            "{id} grew to {leased} on {gpu}, beside {charged} of the driver's; its quota is {}, its ceiling {ceiling}",
                             session.quota.on(gpu),
-                            card.ceiling(session.sums(gpu).fixed.get(), session.quota.may_oversubscribe()),
                         )
                     })?;
                 }
@@ -252,10 +250,11 @@ fn holders_fit(core: &Core) -> Result<(), Broken> {
     Ok(())
 }
 
-/// Checks that fixed bytes reduce the capacity, and are never more than the leased bytes.
+/// Checks that fixed bytes reduce the capacity, and are never more than the leased bytes, rounded up.
 fn fixed_memory_takes_room(core: &Core) -> Result<(), Broken> {
     for (gpu, card) in core.view.cards.iter() {
-        let (fixed, leased) = (card.fixed(), card.index.sums.leased.get());
+        let sums = &card.index.sums;
+        let (fixed, leased) = (card.fixed(), sums.leased.get() + sums.rounding.get());
         let agree = fixed <= leased && card.capacity() <= card.capacity_beside(fixed);
         hold("a card's capacity is without what never moves", agree, || {
             format!("{fixed} of {leased} leased are fixed on {gpu}")

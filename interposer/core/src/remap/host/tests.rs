@@ -4,6 +4,8 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::remap::fake::FakeCard;
+use crate::remap::swap::Engine;
+use crate::remap::vmm::Span;
 
 const SMALL: Bytes = Bytes::mib(32);
 
@@ -127,6 +129,38 @@ fn a_failure_at_any_task_leaks_nothing_and_is_told_to_those_who_wait() {
         pool.set_budget(regions(1));
         work(&mut pool, &card);
         assert_eq!((card.regions(), pool.sizes().total), (1, regions(1)));
+    }
+}
+
+/// Regions that the slots of many blocks of one size need, of a process that has `small` bytes in small chunks.
+fn regions_for(size: Bytes, small: Bytes) -> (Bytes, Bytes) {
+    let (mut engine, mut pool, card) = (Engine::default(), Pool::default(), FakeCard::default());
+    let mut next = 1 << 40;
+    let mut block = |engine: &mut Engine, size: Bytes| {
+        let chunks = engine.cut(Span { address: next, size });
+        next += size.0;
+        chunks.into_iter().inspect(|&chunk| _ = engine.add(chunk)).collect::<Vec<_>>()
+    };
+    (0..small.0 / SMALL.0).for_each(|_| drop(block(&mut engine, SMALL)));
+    let chunks: Vec<_> = (0..60).flat_map(|_| block(&mut engine, size)).collect();
+    pool.set_budget(engine.most_regions() - small);
+    for chunk in &chunks {
+        while pool.take(chunk.size).is_none() {
+            assert_eq!(pool.demand(chunk.size), Supply::Coming, "{size} beside {small}: {:?}", pool.sizes());
+            work(&mut pool, &card);
+        }
+    }
+    (pool.sizes().total, chunks.iter().map(|chunk| chunk.size).sum())
+}
+
+#[test]
+fn slots_for_blocks_of_any_size_leave_little_of_the_regions_unused() {
+    for size in (1..130).map(|granules| Bytes::mib(2 * granules)) {
+        for small in [Bytes::ZERO, Bytes::gib(2)] {
+            let (total, bytes) = regions_for(size, small);
+            let most = bytes + Bytes(bytes.0 / 16) + REGION;
+            assert!(total <= most, "{total} for {bytes} in blocks of {size}, beside {small}");
+        }
     }
 }
 

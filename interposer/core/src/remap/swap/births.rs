@@ -3,7 +3,7 @@
 use gpushare_proto::Bytes;
 use gpushare_proto::page::GoalNumber;
 
-use super::{CHUNK, Engine, Entry, Phase, SMALL_CHUNK, SMALL_PART, Trouble};
+use super::{CHUNK, Engine, Entry, LEAST_PART, Phase, SMALL_CHUNK, SMALL_PART, Trouble};
 use crate::driver::types::CUdeviceptr;
 use crate::remap::chunk::{Aim, Chunk};
 use crate::remap::vmm::{Call, Span, Tier, VmmError};
@@ -22,7 +22,8 @@ pub enum Birth {
 }
 
 impl Engine {
-    /// Cuts a block into chunks. Small ones come first in a process with little memory.
+    /// Cuts a block into chunks. Small ones come first in a process with little memory. What is no whole chunk is cut
+    /// into powers of two and a last piece, so that the slots of all chunks fill the regions of the pool.
     pub fn cut(&self, block: Span) -> Vec<Span> {
         let is_small =
             |entry: &&Entry| entry.chunk.span().size <= SMALL_CHUNK && entry.chunk.aim() != Aim::Gone;
@@ -30,8 +31,13 @@ impl Engine {
             self.chunks.values().filter(is_small).map(|entry| entry.chunk.span().size).sum();
         let (mut spans, mut address) = (Vec::new(), block.address);
         while address < block.end() {
-            let size = if small < SMALL_PART { SMALL_CHUNK } else { CHUNK };
-            let size = size.min(Bytes(block.end() - address));
+            let (most, rest) =
+                (if small < SMALL_PART { SMALL_CHUNK } else { CHUNK }, Bytes(block.end() - address));
+            let size = match rest {
+                _ if rest >= most => most,
+                _ if rest >= LEAST_PART => Bytes(1 << rest.0.ilog2()),
+                _ => rest,
+            };
             small += if size <= SMALL_CHUNK { size } else { Bytes::ZERO };
             spans.push(Span { address, size });
             address += size.0;

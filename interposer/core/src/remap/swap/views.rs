@@ -6,6 +6,7 @@ use gpushare_proto::page::GoalNumber;
 use super::{Engine, Entry, Guard, Phase, Trouble};
 use crate::driver::types::CUdeviceptr;
 use crate::remap::chunk::{Aim, Place};
+use crate::remap::host::REGION;
 use crate::remap::vmm::{Span, Tier};
 
 /// Figures of one card.
@@ -68,6 +69,14 @@ impl Engine {
             }
         }
         figures
+    }
+
+    /// Returns the most bytes of regions that slots for all chunks may need: an eighth more than the chunks, and two
+    /// regions. The daemon believes a process as far.
+    pub fn most_regions(&self) -> Bytes {
+        let is_live = |entry: &&Entry| entry.chunk.aim() != Aim::Gone;
+        let whole: Bytes = self.chunks.values().filter(is_live).map(|entry| entry.chunk.span().size).sum();
+        whole + Bytes(whole.0 / 8) + REGION + REGION
     }
 
     /// Returns whether the gate may open: no address is a hole, or the memory is lost, so that work on it gets an error

@@ -34,6 +34,24 @@ fn who_says_that_more_is_resident_keeps_no_more_than_it_was_leased() {
 }
 
 #[test]
+fn who_says_that_the_card_is_full_makes_it_smaller_by_a_bounded_number_of_bytes() {
+    let mut world = world();
+    let (_, idle) = world.remapping_program(gib(3));
+    world.run_for(ms(100));
+    world.goes_idle(idle);
+    let (_, liar) = world.busy_remapping_program(gib(2));
+    world.run_for(ms(100));
+    for _ in 0..40 {
+        world.send(Event::Room { client: liar, gpu: GPU, request: RequestId(7), bytes: Bytes::MAX });
+        world.run_for(ms(100));
+    }
+    assert_eq!(world.card().capacity_bytes, gib(7));
+    assert_eq!(world.resident(idle, GPU), gib(3));
+    world.run_for(Nanos::from_secs(10));
+    assert_eq!(world.card().capacity_bytes, gib(8));
+}
+
+#[test]
 fn who_says_that_all_is_pinned_gives_nothing_and_is_charged() {
     let (mut world, a, b) = two_programs();
     world.pins(a, GPU, gib(6));

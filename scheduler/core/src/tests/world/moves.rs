@@ -121,6 +121,15 @@ impl World {
         }
     }
 
+    /// Lets the blocks of a process take so many bytes more than it asked for, at most a quarter more.
+    pub(in crate::tests) fn rounds_up(&mut self, client: ClientId, gpu: GpuId, bytes: Bytes) {
+        if let Some(memory) = self.memory(client, gpu) {
+            memory.rounding = bytes;
+            self.frees(client, gpu);
+            self.reports(client, gpu);
+        }
+    }
+
     /// Lets a process have slots in host memory for its next eviction.
     pub(in crate::tests) fn prepares(&mut self, client: ClientId, gpu: GpuId, bytes: Bytes) {
         if let Some(swap) = self.swap_mut(client, gpu) {

@@ -41,6 +41,8 @@ pub(super) struct Memory {
     pub(super) fixed: Bytes,
     /// Fixed bytes that the machine was told of.
     pub(super) told: Bytes,
+    /// Bytes by which remapped blocks are rounded up, as far as that can be.
+    pub(super) rounding: Bytes,
 }
 
 /// Remapped memory of a process on a card, with the goal in its page.
@@ -81,7 +83,9 @@ impl Process {
 
     /// Used bytes that can move, in whole chunks.
     pub(super) fn chunks(&self, gpu: GpuId) -> Bytes {
-        Bytes(self.movable(gpu).0.checked_next_multiple_of(CHUNK).unwrap_or(u64::MAX))
+        let movable = self.movable(gpu);
+        let rounded = movable + self.on(gpu).rounding.min(Bytes(movable.0 / 4));
+        Bytes(rounded.0.checked_next_multiple_of(CHUNK).unwrap_or(u64::MAX))
     }
 
     /// Whether used bytes of a remapping process are neither on its cards nor mapped from the host.
