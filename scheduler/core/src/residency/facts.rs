@@ -139,10 +139,9 @@ impl Facts {
         self.measured = bytes;
     }
 
-    /// Bytes on the card by the process's own word, at most what it was leased by `book`.
+    /// Bytes on the card by the process's own word, at most what its chunks may take by `book`.
     pub(crate) fn said_resident(&self, book: &Book) -> Bytes {
-        let leased = book.remapped();
-        self.report.map_or(leased, |report| report.resident.min(leased + CHUNK))
+        self.report.map_or(book.remapped(), |report| report.resident.min(most_chunks(book)))
     }
 
     /// Gives the process a new goal.
