@@ -141,7 +141,8 @@ impl Facts {
 
     /// Bytes on the card by the process's own word, at most what its chunks may take by `book`.
     pub(crate) fn said_resident(&self, book: &Book) -> Bytes {
-        self.report.map_or(book.remapped(), |report| report.resident.min(most_chunks(book)))
+        self.report
+            .map_or(book.remapped(), |report| report.resident.min(most_chunks(book)))
     }
 
     /// Gives the process a new goal.
