@@ -90,11 +90,11 @@ No metric tells how much of a session's managed memory is resident: the driver m
 call reports where it is. `gpushare_gpu_memory_used_bytes` has the memory in use on the card by all processes
 together.
 
-Of memory under `--backend remap` the places are known: those of each card are `gpushare_gpu_remapped_…`, those
-of each session `gpushare_session_remapped_…`. A direction of a handoff lasts from its first byte to its last
-one. So `rate(gpushare_gpu_remapped_moved_bytes_total[5m])` divided by
-`rate(gpushare_gpu_remapped_move_seconds_sum[5m])` is its rate while it moves, and the sum of `both` divided by
-that of `gpushare_gpu_remapped_handoff_seconds` is the overlap.
+Of memory under `--backend remap` the places are known: those of each card are `gpushare_gpu_remapped_…`,
+those of each session `gpushare_session_remapped_…`. A direction of a handoff lasts from its first byte to its
+last one. So `rate(gpushare_gpu_remapped_moved_bytes_total[5m])` divided by
+`rate(gpushare_gpu_remapped_move_seconds_sum[5m])` is its rate while it moves, and the sum of `both` divided
+by that of `gpushare_gpu_remapped_handoff_seconds` is the overlap.
 ";
 
 #[test]
