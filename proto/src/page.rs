@@ -248,9 +248,9 @@ pub struct Page {
     pub bell: AtomicU32,
     /// Bit set of what the daemon does beyond the layout's version: [`FEATURE_REFUSALS`].
     pub features: AtomicU32,
-    /// Leases and limits of memory, one row per card, indexed by [`GpuId`](crate::GpuId).
+    /// Leases and limits of memory, one row per card, indexed by [`GpuId`].
     pub gpus: [LeaseRow; MAX_GPUS],
-    /// [`Goal`] of each card as bits, written by the daemon and indexed by [`GpuId`](crate::GpuId).
+    /// [`Goal`] of each card as bits, written by the daemon and indexed by [`GpuId`].
     pub goals: [AtomicU64; MAX_GPUS],
 }
 

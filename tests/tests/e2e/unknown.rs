@@ -105,7 +105,7 @@ fn remapped_memory_of_a_process_with_unknown_functions_stays_on_its_card() -> an
         .world
         .sharing(&Sharing::Preload, &foreign::program(&newer.world, "unseen")?);
     command
-        .args(["unknown", "64"])
+        .args(["unknown", "16"])
         .env("LD_LIBRARY_PATH", newer.world.folder().join("newer"))
         .env(names::BACKEND, "remap")
         .stdin(Stdio::piped())
@@ -113,11 +113,12 @@ fn remapped_memory_of_a_process_with_unknown_functions_stays_on_its_card() -> an
     let mut program = Process::start(command, newer.world.folder(), "unseen")?;
     let mut line = String::new();
     BufReader::new(program.take_stdout().context("its stdout is a pipe")?).read_line(&mut line)?;
+    assert!(line.contains("ready"), "{line}{}", program.stderr());
     daemon.set_goal(Bytes::ZERO);
     daemon.take_back()?;
     until("all of its memory is said to stay", || {
         let residence = daemon.residence().1;
-        let stays = residence.pinned >= Bytes::mib(64) && residence.pinned == residence.resident;
+        let stays = residence.pinned >= Bytes::mib(16) && residence.pinned == residence.resident;
         Ok((stays && residence.hosted.is_zero()).then_some(()))
     })?;
     drop(program.take_stdin());
