@@ -190,7 +190,7 @@ impl Live {
     /// Runs `work` with the context current in the calling thread.
     ///
     /// # Errors
-    /// That of `work`, or of the driver, which did not make the context current.
+    /// Error of `work`, or of the driver if it did not make the context current.
     pub fn try_enter<T>(
         &mut self,
         driver: &Driver,

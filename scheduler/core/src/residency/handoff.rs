@@ -25,7 +25,7 @@ pub(crate) struct Handoffs {
     last: Option<(Nanos, Handoff)>,
 }
 
-/// What has moved in a running handoff.
+/// Account of a running handoff: the bytes that have moved.
 #[derive(Clone, Debug)]
 struct Account {
     began: Nanos,
@@ -33,7 +33,7 @@ struct Account {
     into: Moves,
 }
 
-/// What has moved in one direction.
+/// Bytes that have moved in one direction, by session.
 #[derive(Clone, Debug, Default)]
 struct Moves {
     sessions: SmallVec<[(SessionId, Bytes); 2]>,

@@ -1,5 +1,5 @@
-//! What goes wrong during the handoffs of [`super`], by the dice: programs that are killed in a certain call of the
-//! driver, and calls that find no memory.
+//! Faults of the handoffs in [`super`], chosen by the dice: programs that are killed in a certain call of the driver,
+//! and calls that find no memory.
 
 use std::collections::BTreeMap;
 
