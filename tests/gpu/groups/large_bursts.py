@@ -24,16 +24,18 @@ HOLDER = client("holder.py")
 
 
 def run(stand):
+    copies = plain_copies(stand)
     for gib in SIZES_GIB:
         if not stand.deadline.allows(NEEDS / len(SIZES_GIB)):
             stand.figures.check(f"bursts of {gib} GiB: there is time for them", False)
             return
         with stand.daemon(log_name=f"scheduler-bursts-{gib}") as daemon, stand.programs(daemon) as programs:
-            measure(stand, daemon, programs, gib)
+            measure(stand.figures, daemon, programs, gib, copies)
 
 
-def measure(stand, daemon, programs, gib):
-    figures, name = stand.figures, f"bursts of {gib} GiB beside a training of {TRAINING_GIB} GiB"
+def measure(figures, daemon, programs, gib, copies):
+    """`copies` are the seconds that plain copies of a GiB each way take."""
+    name = f"bursts of {gib} GiB beside a training of {TRAINING_GIB} GiB"
     burst = programs.start(f"burst-{gib}", HOLDER, shared=True, backend="remap", paranoid=False)
     burst.hear()
     burst.ask(f"hold {gib << 10}", LIMIT)
@@ -41,7 +43,7 @@ def measure(stand, daemon, programs, gib):
     training = programs.start(f"burst-training-{gib}", TRAINING, shared=True, backend="remap", paranoid=False)
     training.hear(START_LIMIT)
     excess_mib = max(0, sum(daemon.used_mib(one.name) for one in (burst, training)) - (daemon.gpu()["capacity_bytes"] >> 20))
-    moves = plain_copies(stand, excess_mib) if excess_mib else 0.0
+    moves = copies * excess_mib / 1024
     # The first ones prepare host memory.
     training.tell(f"steps {MORE_STEPS}")
     for _ in range(2):
@@ -63,10 +65,9 @@ def measure(stand, daemon, programs, gib):
     figures.check(f"{name}: every word is right", burst.ask("check", LIMIT)["right"])
 
 
-def plain_copies(stand, mib):
-    """Seconds of plain copies of so much both ways at once, of the driver alone. They need room for two blocks on the card."""
+def plain_copies(stand):
+    """Seconds of plain copies of a GiB both ways at once, of the driver alone, on the empty card."""
     with stand.programs() as programs:
         plain = programs.start("burst-copies", HOLDER, shared=False)
         plain.hear()
-        small = 1024
-        return plain.ask(f"copies {small}", LIMIT)["both"] * mib / small
+        return plain.ask("copies 1024", LIMIT)["both"]
