@@ -159,10 +159,13 @@ unsafe fn charged_remapped(
 ) -> CUresult {
     let (mut waited, mut want, mut tells_at) = (Duration::ZERO, None, FULL.0);
     let allocate = || loop {
-        match state
-            .memory
-            .allocate_remapped(&state.driver, &state.contexts, device, Bytes(size as u64))
-        {
+        match state.memory.allocate_remapped(
+            &state.driver,
+            &state.contexts,
+            device,
+            Bytes(size as u64),
+            &mut want,
+        ) {
             Ok(made) => {
                 // SAFETY: writable, as the caller promises.
                 unsafe { address.write(made) };

@@ -14,7 +14,7 @@ use crate::driver::Driver;
 use crate::driver::contexts::Contexts;
 use crate::driver::types::{CUDA_ERROR_INVALID_VALUE, CUDA_SUCCESS, CUdevice, CUdeviceptr, CUresult};
 use crate::gate::{listen, page};
-use crate::remap::NotAllocated;
+use crate::remap::{NotAllocated, Want};
 
 /// Longest pause between two looks at the goal by a thread that allocates.
 const LOOK_FOR_ROOM: Duration = Duration::from_millis(20);
@@ -27,13 +27,14 @@ impl Memory {
         contexts: &'static Contexts,
         device: CUdevice,
         size: Bytes,
+        want: &mut Option<Want>,
     ) -> Result<CUdeviceptr, NotAllocated> {
         let parts = (driver, contexts, &*self.daemon);
         self.remap
             .begin(parts, device, self.peers(device))
             .map_err(NotAllocated::Failed)?;
         self.follow_daemon(page());
-        self.remap.allocate(device, size)
+        self.remap.allocate(device, size, want)
     }
 
     /// Follows the daemon's words about remapped memory in the page.

@@ -71,6 +71,14 @@ pub(crate) struct Want {
     bytes: Bytes,
 }
 
+impl Want {
+    /// Ends within a change of the lanes, which wakes them: from now on the engine counts the bytes.
+    fn end_within(self) {
+        let Self { card, bytes } = *std::mem::ManuallyDrop::new(self);
+        card.wanted.fetch_sub(bytes.0, Ordering::Relaxed);
+    }
+}
+
 impl Drop for Want {
     fn drop(&mut self) {
         self.card.wanted.fetch_sub(self.bytes.0, Ordering::Relaxed);
@@ -135,10 +143,16 @@ impl Remap {
         has_threads.then_some(()).ok_or(CUDA_ERROR_OUT_OF_MEMORY)
     }
 
-    /// Allocates memory on a card that the process has begun to use.
-    pub(crate) fn allocate(&self, device: CUdevice, size: Bytes) -> Result<CUdeviceptr, NotAllocated> {
+    /// Allocates memory on a card that the process has begun to use. A `want` of the caller ends once the memory is
+    /// being made.
+    pub(crate) fn allocate(
+        &self,
+        device: CUdevice,
+        size: Bytes,
+        want: &mut Option<Want>,
+    ) -> Result<CUdeviceptr, NotAllocated> {
         let card = self.card(device).ok_or(NotAllocated::Failed(CUDA_ERROR_NOT_SUPPORTED))?;
-        card.allocate(size)
+        card.allocate(size, want)
     }
 
     /// Tells the daemon that an allocation needs so many bytes more, until the returned guard is dropped.
@@ -422,7 +436,7 @@ impl Card {
         }
     }
 
-    fn allocate(&self, size: Bytes) -> Result<CUdeviceptr, NotAllocated> {
+    fn allocate(&self, size: Bytes, want: &mut Option<Want>) -> Result<CUdeviceptr, NotAllocated> {
         loop {
             let begun = self.lanes.change(|moving: &mut Moving| {
                 if let Some(lost) = moving.blocks.engine().lost() {
@@ -433,6 +447,9 @@ impl Card {
                 }
                 let begun = moving.blocks.begin(size, |whole| self.hardware.reserve(whole))?;
                 moving.bound_pool();
+                if let Some(want) = want.take() {
+                    want.end_within();
+                }
                 Ok(begun)
             })?;
             match begun {

@@ -30,5 +30,5 @@ mod cards;
 #[cfg(test)]
 mod fake;
 
-pub(crate) use cards::{NotAllocated, Remap};
+pub(crate) use cards::{NotAllocated, Remap, Want};
 pub(crate) use guard::{Gate, Proof};

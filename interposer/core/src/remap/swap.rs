@@ -29,10 +29,10 @@ use std::collections::BTreeMap;
 use gpushare_proto::Bytes;
 use gpushare_proto::page::{Goal, GoalNumber};
 
-use super::arena::LARGEST_BLOCK;
+use super::arena::{LARGEST_BLOCK, LARGEST_PIECE};
 use super::chunk::{Aim, Change, Chunk};
 use super::host::Slot;
-use super::space::GRANULE;
+use super::space::round_up;
 use super::vmm::{Answer, Call, Span, VmmError};
 use crate::driver::types::CUdeviceptr;
 
@@ -43,8 +43,9 @@ pub use views::{Figures, Obstacle};
 /// Largest chunk.
 pub const CHUNK: Bytes = Bytes::mib(128);
 /// Size of small chunks, which begin and end a move, so that neither direction of the bus waits long for the
-/// other.
-pub const SMALL_CHUNK: Bytes = Bytes::mib(32);
+/// other. The driver takes a millisecond to make a chunk of any size accessible while another process copies, in
+/// which the bus moves this much.
+pub const SMALL_CHUNK: Bytes = Bytes::mib(64);
 /// Least power of two into which the rest of a block is cut. Slots of smaller pieces of any one size fill a region but
 /// for a sixteenth.
 pub const LEAST_PART: Bytes = Bytes::mib(16);
@@ -206,7 +207,12 @@ impl Engine {
     pub fn may_be_hole(&self, size: Bytes) -> bool {
         let is_closed = matches!(self.phase, Phase::Drained | Phase::Entering);
         // A small request may need a shared block.
-        is_closed && self.guard != Guard::Set && self.room() < size.max(LARGEST_BLOCK) + GRANULE
+        let needed = if size > LARGEST_PIECE {
+            round_up(size).unwrap_or(Bytes::MAX)
+        } else {
+            LARGEST_BLOCK
+        };
+        is_closed && self.guard != Guard::Set && self.room() < needed
     }
 
     /// Returns whether the driver still has something of a freed range, and no step of it has failed.
