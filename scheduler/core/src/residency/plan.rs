@@ -177,7 +177,7 @@ fn is_short(rows: &[Row], card: Bytes) -> bool {
 fn give(rows: &mut [Row], supply: Supply, short: bool, plan: &mut Plan) -> bool {
     let (mut excess, mut host, mut host_is_full) = (excess(rows, supply.card), supply.host, false);
     for row in rows.iter_mut().rev() {
-        let Figures { resident, pinned, goal, leased, whole, .. } = row.figures;
+        let Figures { resident, pinned, goal, whole, .. } = row.figures;
         let mut target = resident;
         // Only the last one to give may keep a goal that is lower than needed.
         let mut is_last = false;
@@ -201,7 +201,8 @@ fn give(rows: &mut [Row], supply: Supply, short: bool, plan: &mut Plan) -> bool 
         let new = match row.rank {
             // Its move in has stopped.
             Rank::Holds(_) if !row.gets() => goal.min(resident),
-            Rank::Holds(_) if short => goal.min(leased.max(whole)),
+            // Room for what it may allocate next is of more use to a holder that lacks memory.
+            Rank::Holds(_) if short => goal.min(whole.max(resident)),
             Rank::Holds(_) | Rank::Drains => goal,
             // It is not asked again, and may wake up.
             _ if !row.gives() => goal,
@@ -317,6 +318,17 @@ mod tests {
         assert_eq!(goals(&mut rows, gib(10), WIDE), []);
         rows[1].figures.claim = gib(5);
         assert_eq!(goals(&mut rows, gib(10), WIDE), [(1, gib(5))]);
+    }
+
+    #[test]
+    fn room_for_later_allocations_goes_to_a_holder_that_lacks_memory() {
+        let mut rows = [row(1, Rank::Holds(1), 6, 4), row(2, Rank::Holds(2), 4, 4)];
+        rows[1].figures.leased = gib(8);
+        rows[1].figures.goal = Some(gib(6));
+        rows[1].figures.claim = gib(6);
+        assert_eq!(goals(&mut rows, gib(10), WIDE), [(2, gib(4))]);
+        rows[1].figures.claim = gib(4);
+        assert_eq!(goals(&mut rows, gib(10), WIDE), [(1, gib(6))]);
     }
 
     #[test]
