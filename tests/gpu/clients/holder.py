@@ -1,6 +1,6 @@
 """A block of card memory whose every byte is written by each step and can be checked; and the plain copies of this card.
 
-    hold MIB     allocates and fills it
+    hold MIB     allocates and fills it; answers with the seconds of the allocation and of both
     step         adds one to every word; answers with the seconds from its launch to its end
     check        whether every word is what it must be
     copies MIB   without any of this: pinned copies of so many MiB out, in, and both ways at once, best of five
@@ -20,12 +20,15 @@ COPIES = 5
 
 class Block:
     def __init__(self, mib):
-        self.words = torch.empty(mib << 17, dtype=torch.int64, device="cuda")
+        self.allocation = seconds_of(lambda: self.allocate(mib))
         self.steps = 0
         # Piece by piece, since one call numbers no more than 2^32 words.
         for begin, piece in self.pieces():
             torch.arange(begin, begin + piece.numel(), out=piece)
         torch.cuda.synchronize()
+
+    def allocate(self, mib):
+        self.words = torch.empty(mib << 17, dtype=torch.int64, device="cuda")
 
     def step(self):
         self.words += 1
@@ -67,14 +70,15 @@ def copies(mib):
 
 
 def main():
-    torch.cuda.init()
+    # Makes the context, which no block has to wait for.
+    torch.cuda.synchronize()
     block = None
     say(ready=True)
     for word, *values in orders():
         if word == "hold":
             began = time.perf_counter()
             block = Block(int(values[0]))
-            say(seconds=time.perf_counter() - began)
+            say(seconds=time.perf_counter() - began, allocation=block.allocation)
         elif word == "step":
             say(seconds=seconds_of(block.step))
         elif word == "check":

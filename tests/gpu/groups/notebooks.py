@@ -40,7 +40,7 @@ os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
 torch.manual_seed(7)
 torch.use_deterministic_algorithms(True)
 model = nn.Sequential(*[layer for _ in range(4) for layer in (nn.Linear(2048, 2048), nn.Tanh())]).cuda()
-held = torch.full((HELD_MIB << 18,), 3, dtype=torch.int32, device="cuda")
+held = torch.full((HELD_MIB << 17,), 3, dtype=torch.int64, device="cuda")
 x, ones = torch.randn(512, 2048, device="cuda"), torch.ones((), device="cuda")
 optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
 
@@ -96,6 +96,9 @@ def measure(stand, daemon, folder):
     with contextlib.ExitStack() as stack:
         notebooks = [stack.enter_context(Notebook(number, KERNEL, environment)) for number in range(1, NOTEBOOKS + 1)]
         take_turns(stand, daemon, notebooks, setup, expected)
+        if stand.backend == "remap":
+            # Two of them fit the card.
+            make_room_for_one(daemon, notebooks)
         for name, passes in PASSES.items():
             interrupt(stand, daemon, notebooks[0], notebooks[1], folder, name, passes)
 
@@ -127,16 +130,24 @@ def session(daemon, notebook):
     return notebook.session(daemon.status()["sessions"])
 
 
+def used_mib(daemon, notebooks):
+    return [sum(gpu["allocated_bytes"] for gpu in session(daemon, notebook)["gpus"]) >> 20 for notebook in notebooks]
+
+
+def make_room_for_one(daemon, notebooks):
+    daemon.set("capacity", f"{max(used_mib(daemon, notebooks)) + ROOM_MIB}MiB", "--gpu", "0")
+
+
 def take_turns(stand, daemon, notebooks, setup, expected):
     figures = stand.figures
     for notebook in notebooks:
         figures.equal(f"notebooks: {notebook.number}: first cell", notebook.result(setup), expected[0])
-    used = [sum(gpu["allocated_bytes"] for gpu in session(daemon, notebook)["gpus"]) >> 20 for notebook in notebooks]
+    used = used_mib(daemon, notebooks)
     if stand.backend == "remap":
         cards = sum(used) / stand.card.total_mib
         figures.check("notebooks: together they hold more than the card", cards >= CARDS, f"{cards:.2f} cards")
     else:
-        daemon.set("capacity", f"{max(used) + ROOM_MIB}MiB", "--gpu", "0")
+        make_room_for_one(daemon, notebooks)
     before = daemon.gpu()["handoffs"]
 
     began, first = datetime.now(timezone.utc), {}
