@@ -161,6 +161,10 @@ impl Region {
         self.is_wanted && !matches!(self.state, State::Ready(..))
     }
 
+    fn is_unbegun(&self) -> bool {
+        self.is_wanted && self.task.is_none() && matches!(self.state, State::Nothing)
+    }
+
     fn is_unused(&self) -> bool {
         match &self.state {
             State::Ready(_, slots) => slots.is_empty(),
@@ -262,6 +266,18 @@ impl Pool {
                 return Supply::OverBudget;
             }
         }
+    }
+
+    /// Calls off regions that are not begun and that neither `bytes`, which are still demanded, nor the target need.
+    pub fn call_off(&mut self, bytes: Bytes) {
+        let coming = self.regions.values().filter(|region| region.is_coming()).count() as u64;
+        let beyond_target = (self.wanted() - self.target).0 / REGION.0;
+        let mut surplus = coming.saturating_sub(bytes.0.div_ceil(REGION.0)).min(beyond_target);
+        self.regions.retain(|_, region| {
+            let is_surplus = surplus > 0 && region.is_unbegun();
+            surplus -= u64::from(is_surplus);
+            !is_surplus
+        });
     }
 
     /// Returns whether regions are being made.

@@ -58,6 +58,23 @@ fn a_demand_makes_as_many_regions_as_it_needs_and_no_more() {
 }
 
 #[test]
+fn what_nobody_demands_any_more_is_not_begun() {
+    let (mut pool, card) = pool(8);
+    pool.demand(regions(5));
+    let (region, task) = pool.take_task().unwrap();
+    pool.call_off(regions(3));
+    assert_eq!(pool.sizes().total, regions(3));
+    pool.call_off(Bytes::ZERO);
+    assert_eq!(pool.sizes().total, regions(1), "one is begun");
+    pool.done(region, perform(task, &card));
+    work(&mut pool, &card);
+    assert_eq!(pool.sizes().free, regions(1));
+    pool.set_target(regions(2));
+    pool.call_off(Bytes::ZERO);
+    assert_eq!(pool.sizes().total, regions(2), "the target is prepared all the same");
+}
+
+#[test]
 fn regions_are_given_back_only_once_they_exceed_the_target_by_a_quarter() {
     let (mut pool, card) = pool(16);
     pool.set_target(regions(8));

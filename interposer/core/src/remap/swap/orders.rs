@@ -139,6 +139,8 @@ impl Engine {
     fn hand_out_slots(&mut self, pool: &mut Pool) {
         loop {
             let missing = self.give_slots(pool);
+            // A goal that has risen again needs no more slots.
+            pool.call_off(missing);
             if missing.is_zero() {
                 return;
             }
