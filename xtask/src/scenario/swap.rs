@@ -1,4 +1,4 @@
-//! Four programs with memory of 0.75 of the card each, which is checked after each handoff, while much goes wrong.
+//! Four programs with memory of more than half of the card each, which is checked after each handoff, while much goes wrong.
 //!
 //! ```text
 //!   choose another program ─▶ ask for its contents ─▶ memory moves ─▶ right?   and write new ones
@@ -20,34 +20,38 @@ use std::process::ExitCode;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, ensure};
+use anyhow::{Context, anyhow, ensure};
 use clap::Args;
 use gpushare_proto::{Backend, Bytes};
+use gpushare_tests::card::Card;
 use gpushare_tests::patience::until;
-use gpushare_tests::{Artifacts, Daemon, Dice, Program, Sharing, Ticket, World};
+use gpushare_tests::{Answer, Artifacts, Daemon, Dice, Program, Sharing, Ticket, World};
 
-use self::harm::Refusals;
 use self::outcome::Outcome;
 use crate::output::{progress, result};
 use crate::programs;
 use crate::promise::{Bound, Check, Effort};
 
-const CARD: Bytes = Bytes::mib(256);
-/// Blocks of one program: together three quarters of the card.
-const BLOCKS: [(&str, u64); 3] = [("x", 64), ("y", 64), ("z", 62)];
+const CARD: Bytes = Bytes::mib(96);
+/// Blocks of one program: together more than half of the card. After a refused call the daemon takes the card for a
+/// quarter smaller.
+const BLOCKS: [(&str, u64); 3] = [("x", 20), ("y", 20), ("z", 14)];
 const PROGRAMS: usize = 4;
 /// Longest time for one handoff. A program that takes longer hangs.
 const PATIENCE: Duration = Duration::from_secs(60);
 /// One of so many handoffs is broken off by a kill.
-const KILLS: u64 = 8;
+const KILLS: u64 = 24;
 /// One of so many handoffs finds a call that fails.
-const REFUSALS: u64 = 6;
+const REFUSALS: u64 = 16;
+/// One of so many programs cannot register memory at first.
+const UNREGISTERED: u64 = 8;
 /// One of so many handoffs begins without a budget for host memory.
 const SHORTAGES: u64 = 60;
 /// Time for which there is hardly a budget.
 const SHORTAGE: Duration = Duration::from_millis(300);
-/// Flags of the daemon. Contexts that are not measured yet would take half of the card.
-const FLAGS: [&str; 4] = ["--quantum", "20ms", "--context-reserve", "4MiB"];
+const CARD_MISSING: &str = "a simulated card";
+/// Flags of the daemon. Contexts that are not measured yet would take most of the card.
+const FLAGS: [&str; 4] = ["--quantum", "20ms", "--context-reserve", "2MiB"];
 const BUDGET: [&str; 2] = ["--host-budget", "4GiB"];
 const NO_BUDGET: [&str; 2] = ["--host-budget", "1MiB"];
 /// Number of handoffs after which the figures are compared.
@@ -73,7 +77,7 @@ pub(super) const CHECK: Check = Check {
     ],
     measure: || {
         let faults = |backend| -> anyhow::Result<f64> {
-            let outcome = swaps(&Options { swaps: CHECKED, backend, seed: 1 })?;
+            let outcome = swaps(&Options { swaps: CHECKED, backend, cards: 1, seed: 1 })?;
             progress(&outcome);
             Ok(outcome.faults() as f64)
         };
@@ -89,6 +93,9 @@ pub(crate) struct Options {
     /// Memory of the programs: `remap` or `managed`
     #[arg(long, default_value_t = Backend::Remap)]
     backend: Backend,
+    /// Number of cards with four programs each, between which the handoffs are divided
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..=64))]
+    cards: u64,
     /// Seed of the choices
     #[arg(long, default_value_t = 1)]
     seed: u64,
@@ -111,11 +118,24 @@ pub(super) fn run(options: &Options, json: bool) -> anyhow::Result<ExitCode> {
 }
 
 fn swaps(options: &Options) -> anyhow::Result<Outcome> {
-    let artifacts = programs::debug()?;
+    let artifacts = programs::release()?;
     let began = Instant::now();
-    let mut outcome = Run::new(&artifacts, options)?.all(options.swaps)?;
-    outcome.seconds = began.elapsed().as_secs_f64();
-    Ok(outcome)
+    let of_card = |card: u64| {
+        let seed = options.seed + card;
+        let swaps = options.swaps / options.cards + u64::from(card < options.swaps % options.cards);
+        Run::new(&artifacts, options.backend, seed)?.all(swaps)
+    };
+    let mut all = Outcome { backend: options.backend.to_string(), seed: options.seed, ..Outcome::default() };
+    thread::scope(|scope| -> anyhow::Result<()> {
+        let of_card = &of_card;
+        let cards: Vec<_> = (0..options.cards).map(|card| scope.spawn(move || of_card(card))).collect();
+        for card in cards {
+            all.add(&card.join().map_err(|_| anyhow!("a card's thread panicked"))??);
+        }
+        Ok(())
+    })?;
+    all.seconds = began.elapsed().as_secs_f64();
+    Ok(all)
 }
 
 struct Run {
@@ -126,15 +146,13 @@ struct Run {
     /// Programs begun so far, for their names.
     begun: u64,
     dice: Dice,
-    refusals: Refusals,
     outcome: Outcome,
 }
 
 impl Run {
-    fn new(artifacts: &Artifacts, options: &Options) -> anyhow::Result<Self> {
+    fn new(artifacts: &Artifacts, backend: Backend, seed: u64) -> anyhow::Result<Self> {
         let flags = [&FLAGS[..], &BUDGET].concat();
         let (world, daemon) = World::simulated(artifacts, CARD)?.with_daemon(&flags)?;
-        let Options { backend, seed, .. } = *options;
         let mut run = Self {
             world,
             daemon,
@@ -142,7 +160,6 @@ impl Run {
             workers: Vec::new(),
             begun: 0,
             dice: Dice::new(seed),
-            refusals: Refusals::default(),
             outcome: Outcome { backend: backend.to_string(), seed, ..Outcome::default() },
         };
         for _ in 0..PROGRAMS {
@@ -174,6 +191,9 @@ impl Run {
         }
         let mut program = Program::begin(command, &self.world, &name)?;
         program.ready()?;
+        if self.backend == Backend::Remap && self.dice.one_in(UNREGISTERED) {
+            harm::refuse_registration(self.card()?, program.process().pid());
+        }
         let death = death.map(|(moment, _)| moment);
         let filled = self.fill_blocks(&mut program, fill);
         if let Err(cause) = filled {
@@ -184,6 +204,10 @@ impl Run {
             return Err(cause.context(format!("{name} got no memory\n{state}")));
         }
         Ok(Some(Worker { name, program, fill, death }))
+    }
+
+    fn card(&self) -> anyhow::Result<&Card> {
+        self.world.card().context(CARD_MISSING)
     }
 
     fn fill_blocks(&self, program: &mut Program, fill: u8) -> anyhow::Result<()> {
@@ -228,8 +252,8 @@ impl Run {
     fn swap(&mut self, last: usize, next: usize) -> anyhow::Result<()> {
         if self.backend == Backend::Remap && self.dice.one_in(REFUSALS) {
             let who = if self.dice.one_in(2) { last } else { next };
-            let card = self.world.card().context("a simulated card")?;
-            self.refusals.next(card, &self.workers[who], &mut self.dice)?;
+            let card = self.world.card().context(CARD_MISSING)?;
+            harm::refuse(card, &self.workers[who], &mut self.dice);
         }
         if self.backend == Backend::Remap && self.dice.one_in(SHORTAGES) {
             return self.swap_after_a_shortage(next);
@@ -270,6 +294,14 @@ impl Run {
         thread::sleep(SHORTAGE);
         self.daemon.kill()?;
         self.daemon.restart_with(&[&FLAGS[..], &BUDGET].concat())?;
+        for ((block, _), ticket) in BLOCKS.iter().zip(&mut tickets) {
+            let program = &mut self.workers[next].program;
+            // A check allocates a little, which is refused while there is no host memory.
+            let is_refused = |answer: &Answer| answer.error() == Some("CUDA_ERROR_OUT_OF_MEMORY");
+            if program.answer_within(*ticket, PATIENCE).is_ok_and(|answer| is_refused(&answer)) {
+                *ticket = program.tell(&format!("check {block} {fill}")).unwrap_or(*ticket);
+            }
+        }
         self.judge(next, &tickets)
     }
 
@@ -348,13 +380,28 @@ impl Run {
 
     /// Compares what the daemon says with what the card has, once nothing moves.
     fn compare(&mut self) -> anyhow::Result<()> {
-        self.outcome.refused.clone_from(&self.refusals.by_kind);
-        for at in 0..PROGRAMS {
-            // A leaver may have been killed in a call of its own.
-            if self.workers[at].program.ended()? {
-                self.bury(at)?;
+        self.outcome.refused = harm::refused(self.card()?)?;
+        loop {
+            for at in 0..PROGRAMS {
+                // A leaver may have been killed in a call of its own.
+                if self.workers[at].program.ended()? {
+                    self.bury(at)?;
+                }
+            }
+            let found = self.at_rest();
+            let mut ended = false;
+            for worker in &mut self.workers {
+                ended |= worker.program.ended()?;
+            }
+            if !ended {
+                self.outcome.bytes_unaccounted = self.outcome.bytes_unaccounted.max(found?);
+                return Ok(());
             }
         }
+    }
+
+    /// Bytes that are not accounted for once nothing moves.
+    fn at_rest(&self) -> anyhow::Result<u64> {
         let mut last = None;
         let found = until("the figures rest", || {
             let now = self.unaccounted()?;
@@ -362,14 +409,12 @@ impl Run {
             Ok((rests && now.is_some_and(|now| now == 0)).then_some(0))
         });
         // What does not come to rest is counted as it is.
-        let found = found.or_else(|cause| last.flatten().context(cause))?;
-        self.outcome.bytes_unaccounted = self.outcome.bytes_unaccounted.max(found);
-        Ok(())
+        found.or_else(|cause| last.flatten().context(cause))
     }
 
     /// Bytes that are not accounted for; `None` while memory moves.
     fn unaccounted(&self) -> anyhow::Result<Option<u64>> {
-        let stats = self.world.card().context("a simulated card")?.stats()?;
+        let stats = self.card()?.stats()?;
         let living = || stats.processes.iter().filter(|process| process.alive);
         let mut sum = 0;
         if self.backend != Backend::Remap {

@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 use serde::{Deserialize, Serialize};
 
 use crate::constants::Constants;
-use crate::wire::Sticky;
+use crate::wire::{Refusable, Sticky};
 
 /// How many turns the timeline keeps; older ones are dropped and counted.
 const TIMELINE: usize = 50_000;
@@ -40,7 +40,7 @@ pub struct Counters {
     /// Copies whose bytes other work of the process used at the same time (`race.rs` says when exactly).
     pub raced_copies: u64,
     /// Calls that failed because an observer wanted it.
-    pub refused: u64,
+    pub refused: Refused,
     /// Managed ranges that were advised to be on a GPU.
     pub advised_location: u64,
     /// Managed ranges that were advised to be reachable from a GPU.
@@ -63,7 +63,7 @@ impl Counters {
         self.downloaded_bytes += other.downloaded_bytes;
         self.copied_bytes += other.copied_bytes;
         self.raced_copies += other.raced_copies;
-        self.refused += other.refused;
+        self.refused.add(&other.refused);
         self.advised_location += other.advised_location;
         self.advised_access += other.advised_access;
         self.kernels += other.kernels;
@@ -78,6 +78,37 @@ impl Counters {
     /// All bytes that left the card: evictions, prefetches and copies out.
     pub fn bytes_out(&self) -> u64 {
         self.evicted_bytes + self.prefetched_out + self.downloaded_bytes
+    }
+}
+
+/// Calls that failed because an observer wanted it, by their kinds.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Refused {
+    /// `cuMemCreate` on a GPU.
+    pub create_on_gpu: u64,
+    /// `cuMemCreate` on the host.
+    pub create_on_host: u64,
+    /// `cuMemMap`.
+    pub map: u64,
+    /// `cuMemHostRegister`.
+    pub register: u64,
+}
+
+impl Refused {
+    pub(crate) fn of(&mut self, call: Refusable) -> &mut u64 {
+        match call {
+            Refusable::CreateOnGpu => &mut self.create_on_gpu,
+            Refusable::CreateOnHost => &mut self.create_on_host,
+            Refusable::Map => &mut self.map,
+            Refusable::Register => &mut self.register,
+        }
+    }
+
+    fn add(&mut self, other: &Self) {
+        self.create_on_gpu += other.create_on_gpu;
+        self.create_on_host += other.create_on_host;
+        self.map += other.map;
+        self.register += other.register;
     }
 }
 

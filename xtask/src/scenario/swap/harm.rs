@@ -6,18 +6,18 @@ use std::collections::BTreeMap;
 use gpushare_proto::Backend;
 use gpushare_tests::Dice;
 use gpushare_tests::card::Card;
+use simgpu_card::stats::Refused;
 use simgpu_card::wire::Refusable;
 
 use super::Worker;
 
 /// One of so many programs is killed by a call of its own.
 const MORTALS: u64 = 2;
-/// Numbers of that call, from and to. A program maps seven times before its memory moves, and each move takes three
-/// to six calls of a kind.
-const CALLS: (u64, u64) = (8, 30);
-/// Calls that a driver without memory refuses, with their names in the result.
-const REFUSED: [(&str, Refusable); 3] =
-    [("create", Refusable::CreateOnGpu), ("map", Refusable::Map), ("register", Refusable::Register)];
+/// Numbers of that call, from and to. A program maps five times before its memory moves, and each move takes two to
+/// five calls of a kind.
+const CALLS: (u64, u64) = (6, 30);
+/// Calls that a driver without memory refuses.
+const REFUSED: [Refusable; 3] = [Refusable::CreateOnGpu, Refusable::Map, Refusable::Register];
 
 /// Calls in which programs are killed, with the names of the moments in the result.
 fn deadly_calls(backend: Backend) -> &'static [(&'static str, &'static str)] {
@@ -40,34 +40,23 @@ pub(super) fn death(dice: &mut Dice, backend: Backend) -> Option<(&'static str, 
     Some((moment, format!("{call}@{number}=dies")))
 }
 
-/// Calls that found no memory, one at a time.
-#[derive(Debug, Default)]
-pub(super) struct Refusals {
-    /// Kind of the call that fails next, and the process that makes it.
-    armed: Option<(&'static str, u32)>,
-    /// Failed calls on the card so far.
-    seen: u64,
-    /// Failed calls by their kinds.
-    pub(super) by_kind: BTreeMap<&'static str, u64>,
+/// Lets the next call of some kind fail in a program.
+pub(super) fn refuse(card: &Card, worker: &Worker, dice: &mut Dice) {
+    refuse_call(card, worker.program.process().pid(), REFUSED[dice.index(REFUSED.len())]);
 }
 
-impl Refusals {
-    /// Counts the call that has failed since, and lets another one of `worker` fail.
-    pub(super) fn next(&mut self, card: &Card, worker: &Worker, dice: &mut Dice) -> anyhow::Result<()> {
-        let stats = card.stats()?;
-        let new = stats.total.refused - self.seen;
-        self.seen = stats.total.refused;
-        if let Some((kind, pid)) = self.armed {
-            *self.by_kind.entry(kind).or_default() += new;
-            let lives = stats.processes.iter().any(|process| process.pid == pid && process.alive);
-            if new == 0 && lives {
-                return Ok(());
-            }
-        }
-        let (kind, call) = REFUSED[dice.index(REFUSED.len())];
-        let pid = worker.program.process().pid();
-        // A process that was just killed has no more calls to fail.
-        self.armed = card.refuse(pid, call, 1).is_ok().then_some((kind, pid));
-        Ok(())
-    }
+/// Lets the first registration of a new program fail, which it makes when its memory leaves for the first time.
+pub(super) fn refuse_registration(card: &Card, pid: u32) {
+    refuse_call(card, pid, Refusable::Register);
+}
+
+fn refuse_call(card: &Card, pid: u32, call: Refusable) {
+    // A process that was just killed has no more calls to fail.
+    let _ = card.refuse(pid, call, 1);
+}
+
+/// Calls that have failed so far, by their kinds.
+pub(super) fn refused(card: &Card) -> anyhow::Result<BTreeMap<&'static str, u64>> {
+    let Refused { create_on_gpu, map, register, .. } = card.stats()?.total.refused;
+    Ok(BTreeMap::from([("create", create_on_gpu), ("map", map), ("register", register)]))
 }

@@ -37,6 +37,24 @@ pub(super) struct Outcome {
 }
 
 impl Outcome {
+    /// Adds what happened on another card.
+    pub(super) fn add(&mut self, other: &Self) {
+        let merge = |into: &mut BTreeMap<&'static str, u64>, from: &BTreeMap<&'static str, u64>| {
+            from.iter().for_each(|(kind, count)| *into.entry(kind).or_default() += count);
+        };
+        merge(&mut self.killed_in, &other.killed_in);
+        merge(&mut self.refused, &other.refused);
+        self.swaps += other.swaps;
+        self.kills += other.kills;
+        self.shortages += other.shortages;
+        self.daemon_kills += other.daemon_kills;
+        self.corrupted += other.corrupted;
+        self.failed += other.failed;
+        self.missed += other.missed;
+        self.hung += other.hung;
+        self.bytes_unaccounted = self.bytes_unaccounted.max(other.bytes_unaccounted);
+    }
+
     /// Number of all that was lost, wrong or stuck.
     pub(super) fn faults(&self) -> u64 {
         self.corrupted + self.failed + self.missed + self.hung + self.bytes_unaccounted

@@ -29,7 +29,7 @@ impl Card {
             return false;
         };
         *left -= 1;
-        self.memory.counters.entry(id).or_default().refused += 1;
+        *self.memory.counters.entry(id).or_default().refused.of(call) += 1;
         true
     }
 }
