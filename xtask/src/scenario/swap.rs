@@ -40,9 +40,9 @@ const PROGRAMS: usize = 4;
 /// Longest time for one handoff. A program that takes longer hangs.
 const PATIENCE: Duration = Duration::from_secs(60);
 /// One of so many handoffs is broken off by a kill.
-const KILLS: u64 = 24;
+const KILLS: u64 = 16;
 /// One of so many handoffs finds a call that fails.
-const REFUSALS: u64 = 16;
+const REFUSALS: u64 = 10;
 /// One of so many programs cannot register memory at first.
 const UNREGISTERED: u64 = 8;
 /// One of so many handoffs begins without a budget for host memory.
