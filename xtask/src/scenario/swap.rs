@@ -12,10 +12,10 @@
 //!
 //! Memory of `--backend remap` is checked before each copy and unmap, too (`--paranoid`).
 
+mod accounts;
 mod harm;
 mod outcome;
 
-use std::collections::BTreeMap;
 use std::process::ExitCode;
 use std::thread;
 use std::time::{Duration, Instant};
@@ -376,70 +376,5 @@ impl Run {
             progress(format_args!("{name}: {stderr}"));
             self.outcome.missed += 1;
         }
-    }
-
-    /// Compares what the daemon says with what the card has, once nothing moves.
-    fn compare(&mut self) -> anyhow::Result<()> {
-        self.outcome.refused = harm::refused(self.card()?)?;
-        loop {
-            for at in 0..PROGRAMS {
-                // A leaver may have been killed in a call of its own.
-                if self.workers[at].program.ended()? {
-                    self.bury(at)?;
-                }
-            }
-            let found = self.at_rest();
-            let mut ended = false;
-            for worker in &mut self.workers {
-                ended |= worker.program.ended()?;
-            }
-            if !ended {
-                self.outcome.bytes_unaccounted = self.outcome.bytes_unaccounted.max(found?);
-                return Ok(());
-            }
-        }
-    }
-
-    /// Bytes that are not accounted for once nothing moves.
-    fn at_rest(&self) -> anyhow::Result<u64> {
-        let mut last = None;
-        let found = until("the figures rest", || {
-            let now = self.unaccounted()?;
-            let rests = last.replace(now) == Some(now);
-            Ok((rests && now.is_some_and(|now| now == 0)).then_some(0))
-        });
-        // What does not come to rest is counted as it is.
-        found.or_else(|cause| last.flatten().context(cause))
-    }
-
-    /// Bytes that are not accounted for; `None` while memory moves.
-    fn unaccounted(&self) -> anyhow::Result<Option<u64>> {
-        let stats = self.card()?.stats()?;
-        let living = || stats.processes.iter().filter(|process| process.alive);
-        let mut sum = 0;
-        if self.backend != Backend::Remap {
-            // The driver moves it, so all that can be compared is what there is.
-            let on_card: BTreeMap<u32, u64> =
-                living().map(|process| (process.pid, process.managed_bytes)).collect();
-            for Worker { name, program, .. } in &self.workers {
-                let used = self.daemon.session(name)?.gpus[0].allocated_bytes.0;
-                sum += used.abs_diff(on_card.get(&program.process().pid()).copied().unwrap_or(0));
-            }
-            return Ok(Some(sum));
-        }
-        let on_card: BTreeMap<u32, u64> =
-            living().map(|process| (process.pid, process.device_bytes)).collect();
-        for Worker { name, program, .. } in &self.workers {
-            let place = self.daemon.residence(name)?;
-            if !place.moving_bytes.is_zero() {
-                return Ok(None);
-            }
-            let resident = place.resident_bytes.0;
-            let card = on_card.get(&program.process().pid()).copied().unwrap_or(0);
-            let used = self.daemon.session(name)?.gpus[0].allocated_bytes;
-            let lost = used - (place.resident_bytes + place.hosted_bytes);
-            sum += resident.abs_diff(card) + lost.0;
-        }
-        Ok(Some(sum))
     }
 }

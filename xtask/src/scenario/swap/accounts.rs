@@ -1,0 +1,77 @@
+//! Comparison of what the daemon says of the programs in [`super`] with what their card has.
+
+use std::collections::BTreeMap;
+
+use anyhow::Context;
+use gpushare_proto::Backend;
+use gpushare_tests::patience::until;
+
+use super::{PROGRAMS, Run, Worker, harm};
+
+impl Run {
+    /// Compares what the daemon says with what the card has, once nothing moves.
+    pub(super) fn compare(&mut self) -> anyhow::Result<()> {
+        self.outcome.refused = harm::refused(self.card()?)?;
+        loop {
+            for at in 0..PROGRAMS {
+                // A leaver may have been killed in a call of its own.
+                if self.workers[at].program.ended()? {
+                    self.bury(at)?;
+                }
+            }
+            let found = self.at_rest();
+            let mut ended = false;
+            for worker in &mut self.workers {
+                ended |= worker.program.ended()?;
+            }
+            if !ended {
+                self.outcome.bytes_unaccounted = self.outcome.bytes_unaccounted.max(found?);
+                return Ok(());
+            }
+        }
+    }
+
+    /// Bytes that are not accounted for once nothing moves.
+    fn at_rest(&self) -> anyhow::Result<u64> {
+        let mut last = None;
+        let found = until("the figures rest", || {
+            let now = self.unaccounted()?;
+            let rests = last.replace(now) == Some(now);
+            Ok((rests && now.is_some_and(|now| now == 0)).then_some(0))
+        });
+        // What does not come to rest is counted as it is.
+        found.or_else(|cause| last.flatten().context(cause))
+    }
+
+    /// Bytes that are not accounted for; `None` while memory moves.
+    fn unaccounted(&self) -> anyhow::Result<Option<u64>> {
+        let stats = self.card()?.stats()?;
+        let living = || stats.processes.iter().filter(|process| process.alive);
+        let mut sum = 0;
+        if self.backend != Backend::Remap {
+            // The driver moves it, so all that can be compared is what there is.
+            let on_card: BTreeMap<u32, u64> =
+                living().map(|process| (process.pid, process.managed_bytes)).collect();
+            for Worker { name, program, .. } in &self.workers {
+                let used = self.daemon.session(name)?.gpus[0].allocated_bytes.0;
+                sum += used.abs_diff(on_card.get(&program.process().pid()).copied().unwrap_or(0));
+            }
+            return Ok(Some(sum));
+        }
+        let on_card: BTreeMap<u32, u64> =
+            living().map(|process| (process.pid, process.device_bytes)).collect();
+        for Worker { name, program, .. } in &self.workers {
+            // A new daemon hears of it soon.
+            let Ok(place) = self.daemon.residence(name) else { return Ok(None) };
+            if !place.moving_bytes.is_zero() {
+                return Ok(None);
+            }
+            let resident = place.resident_bytes.0;
+            let card = on_card.get(&program.process().pid()).copied().unwrap_or(0);
+            let used = self.daemon.session(name)?.gpus[0].allocated_bytes;
+            let lost = used - (place.resident_bytes + place.hosted_bytes);
+            sum += resident.abs_diff(card) + lost.0;
+        }
+        Ok(Some(sum))
+    }
+}
