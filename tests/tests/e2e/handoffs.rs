@@ -17,7 +17,7 @@ const CARD: Bytes = Bytes::mib(512);
 /// Memory of one program: three quarters of the card.
 const EACH: Bytes = Bytes::mib(384);
 /// Size of the chunks of small moves, by which more may leave than must.
-const CHUNK: Bytes = Bytes::mib(64);
+const CHUNK: Bytes = Bytes::mib(32);
 /// Bytes beside the capacity, for two chunks that are under way.
 const SPARE: Bytes = Bytes::mib(8);
 /// Bytes by which programs use less than [`EACH`], and by which goals are rounded.

@@ -257,7 +257,7 @@ mod tests {
             scope.spawn(|| lanes.run_copies(&card));
             (0..2).for_each(|_| drop(scope.spawn(|| lanes.run_tasks(&card))));
             let (address, chunks) = allocate(&lanes, &card, 1 << 40, Bytes::gib(1));
-            assert_eq!(chunks.len(), 16);
+            assert_eq!(chunks.len(), 32);
             for round in 0..50 {
                 for chunk in &chunks {
                     let before = card.work(chunk.address, round + 1);

@@ -43,9 +43,8 @@ pub use views::{Figures, Obstacle};
 /// Largest chunk.
 pub const CHUNK: Bytes = Bytes::mib(128);
 /// Size of small chunks, which begin and end a move, so that neither direction of the bus waits long for the
-/// other. The driver takes a millisecond to make a chunk of any size accessible while another process copies, in
-/// which the bus moves this much.
-pub const SMALL_CHUNK: Bytes = Bytes::mib(64);
+/// other.
+pub const SMALL_CHUNK: Bytes = Bytes::mib(32);
 /// Least power of two into which the rest of a block is cut. Slots of smaller pieces of any one size fill a region but
 /// for a sixteenth.
 pub const LEAST_PART: Bytes = Bytes::mib(16);

@@ -53,7 +53,8 @@ fn no_order_moves_nothing() {
 #[test]
 fn only_the_excess_leaves() {
     for (goal, leaves) in [(1000, 24), (990, 34), (900, 124), (768, 256), (0, 1024)] {
-        let mut world = World::with(&[LARGE, LARGE, LARGE, LARGE, LARGE, LARGE, LARGE, SMALL, SMALL]);
+        let mut world =
+            World::with(&[LARGE, LARGE, LARGE, LARGE, LARGE, LARGE, LARGE, SMALL, SMALL, SMALL, SMALL]);
         evict(&mut world, 1, Bytes::mib(goal));
         let hosted = world.engine.figures().hosted;
         assert!(hosted >= Bytes::mib(leaves) && hosted < Bytes::mib(leaves) + LARGE, "{goal}: {hosted}");
@@ -63,7 +64,7 @@ fn only_the_excess_leaves() {
 
 #[test]
 fn a_long_move_begins_and_ends_with_small_chunks_and_a_short_one_has_no_others() {
-    let sizes: Vec<_> = [SMALL; 8].into_iter().chain([LARGE; 28]).collect();
+    let sizes: Vec<_> = [SMALL; 16].into_iter().chain([LARGE; 28]).collect();
     let mut world = World::with(&sizes);
     world.pool.set_target(Bytes::gib(8));
     while world.prepare() {}
@@ -74,7 +75,7 @@ fn a_long_move_begins_and_ends_with_small_chunks_and_a_short_one_has_no_others()
     world.end();
     let mut world = World::with(&sizes);
     evict(&mut world, 1, Bytes::mib(4096 - 320));
-    assert_eq!(released(&world), [SMALL; 5]);
+    assert_eq!(released(&world), [SMALL; 10]);
     world.end();
 }
 
@@ -103,7 +104,7 @@ fn a_process_with_little_memory_has_small_chunks_only() {
             world.engine.add(span);
         }
     }
-    assert_eq!(sizes, BTreeMap::from([(SMALL, 32), (LARGE, 16)]));
+    assert_eq!(sizes, BTreeMap::from([(SMALL, 64), (LARGE, 16)]));
 }
 
 #[test]
@@ -321,7 +322,7 @@ fn chunks_mapped_from_the_host_come_to_the_card_once_the_gate_is_closed_and_has_
     let on_card = world.truth.keys().copied().next().unwrap();
     world.free(on_card);
     world.run();
-    assert_eq!(world.engine.figures().mapped, Bytes::mib(320), "the gate is open");
+    assert_eq!(world.engine.figures().mapped, Bytes::mib(288), "the gate is open");
     world.set_phase(Phase::Drained);
     world.run();
     let place = |address| world.engine.place(address);
@@ -332,7 +333,7 @@ fn chunks_mapped_from_the_host_come_to_the_card_once_the_gate_is_closed_and_has_
     // Holes come first.
     world.set_goal(2, Bytes::mib(128));
     world.run();
-    assert_eq!(enter(&mut world, 3, Bytes::mib(320)), Ok(()));
+    assert_eq!(enter(&mut world, 3, Bytes::mib(288)), Ok(()));
     assert_eq!(world.engine.figures().mapped, LARGE);
     world.end();
 }
