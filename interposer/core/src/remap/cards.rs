@@ -9,6 +9,7 @@
 //! A card has threads from its first allocation on. A process with another backend has none.
 
 mod reports;
+mod want;
 
 use std::num::NonZero;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -20,6 +21,7 @@ use gpushare_proto::page::{FEATURE_GOALS, FLAG_HOST_FULL, Goal, GoalNumber, MAX_
 use gpushare_proto::{Bytes, GateWord, GpuId, names};
 
 use self::reports::Told;
+pub(crate) use self::want::Want;
 use super::blocks::{Allocation, AllocationError, Backing};
 use super::card::OnCard;
 use super::guard::{Gate, Guard, Proof};
@@ -62,28 +64,6 @@ struct Card {
     /// Bytes for which allocations wait.
     wanted: AtomicU64,
     has_threads: OnceLock<bool>,
-}
-
-/// Bytes for which an allocation waits.
-#[derive(Debug)]
-pub(crate) struct Want {
-    card: &'static Card,
-    bytes: Bytes,
-}
-
-impl Want {
-    /// Ends within a change of the lanes, which wakes them: from now on the engine counts the bytes.
-    fn end_within(self) {
-        let Self { card, bytes } = *std::mem::ManuallyDrop::new(self);
-        card.wanted.fetch_sub(bytes.0, Ordering::Relaxed);
-    }
-}
-
-impl Drop for Want {
-    fn drop(&mut self) {
-        self.card.wanted.fetch_sub(self.bytes.0, Ordering::Relaxed);
-        self.card.lanes.change(|_| ());
-    }
 }
 
 /// Reason why memory was not allocated.
@@ -157,10 +137,7 @@ impl Remap {
 
     /// Tells the daemon that an allocation needs so many bytes more, until the returned guard is dropped.
     pub(crate) fn want(&'static self, device: CUdevice, bytes: Bytes) -> Option<Want> {
-        let card = self.card(device)?;
-        card.wanted.fetch_add(bytes.0, Ordering::Relaxed);
-        card.lanes.change(|_| ());
-        Some(Want { card, bytes })
+        self.card(device).map(|card| Want::begin(card, bytes))
     }
 
     /// Frees the block that begins at an address, after all work on it. Returns `false` for another address.
