@@ -93,7 +93,7 @@ pub(crate) struct Options {
     /// Memory of the programs: `remap` or `managed`
     #[arg(long, default_value_t = Backend::Remap)]
     backend: Backend,
-    /// Number of cards with four programs each, between which the handoffs are divided
+    /// Number of cards with four programs each, between which the handoffs are divided; two of them run at once
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..=64))]
     cards: u64,
     /// Seed of the choices

@@ -202,7 +202,7 @@ fn give(rows: &mut [Row], supply: Supply, short: bool, plan: &mut Plan) -> bool 
             // Its move in has stopped.
             Rank::Holds(_) if !row.gets() => goal.min(resident),
             // Room for what it may allocate next is of more use to a holder that lacks memory.
-            Rank::Holds(_) if short => goal.min(whole.max(resident)),
+            Rank::Holds(_) if short => goal.min(whole),
             Rank::Holds(_) | Rank::Drains => goal,
             // It is not asked again, and may wake up.
             _ if !row.gives() => goal,
