@@ -358,8 +358,10 @@ fn a_handoff_that_lasts_longer_than_a_second_shows_its_progress() -> anyhow::Res
     assert!((1..=seconds).contains(&(running.len() as u64)), "{running:?} of {all:?}");
     for (number, progress) in (1..).zip(&running) {
         assert!(progress.took_ns >= Nanos::from_secs(number), "{progress:?}");
-        assert!(progress.into.bytes < all.into.bytes && !progress.into.rest_bytes.is_zero(), "{progress:?}");
         assert_eq!(progress.into.bytes + progress.into.rest_bytes, all.into.bytes, "{progress:?}");
     }
+    // Later ones may find all memory created, while the last of it is copied.
+    assert!(!running[0].into.rest_bytes.is_zero(), "{running:?}");
+    assert!(running.is_sorted_by_key(|progress| progress.into.bytes), "{running:?}");
     Ok(())
 }
