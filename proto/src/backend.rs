@@ -3,16 +3,41 @@
 use std::fmt;
 use std::str::FromStr;
 
+use serde::Serialize;
+
 /// Memory backend: the kind of driver memory that a program's allocations get.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
 pub enum Backend {
     /// Managed memory, which the driver can move out of the card.
-    #[default]
     Managed,
     /// Plain device memory, which stays on the card and can be shared with other processes and devices.
     Native,
     /// Plain device memory at fixed addresses, which gpushare moves to host memory and back.
     Remap,
+}
+
+/// What a card and its driver can do with memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Abilities {
+    /// Host and card can use managed memory at the same time.
+    pub concurrent_managed: bool,
+    /// Memory can be mapped by handle on the card.
+    pub handles: bool,
+    /// The driver can register host memory, which makes copies fast.
+    pub registration: bool,
+}
+
+impl Backend {
+    /// Backend of a program that chooses none. A platform without concurrent managed access (WSL, some vGPUs) limits
+    /// registered memory in unknown ways, so memory stays on its cards.
+    pub fn of_card(can: Abilities) -> Self {
+        match can {
+            Abilities { concurrent_managed: false, .. } => Self::Native,
+            Abilities { handles: true, registration: true, .. } => Self::Remap,
+            _ => Self::Managed,
+        }
+    }
 }
 
 /// Error for a text that names no memory backend.
@@ -49,6 +74,15 @@ impl fmt::Display for Backend {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_card_gets_the_best_backend_that_it_can_do() {
+        let all = Abilities { concurrent_managed: true, handles: true, registration: true };
+        assert_eq!(Backend::of_card(all), Backend::Remap);
+        assert_eq!(Backend::of_card(Abilities { handles: false, ..all }), Backend::Managed);
+        assert_eq!(Backend::of_card(Abilities { registration: false, ..all }), Backend::Managed);
+        assert_eq!(Backend::of_card(Abilities { concurrent_managed: false, ..all }), Backend::Native);
+    }
 
     #[test]
     fn a_backend_is_read_as_it_is_written() {

@@ -28,7 +28,7 @@ pub mod lookup;
 pub mod text;
 pub mod backend;
 
-pub use backend::Backend;
+pub use backend::{Abilities, Backend};
 pub use ids::{ClientId, Epoch, GpuId, GpuUuid, RequestId, SessionId, Token};
 pub use page::{GateState, GateWord};
 pub use units::{Bytes, Nanos, Percent};

@@ -48,6 +48,8 @@ pub struct CudaCard {
     pub rdma_handles: Option<i32>,
     /// Whether memory handles can be created for the host's memory: 0 or 1.
     pub host_numa: Option<i32>,
+    /// Whether the driver can register host memory for fast copies: 0 or 1.
+    pub host_register: Option<i32>,
 }
 
 /// Layout of the driver's structure `CUmemAllocationProp_v1`.
@@ -140,6 +142,7 @@ fn card(library: &Opened, device: c_int) -> CudaCard {
             card.rdma = attribute(116);
             card.rdma_handles = attribute(110);
             card.host_numa = attribute(141);
+            card.host_register = attribute(99);
         }
     }
     // Drivers before 13.0 create such handles but do not know the attribute, or report 0 for it.

@@ -47,9 +47,10 @@ pub(crate) struct RunArgs {
     /// at the speed of the bus
     #[arg(long)]
     pub(crate) oversubscribe: bool,
-    /// Kind of the program's memory: `managed` can move out of the card; `native` stays on it, for programs that share
-    /// memory with other processes or devices (IPC, RDMA); `remap` is for trials: gpushare itself moves it to host
-    /// memory and back when the card changes hands [default: managed, or GPUSHARE_BACKEND]
+    /// Kind of the program's memory: `remap` moves to host memory and back at the speed of the bus when the card changes
+    /// hands; `managed` is moved by the driver, page by page; `native` stays on the card, for programs that share memory
+    /// with other processes or devices (IPC, RDMA) [default: GPUSHARE_BACKEND, or the first of these that the cards can
+    /// do; `doctor` says which]
     #[arg(long, value_name = "BACKEND")]
     pub(crate) backend: Option<Backend>,
     /// With --backend remap: check that no work is in flight while memory leaves the card, by reading it twice more;

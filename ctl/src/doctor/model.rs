@@ -4,6 +4,7 @@
 
 use std::fmt;
 
+use gpushare_proto::Backend;
 use serde::Serialize;
 
 use super::checks::{CHECKS, Check, Group};
@@ -23,28 +24,6 @@ pub(crate) enum Severity {
     Warning,
     /// The check found that gpushare does not work.
     Error,
-}
-
-/// Memory backend (managed, native or remap) that a machine supports.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "lowercase")]
-pub(crate) enum Backend {
-    /// Managed memory: the driver moves it between card and host.
-    Managed,
-    /// Native memory, which stays on the card.
-    Native,
-    /// Memory that gpushare itself would move between card and host; not implemented yet.
-    Remap,
-}
-
-impl fmt::Display for Backend {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Managed => "managed",
-            Self::Native => "native",
-            Self::Remap => "remap (later)",
-        })
-    }
 }
 
 /// Memory backend that a check's result decides for, with the reason.

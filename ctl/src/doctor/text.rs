@@ -93,7 +93,9 @@ fn summary(report: &Report) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::super::model::{Backend, Counts, Outcome};
+    use gpushare_proto::Backend;
+
+    use super::super::model::{Counts, Outcome};
     use super::*;
 
     fn report() -> Report {

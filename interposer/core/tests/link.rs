@@ -14,7 +14,7 @@ use gpushare_client::daemon::connection::Connection;
 use gpushare_client::daemon::link::{AskError, Link};
 use gpushare_proto::page::{LimitKind, MemoryRefusal};
 use gpushare_proto::tenant::{Failure, FailureCode, PROTOCOL, Role, TenantReply, TenantRequest, Welcome};
-use gpushare_proto::{Bytes, ClientId, GateState, GateWord, GpuId, SessionId, Token, codec};
+use gpushare_proto::{Backend, Bytes, ClientId, GateState, GateWord, GpuId, SessionId, Token, codec};
 use gpushare_sys::page::{self, SharedPage};
 use gpushare_sys::socket;
 
@@ -97,7 +97,7 @@ fn a_client_says_hello_and_maps_the_page() {
         daemon.page.gate.store(GateWord::new(1, GateState::Open).0, Ordering::SeqCst);
         (daemon, role)
     });
-    let (_connection, welcome, page) = address.connect(None).unwrap();
+    let (_connection, welcome, page) = address.connect(Backend::Managed, None).unwrap();
     let (_daemon, role) = daemon.join().unwrap();
     assert_eq!((welcome.client, welcome.session), (ClientId(7), SessionId(3)));
     assert_eq!(role, Role::Client { token: Some(Token([5; 32])), returning: None });
@@ -108,7 +108,7 @@ fn a_client_says_hello_and_maps_the_page() {
 fn without_a_daemon_the_error_names_every_socket_that_was_tried() {
     let folder = tempfile::tempdir().unwrap();
     let address = Address::new(vec![folder.path().join("a.sock"), folder.path().join("b.sock")], None, None);
-    let error = address.connect(None).unwrap_err();
+    let error = address.connect(Backend::Managed, None).unwrap_err();
     assert!(matches!(error, ConnectError::Absent(_)));
     let text = error.to_string();
     assert!(
@@ -127,7 +127,7 @@ fn a_refusal_keeps_the_daemons_words() {
         let failure = Failure { code: FailureCode::Permission, message: "no such session".to_owned() };
         stream.write_all(&codec::encode(&TenantReply::Error(failure)).unwrap()).unwrap();
     });
-    let error = address.connect(None).unwrap_err();
+    let error = address.connect(Backend::Managed, None).unwrap_err();
     daemon.join().unwrap();
     assert!(matches!(error, ConnectError::Refused(Failure { code: FailureCode::Permission, .. })));
     assert!(error.to_string().contains("no such session"));
@@ -146,7 +146,7 @@ fn memory_counts_before_the_asking_thread_goes_on() {
         let request = daemon.asked_for(Bytes(9));
         daemon.answer(&TenantReply::Refused { request, refusal });
     });
-    let (connection, welcome, _) = address.connect(None).unwrap();
+    let (connection, welcome, _) = address.connect(Backend::Managed, None).unwrap();
     let link = Link::new(&connection, &welcome).unwrap();
     let counted = AtomicU64::new(0);
     thread::scope(|scope| {
@@ -165,7 +165,7 @@ fn a_connection_that_takes_no_more_messages_is_shut_down() {
     let folder = tempfile::tempdir().unwrap();
     let (listener, address) = bind(folder.path());
     let daemon = thread::spawn(move || Daemon::welcome(&listener));
-    let (mut connection, welcome, _) = address.connect(None).unwrap();
+    let (mut connection, welcome, _) = address.connect(Backend::Managed, None).unwrap();
     let link = Link::new(&connection, &welcome).unwrap();
     let _stalled = daemon.join().unwrap();
     thread::scope(|scope| {
@@ -182,7 +182,7 @@ fn a_message_that_may_be_lost_never_blocks_nor_breaks_the_connection() {
     let folder = tempfile::tempdir().unwrap();
     let (listener, address) = bind(folder.path());
     let daemon = thread::spawn(move || Daemon::welcome(&listener));
-    let (connection, welcome, _) = address.connect(None).unwrap();
+    let (connection, welcome, _) = address.connect(Backend::Managed, None).unwrap();
     let link = Link::new(&connection, &welcome).unwrap();
     let (mut stalled, _) = daemon.join().unwrap();
     let refused = TenantRequest::RefusedLocally { gpu: GpuId(0), bytes: Bytes::gib(80) };
@@ -211,14 +211,14 @@ fn an_open_question_is_asked_again_of_the_next_daemon() {
         let request = second.asked_for(Bytes(64));
         second.answer(&TenantReply::Reserved { request, bytes: Bytes(64) });
     });
-    let (connection, welcome, _) = address.connect(None).unwrap();
+    let (connection, welcome, _) = address.connect(Backend::Managed, None).unwrap();
     let link = Link::new(&connection, &welcome).unwrap();
     let counted = AtomicU64::new(0);
     thread::scope(|scope| {
         scope.spawn(|| {
             listen(&link, connection, &counted);
             link.unplug();
-            let (connection, welcome, _) = address.connect(None).unwrap();
+            let (connection, welcome, _) = address.connect(Backend::Managed, None).unwrap();
             link.plug(&connection, &welcome, |_| Some(GpuId(2))).unwrap();
             listen(&link, connection, &counted);
         });
@@ -257,7 +257,7 @@ fn an_unreachable_socket_is_no_absent_daemon() {
     let error = |sockets: &[&std::path::PathBuf]| {
         let sockets = sockets.iter().map(|&socket| socket.clone()).collect();
         Address::new(sockets, None, Some(Requirement::MachineConfig))
-            .connect(None)
+            .connect(Backend::Managed, None)
             .err()
             .unwrap()
     };
@@ -270,7 +270,7 @@ fn an_unreachable_socket_is_no_absent_daemon() {
     let daemon = thread::spawn(move || Daemon::welcome(&listener));
     let there = folder.path().join("scheduler.sock");
     Address::new(vec![blocked, there], None, Some(Requirement::MachineConfig))
-        .connect(None)
+        .connect(Backend::Managed, None)
         .unwrap();
     daemon.join().unwrap();
 }

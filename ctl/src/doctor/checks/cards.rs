@@ -1,10 +1,10 @@
-//! Checks of each card: the abilities, and the memory backend (managed or native) that results.
+//! Checks of each card: the abilities, and the memory backend that results.
 
 use gpushare_probe::{CudaCard, NvmlCard};
-use gpushare_proto::Bytes;
+use gpushare_proto::{Abilities, Backend, Bytes};
 
 use super::super::facts::Facts;
-use super::super::model::{Backend, Outcome};
+use super::super::model::Outcome;
 
 /// Returns one check result per card that the CUDA driver shows, or the reason for no card.
 fn each(facts: &Facts, judge: impl Fn(&CudaCard) -> Outcome) -> Vec<Outcome> {
@@ -58,8 +58,7 @@ pub(super) fn seen(facts: &Facts) -> Vec<Outcome> {
 pub(super) fn managed(facts: &Facts) -> Vec<Outcome> {
     each(facts, |card| {
         match (card.managed, card.concurrent_managed) {
-        (Some(1), Some(1)) => Outcome::ok("concurrent managed access")
-            .backend(Backend::Managed, "the driver moves pages while host and card use them"),
+        (Some(1), Some(1)) => Outcome::ok("concurrent managed access"),
         (Some(1), _) => Outcome::warning(
             "managed memory, but not concurrently: it cannot exceed the card",
             "start programs with `gpushare-ctl run --backend native`; they share the card while their memory fits",
@@ -76,11 +75,21 @@ pub(super) fn managed(facts: &Facts) -> Vec<Outcome> {
 
 pub(super) fn vmm(facts: &Facts) -> Vec<Outcome> {
     each(facts, |card| match card.vmm {
-        Some(1) => Outcome::ok("memory is mapped by handle").backend(Backend::Remap, "it needs handles"),
+        Some(1) => Outcome::ok("memory is mapped by handle"),
         _ => Outcome::warning(
             "memory cannot be mapped by handle: PyTorch's expandable segments and the remap backend do not work",
             "upgrade the driver; a vGPU needs a profile with unified memory",
-        ),
+        )
+        .backend(Backend::Managed, "remapping needs handles"),
+    })
+}
+
+pub(super) fn registration(facts: &Facts) -> Vec<Outcome> {
+    each(facts, |card| match card.host_register {
+        Some(0) => Outcome::ok("host memory cannot be registered")
+            .hint("programs get managed memory, which moves by page faults")
+            .backend(Backend::Managed, "remapped memory moves into registered memory"),
+        _ => Outcome::ok("host memory can be registered"),
     })
 }
 
@@ -103,10 +112,8 @@ pub(super) fn rdma(facts: &Facts) -> Vec<Outcome> {
 
 pub(super) fn host_numa(facts: &Facts) -> Vec<Outcome> {
     each(facts, |card| match card.host_numa {
-        Some(1) => {
-            Outcome::ok("handles of the host's memory").backend(Backend::Remap, "it needs such handles")
-        }
-        _ => Outcome::ok("no handles of the host's memory: the remap backend will not support this card")
+        Some(1) => Outcome::ok("handles of the host's memory"),
+        _ => Outcome::ok("no handles of the host's memory: remapped memory cannot exceed the card (`--oversubscribe`)")
             .hint("driver 550 or newer may have them"),
     })
 }
@@ -114,23 +121,27 @@ pub(super) fn host_numa(facts: &Facts) -> Vec<Outcome> {
 pub(super) fn backend(facts: &Facts) -> Vec<Outcome> {
     let confidential = matches!(facts.nvml.facts.confidential, Some(1..));
     each(facts, |card| {
-        let later = match card.vmm == Some(1) && card.host_numa == Some(1) {
-            true => "; remap later: it has handles of card and host",
-            false => "",
+        let can = Abilities {
+            concurrent_managed: card.managed == Some(1) && card.concurrent_managed == Some(1),
+            handles: card.vmm == Some(1),
+            registration: card.host_register != Some(0),
         };
-        if card.managed == Some(1) && card.concurrent_managed == Some(1) {
-            let slow = match confidential {
-                true => ", slowly: confidential computing encrypts each page",
-                false => "",
-            };
-            Outcome::ok(format!("managed{slow}{later}"))
-                .backend(Backend::Managed, "concurrent managed access is supported")
-        } else {
-            Outcome::warning(
-                format!("native: programs share the card only while their memory fits{later}"),
+        let chosen = Backend::of_card(can);
+        match chosen {
+            Backend::Remap => Outcome::ok("remap: memory moves at the speed of the bus")
+                .backend(chosen, "the card has handles, and host memory can be registered"),
+            Backend::Managed => {
+                let slow = match confidential {
+                    true => ", slowly: confidential computing encrypts each page",
+                    false => "",
+                };
+                Outcome::ok(format!("managed{slow}")).backend(chosen, "concurrent managed access is supported")
+            }
+            Backend::Native => Outcome::warning(
+                "native: programs share the card only while their memory fits",
                 "start programs with `gpushare-ctl run --backend native`; see cards.managed for the cause",
             )
-            .backend(Backend::Native, "there is no concurrent managed access")
+            .backend(chosen, "there is no concurrent managed access"),
         }
     })
 }
@@ -229,20 +240,34 @@ mod tests {
             rdma: Some(1),
             rdma_handles: Some(1),
             host_numa: Some(1),
+            host_register: Some(1),
         }
     }
 
     #[test]
-    fn a_whole_card_is_managed_now_and_remapped_later() {
+    fn memory_of_a_whole_card_is_remapped() {
         let facts = with(h100());
         let [outcome] = &backend(&facts)[..] else { panic!() };
         assert_eq!(outcome.severity, Ok);
-        assert_eq!(outcome.finding, "managed; remap later: it has handles of card and host");
-        assert_eq!(outcome.backend.as_ref().unwrap().backend, Backend::Managed);
-        for check in [seen, managed, vmm, posix_fd, rdma, host_numa] {
+        assert_eq!(outcome.finding, "remap: memory moves at the speed of the bus");
+        assert_eq!(outcome.backend.as_ref().unwrap().backend, Backend::Remap);
+        for check in [seen, managed, vmm, registration, posix_fd, rdma, host_numa] {
             assert_eq!(check(&facts)[0].severity, Ok);
         }
         assert_eq!(seen(&facts)[0].finding, "NVIDIA H100, 80GiB");
+    }
+
+    #[test]
+    fn without_handles_or_registered_memory_it_is_managed() {
+        let without_handles = CudaCard { vmm: Some(0), ..h100() };
+        let without_registration = CudaCard { host_register: Some(0), ..h100() };
+        for (card, check) in [(without_handles, vmm as fn(&Facts) -> _), (without_registration, registration)] {
+            let facts = with(card);
+            for check in [check, backend] {
+                let [outcome] = &check(&facts)[..] else { panic!() };
+                assert_eq!(outcome.backend.as_ref().unwrap().backend, Backend::Managed);
+            }
+        }
     }
 
     #[test]
@@ -270,8 +295,8 @@ mod tests {
     }
 
     #[test]
-    fn confidential_computing_keeps_the_backend_and_says_what_it_costs() {
-        let mut facts = with(h100());
+    fn confidential_computing_makes_managed_memory_slow() {
+        let mut facts = with(CudaCard { host_register: Some(0), ..h100() });
         facts.nvml.facts.confidential = Some(1);
         assert!(backend(&facts)[0].finding.starts_with("managed, slowly: "));
     }

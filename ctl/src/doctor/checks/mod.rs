@@ -101,10 +101,11 @@ checks! {
             "concurrent managed access: memory may exceed the card and pages move by faults",
             "warning: not supported";
         "cards.vmm" cards::vmm: "mapping memory by handle", "warning: not supported";
+        "cards.registration" cards::registration: "registering host memory, for copies at the speed of the bus", "never";
         "cards.fd" cards::posix_fd: "passing handles as file descriptors", "never";
         "cards.rdma" cards::rdma: "GPUDirect RDMA, also of handles", "never";
         "cards.host-numa" cards::host_numa: "handles of the host's memory (`HOST_NUMA`)", "never";
-        "cards.backend" cards::backend: "the memory backend that results, and why", "warning: only `native`";
+        "cards.backend" cards::backend: "the memory backend of programs that choose none, and why", "warning: only `native`";
         "cards.mig" cards::mig: "whether a card is divided into MIG instances",
             "warning: a change takes effect at the next reset";
         "cards.vgpu" cards::vgpu: "whether a card is a vGPU, passed through, or a host of vGPUs",

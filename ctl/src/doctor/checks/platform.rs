@@ -2,8 +2,10 @@
 
 use std::path::PathBuf;
 
+use gpushare_proto::Backend;
+
 use super::super::facts::Facts;
-use super::super::model::{Backend, Outcome};
+use super::super::model::Outcome;
 
 /// Default folder of MPS's pipes.
 const MPS_PIPES: &str = "/tmp/nvidia-mps";

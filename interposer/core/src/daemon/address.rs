@@ -96,8 +96,6 @@ fn list(paths: &[PathBuf]) -> String {
 pub struct Address {
     sockets: Vec<Socket>,
     token: Option<Token>,
-    /// Whether the memory of the process is remapped, and moves by goals.
-    remaps: bool,
     /// Setting that forbids this process to use the GPU without a daemon.
     pub required: Option<Requirement>,
 }
@@ -158,32 +156,32 @@ impl Address {
             true => Some(Requirement::MachineConfig),
             false => names::requirement(variable).map(Requirement::Variable),
         };
-        let remaps =
-            variable(names::BACKEND).is_some_and(|word| word.to_string_lossy().parse() == Ok(Backend::Remap));
-        Ok(Self { remaps, ..Self::in_dirs(dirs, token, required) })
+        Ok(Self::in_dirs(dirs, token, required))
     }
 
     /// Creates the address of a daemon in one of the folders `dirs`, tried in order.
     pub fn in_dirs(dirs: Vec<RuntimeDir>, token: Option<Token>, required: Option<Requirement>) -> Self {
         let socket = |dir: RuntimeDir| Socket { path: dir.tenant_socket(), dir: Some(dir) };
-        Self { sockets: dirs.into_iter().map(socket).collect(), token, remaps: false, required }
+        Self { sockets: dirs.into_iter().map(socket).collect(), token, required }
     }
 
     /// Creates the address of a daemon at one of the sockets `paths`, tried in order.
     pub fn new(paths: Vec<PathBuf>, token: Option<Token>, required: Option<Requirement>) -> Self {
         let sockets = paths.into_iter().map(|path| Socket { path, dir: None }).collect();
-        Self { sockets, token, remaps: false, required }
+        Self { sockets, token, required }
     }
 
-    /// Connects as a client to the first socket that answers.
+    /// Connects as a client to the first socket that answers. The memory of a client with [`Backend::Remap`] moves by
+    /// goals.
     pub fn connect(
         &self,
+        backend: Backend,
         returning: Option<Returning>,
     ) -> Result<(Connection, Welcome, &'static Page), ConnectError> {
         let (path, stream) = self.connect_any(HELLO_TIMEOUT)?;
         let broken = |cause| ConnectError::Broken(path.clone(), cause);
         let token = self.token.clone();
-        let role = if self.remaps {
+        let role = if backend == Backend::Remap {
             Role::Remapping { token, returning }
         } else {
             Role::Client { token, returning }

@@ -4,11 +4,11 @@ use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
 use std::ptr::{null_mut, without_provenance_mut};
 
 use gpushare_proto::tenant::GpuInfo;
-use gpushare_proto::{Bytes, GpuUuid};
+use gpushare_proto::{Abilities, Bytes, GpuUuid};
 
 use super::{Driver, MemoryCalls, answer};
 use crate::driver::types::{
-    ATTRIBUTE_CONCURRENT_MANAGED_ACCESS, ATTRIBUTE_IS_MANAGED, ATTRIBUTE_MEMORY_TYPE,
+    ATTRIBUTE_CONCURRENT_MANAGED_ACCESS, ATTRIBUTE_HOST_REGISTER, ATTRIBUTE_IS_MANAGED, ATTRIBUTE_MEMORY_TYPE,
     ATTRIBUTE_VIRTUAL_MEMORY, CAPTURE_STATUS_ACTIVE, CUDA_ERROR_INVALID_VALUE, CUDA_SUCCESS, CUcontext,
     CUdevice, CUdeviceptr, CUevent, CUresult, CUstream, MEMORYTYPE_DEVICE, REFUSED_FOR_CAPTURE,
     STREAM_LEGACY, STREAM_PER_THREAD,
@@ -103,29 +103,24 @@ impl Driver {
         })
     }
 
-    /// Returns whether host and device can use managed memory at the same time. Without an answer they can,
-    /// as on every Linux card since Pascal that is not virtual.
-    pub(crate) fn has_concurrent_managed_access(&self, device: CUdevice) -> bool {
-        let Some(ask) = self.device_get_attribute else { return true };
-        // SAFETY: writes one integer.
-        let value = answer(0, |value| unsafe { ask(value, ATTRIBUTE_CONCURRENT_MANAGED_ACCESS, device) });
-        value != Some(0)
-    }
-
-    /// Returns whether memory can be mapped by handle on a device, and the driver has all functions for it.
-    pub(crate) fn can_remap(&self, device: CUdevice) -> bool {
-        let ask = |ask: unsafe extern "C-unwind" fn(*mut _, _, _) -> _| {
+    /// Returns what a device and the driver can do with memory. Without an answer managed memory is concurrent, as on
+    /// every Linux card since Pascal that is not virtual.
+    pub(crate) fn abilities(&self, device: CUdevice) -> Abilities {
+        let attribute = |which| {
             // SAFETY: writes one integer.
-            answer(0, |value| unsafe { ask(value, ATTRIBUTE_VIRTUAL_MEMORY, device) })
+            self.device_get_attribute.and_then(|ask| answer(0, |value| unsafe { ask(value, which, device) }))
         };
-        MemoryCalls::of(self).is_some() && self.device_get_attribute.and_then(ask) == Some(1)
+        Abilities {
+            concurrent_managed: attribute(ATTRIBUTE_CONCURRENT_MANAGED_ACCESS) != Some(0),
+            handles: MemoryCalls::of(self).is_some() && attribute(ATTRIBUTE_VIRTUAL_MEMORY) == Some(1),
+            registration: attribute(ATTRIBUTE_HOST_REGISTER) != Some(0),
+        }
     }
 
-    /// Returns whether the process sees more than one device.
-    pub(crate) fn has_several_devices(&self) -> bool {
+    /// Returns the number of devices that the process sees, if the driver says.
+    pub(crate) fn device_count(&self) -> Option<CUdevice> {
         // SAFETY: writes one integer.
-        let count = self.device_get_count.and_then(|ask| answer(0, |count| unsafe { ask(count) }));
-        count.is_none_or(|count| count > 1)
+        self.device_get_count.and_then(|ask| answer(0, |count| unsafe { ask(count) }))
     }
 
     /// Returns the size of a device's memory; `None` for an invalid ordinal.

@@ -28,7 +28,7 @@ pub unsafe fn alloc(address: *mut CUdeviceptr, size: usize, mut real: impl FnMut
     let Some((state, device)) = sharing(address, size) else { return real() };
     // SAFETY: `address` is writable, as the caller promises.
     unsafe {
-        match state.memory.backend(device) {
+        match state.memory.backend_on(device) {
             Backend::Managed => charged_managed(state, device, address, size),
             Backend::Native => charged(state, device, address, size, Origin::Native, real),
             Backend::Remap => charged_remapped(state, device, address, size),
@@ -83,7 +83,7 @@ pub unsafe fn alloc_pitch(
     };
     // SAFETY: both pointers are writable, as the caller promises.
     unsafe {
-        let result = match state.memory.backend(device) {
+        let result = match state.memory.backend_on(device) {
             Backend::Native => return charged(state, device, address, size, Origin::Native, real),
             Backend::Managed => charged_managed(state, device, address, size),
             Backend::Remap => charged_remapped(state, device, address, size),

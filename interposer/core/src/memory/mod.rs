@@ -74,7 +74,7 @@ impl Memory {
         Self {
             driver,
             daemon,
-            placement: Placement::of_environment(),
+            placement: Placement::default(),
             lease: Lease::default(),
             paying: Mutex::default(),
             blocks: Allocations::default(),

@@ -1,6 +1,7 @@
 //! Placement of the application's device memory: whether a device can have managed memory in its place, and
 //! what the driver is told about that memory.
 //!
+//! - The backend is the one that the environment names, or the best that all devices of the process can do.
 //! - A device without concurrent managed access moves all managed memory at each launch. Its memory stays
 //!   native.
 //! - Managed memory prefers its device. Without this advice it would move to another device whose kernels
@@ -8,19 +9,19 @@
 //! - Devices with peer access map the memory. Without this advice their kernels would fault on it.
 
 use std::sync::OnceLock;
-use std::sync::atomic::{AtomicU8, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicU32, Ordering};
 
 use gpushare_proto::page::MAX_GPUS;
-use gpushare_proto::{Backend, Bytes, names};
+use gpushare_proto::{Abilities, Backend, Bytes, names};
 
 use super::Memory;
 use crate::driver::types::{ADVISE_ACCESSED_BY, ADVISE_PREFERRED_LOCATION, CUdevice, CUdeviceptr};
 use crate::process::stderr;
 
-/// Memory backend that the user chose, and what is known of each device.
-#[derive(Debug)]
+/// Memory backend of the process, and what is known of each device.
+#[derive(Debug, Default)]
 pub(super) struct Placement {
-    chosen: Backend,
+    backend: OnceLock<Backend>,
     /// Whether another device could use the memory of a device.
     is_contested: OnceLock<bool>,
     devices: [Device; MAX_GPUS],
@@ -28,52 +29,50 @@ pub(super) struct Placement {
 
 #[derive(Debug, Default)]
 struct Device {
-    /// Whether the device has concurrent managed access: [`UNKNOWN`], [`ABSENT`] or [`PRESENT`].
-    access: AtomicU8,
-    /// Whether memory can be mapped by handle on the device, as `access`.
-    handles: AtomicU8,
+    /// Backend on this device: that of the process, or native if the device cannot do that.
+    backend: OnceLock<Backend>,
     /// Devices whose kernels may use this one's memory, as bits.
     peers: AtomicU32,
 }
 
-const UNKNOWN: u8 = 0;
-const ABSENT: u8 = 1;
-const PRESENT: u8 = 2;
-
 impl Placement {
-    pub(super) fn of_environment() -> Self {
-        Self { chosen: backend(), is_contested: OnceLock::new(), devices: Default::default() }
-    }
-
     fn device(&self, device: CUdevice) -> Option<&Device> {
         self.devices.get(usize::try_from(device).ok()?)
     }
 }
 
 impl Memory {
-    /// Returns the memory backend on a device: how its memory is allocated.
-    pub(crate) fn backend(&self, device: CUdevice) -> Backend {
-        let (known, chosen) = (self.placement.device(device), self.placement.chosen);
-        match (chosen, known) {
-            (Backend::Managed, Some(known)) if !self.has_access(device, known) => Backend::Native,
-            (Backend::Remap, Some(known)) if !self.has_handles(device, known) => Backend::Native,
-            _ => chosen,
-        }
+    /// Returns the memory backend of the process: the one that the environment names, or the best that all its devices
+    /// can do. The driver must be initialized.
+    pub(crate) fn backend(&self) -> Backend {
+        let can_remap = |device| Backend::of_card(self.driver.abilities(device)) == Backend::Remap;
+        let all_can_remap = || {
+            let mut devices = 0..self.driver.device_count().unwrap_or(0);
+            !devices.is_empty() && devices.all(can_remap)
+        };
+        *self.placement.backend.get_or_init(|| {
+            named_backend().unwrap_or_else(|| match all_can_remap() {
+                true => Backend::Remap,
+                false => Backend::Managed,
+            })
+        })
     }
 
-    fn has_handles(&self, device: CUdevice, known: &Device) -> bool {
-        match known.handles.load(Ordering::Relaxed) {
-            UNKNOWN => {
-                let has_handles = self.driver.can_remap(device);
-                let found = if has_handles { PRESENT } else { ABSENT };
-                if known.handles.swap(found, Ordering::Relaxed) == UNKNOWN && !has_handles {
-                    let line = "cannot map memory by handle; its memory stays on the card";
-                    stderr::print(format_args!("device {device} {line} (as with --backend native)"));
-                }
-                has_handles
-            }
-            handles => handles == PRESENT,
-        }
+    /// Returns the memory backend on a device: how its memory is allocated.
+    pub(crate) fn backend_on(&self, device: CUdevice) -> Backend {
+        let of_process = self.backend();
+        let Some(known) = self.placement.device(device) else { return of_process };
+        *known.backend.get_or_init(|| {
+            let Abilities { concurrent_managed, handles, registration } = self.driver.abilities(device);
+            let lacks = match of_process {
+                Backend::Managed if !concurrent_managed => "has no concurrent managed access; its memory cannot move and",
+                Backend::Remap if !handles => "cannot map memory by handle; its memory",
+                Backend::Remap if !registration => "cannot register host memory; its memory",
+                _ => return of_process,
+            };
+            stderr::print(format_args!("device {device} {lacks} stays on the card (as with --backend native)"));
+            Backend::Native
+        })
     }
 
     /// Returns the devices whose kernels may use this one's memory, as bits.
@@ -83,26 +82,11 @@ impl Memory {
             .map_or(0, |known| known.peers.load(Ordering::SeqCst))
     }
 
-    fn has_access(&self, device: CUdevice, known: &Device) -> bool {
-        match known.access.load(Ordering::Relaxed) {
-            UNKNOWN => {
-                let has_access = self.driver.has_concurrent_managed_access(device);
-                let found = if has_access { PRESENT } else { ABSENT };
-                if known.access.swap(found, Ordering::Relaxed) == UNKNOWN && !has_access {
-                    let line =
-                        "has no concurrent managed access; its memory cannot move and stays on the card";
-                    stderr::print(format_args!("device {device} {line} (as with --backend native)"));
-                }
-                has_access
-            }
-            access => access == PRESENT,
-        }
-    }
-
     /// Tells the driver where managed memory in place of device memory belongs. Advice has no effect on
     /// results, so errors are ignored.
     pub(crate) fn advise(&self, device: CUdevice, address: CUdeviceptr, size: Bytes) {
-        if !*self.placement.is_contested.get_or_init(|| self.driver.has_several_devices()) {
+        let has_several = || self.driver.device_count().is_none_or(|count| count > 1);
+        if !*self.placement.is_contested.get_or_init(has_several) {
             return;
         }
         self.advise_one(ADVISE_PREFERRED_LOCATION, device, address, size);
@@ -140,10 +124,13 @@ impl Memory {
     }
 }
 
-fn backend() -> Backend {
-    let Some(word) = std::env::var_os(names::BACKEND) else { return Backend::default() };
-    word.to_string_lossy().parse().unwrap_or_else(|error| {
-        stderr::print(format_args!("{}: {error}; memory is managed now", names::BACKEND));
-        Backend::default()
-    })
+/// Backend that the environment names.
+fn named_backend() -> Option<Backend> {
+    let word = std::env::var_os(names::BACKEND).filter(|word| !word.is_empty())?;
+    let named = word.to_string_lossy().parse();
+    named
+        .inspect_err(|error| {
+            stderr::print(format_args!("{}: {error}; the cards decide now", names::BACKEND));
+        })
+        .ok()
 }

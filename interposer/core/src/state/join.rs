@@ -52,7 +52,7 @@ impl State {
                 return refuse(format_args!("{name}: {error}; {consequence}"));
             }
         };
-        let error = match address.connect(None) {
+        let error = match address.connect(self.memory.backend(), None) {
             Ok((connection, welcome, page)) => match Link::new(&connection, &welcome) {
                 Ok(link) => {
                     if let Some(limits) = &limits {

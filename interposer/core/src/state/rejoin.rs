@@ -79,7 +79,8 @@ impl State {
         let contexts = self.contexts.devices();
         let mut joined = None;
         self.memory.lease.replace_page(|used| {
-            let (connection, welcome, page) = address.connect(Some(self.returning(link, used, &contexts)))?;
+            let returning = self.returning(link, used, &contexts);
+            let (connection, welcome, page) = address.connect(self.memory.backend(), Some(returning))?;
             let numbers = welcome.gpus.clone();
             joined = Some((connection, welcome, page));
             Ok::<_, ConnectError>((page, numbers))

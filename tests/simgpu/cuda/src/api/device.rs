@@ -155,6 +155,7 @@ fn attribute_value(attribute: u32, bus: i32) -> Answer<i32> {
         83 | 90 => 1,    // managed memory, preemption
         92..=95 => 1,    // stream memory operations, cooperative launch
         97 => 227 << 10, // shared memory of a block, opted in
+        99 => 1,         // registered host memory
         102 | 103 => 1,  // mappings of physical memory, their export by descriptor
         106 => 32,       // blocks of a multiprocessor
         111 => 1 << 10,  // reserved shared memory
