@@ -74,13 +74,15 @@ pub(super) fn managed(facts: &Facts) -> Vec<Outcome> {
 }
 
 pub(super) fn vmm(facts: &Facts) -> Vec<Outcome> {
-    each(facts, |card| match card.vmm {
+    each(facts, |card| {
+        match card.vmm {
         Some(1) => Outcome::ok("memory is mapped by handle"),
         _ => Outcome::warning(
             "memory cannot be mapped by handle: PyTorch's expandable segments and the remap backend do not work",
             "upgrade the driver; a vGPU needs a profile with unified memory",
         )
         .backend(Backend::Managed, "remapping needs handles"),
+    }
     })
 }
 
@@ -113,8 +115,10 @@ pub(super) fn rdma(facts: &Facts) -> Vec<Outcome> {
 pub(super) fn host_numa(facts: &Facts) -> Vec<Outcome> {
     each(facts, |card| match card.host_numa {
         Some(1) => Outcome::ok("handles of the host's memory"),
-        _ => Outcome::ok("no handles of the host's memory: remapped memory cannot exceed the card (`--oversubscribe`)")
-            .hint("driver 550 or newer may have them"),
+        _ => Outcome::ok(
+            "no handles of the host's memory: remapped memory cannot exceed the card (`--oversubscribe`)",
+        )
+        .hint("driver 550 or newer may have them"),
     })
 }
 
@@ -135,7 +139,8 @@ pub(super) fn backend(facts: &Facts) -> Vec<Outcome> {
                     true => ", slowly: confidential computing encrypts each page",
                     false => "",
                 };
-                Outcome::ok(format!("managed{slow}")).backend(chosen, "concurrent managed access is supported")
+                Outcome::ok(format!("managed{slow}"))
+                    .backend(chosen, "concurrent managed access is supported")
             }
             Backend::Native => Outcome::warning(
                 "native: programs share the card only while their memory fits",
@@ -261,7 +266,8 @@ mod tests {
     fn without_handles_or_registered_memory_it_is_managed() {
         let without_handles = CudaCard { vmm: Some(0), ..h100() };
         let without_registration = CudaCard { host_register: Some(0), ..h100() };
-        for (card, check) in [(without_handles, vmm as fn(&Facts) -> _), (without_registration, registration)] {
+        for (card, check) in [(without_handles, vmm as fn(&Facts) -> _), (without_registration, registration)]
+        {
             let facts = with(card);
             for check in [check, backend] {
                 let [outcome] = &check(&facts)[..] else { panic!() };

@@ -8,10 +8,10 @@ use gpushare_proto::{Abilities, Bytes, GpuUuid};
 
 use super::{Driver, MemoryCalls, answer};
 use crate::driver::types::{
-    ATTRIBUTE_CONCURRENT_MANAGED_ACCESS, ATTRIBUTE_HOST_REGISTER, ATTRIBUTE_IS_MANAGED, ATTRIBUTE_MEMORY_TYPE,
-    ATTRIBUTE_VIRTUAL_MEMORY, CAPTURE_STATUS_ACTIVE, CUDA_ERROR_INVALID_VALUE, CUDA_SUCCESS, CUcontext,
-    CUdevice, CUdeviceptr, CUevent, CUresult, CUstream, MEMORYTYPE_DEVICE, REFUSED_FOR_CAPTURE,
-    STREAM_LEGACY, STREAM_PER_THREAD,
+    ATTRIBUTE_CONCURRENT_MANAGED_ACCESS, ATTRIBUTE_HOST_REGISTER, ATTRIBUTE_IS_MANAGED,
+    ATTRIBUTE_MEMORY_TYPE, ATTRIBUTE_VIRTUAL_MEMORY, CAPTURE_STATUS_ACTIVE, CUDA_ERROR_INVALID_VALUE,
+    CUDA_SUCCESS, CUcontext, CUdevice, CUdeviceptr, CUevent, CUresult, CUstream, MEMORYTYPE_DEVICE,
+    REFUSED_FOR_CAPTURE, STREAM_LEGACY, STREAM_PER_THREAD,
 };
 
 impl Driver {
@@ -108,7 +108,8 @@ impl Driver {
     pub(crate) fn abilities(&self, device: CUdevice) -> Abilities {
         let attribute = |which| {
             // SAFETY: writes one integer.
-            self.device_get_attribute.and_then(|ask| answer(0, |value| unsafe { ask(value, which, device) }))
+            self.device_get_attribute
+                .and_then(|ask| answer(0, |value| unsafe { ask(value, which, device) }))
         };
         Abilities {
             concurrent_managed: attribute(ATTRIBUTE_CONCURRENT_MANAGED_ACCESS) != Some(0),

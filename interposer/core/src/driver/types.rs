@@ -55,6 +55,10 @@ pub const CUDA_ERROR_OPERATING_SYSTEM: CUresult = 304;
 pub const CUDA_ERROR_NOT_FOUND: CUresult = 500;
 /// Work on the card has not finished yet.
 pub const CUDA_ERROR_NOT_READY: CUresult = 600;
+/// The memory of the host is registered already.
+pub const CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED: CUresult = 712;
+/// The memory of the host is not registered.
+pub const CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED: CUresult = 713;
 /// The call is not permitted now. The context stays usable.
 pub const CUDA_ERROR_NOT_PERMITTED: CUresult = 800;
 /// The card or the kind of memory does not support the operation.

@@ -155,7 +155,10 @@ impl Drainer {
         let (collectives, entries) = (&self.gate.collectives, GATE.entries());
         let excused = EXCUSED.load(Ordering::SeqCst);
         let target = Nanos(u64::from(page.drain_target.load(Ordering::Relaxed)) * 1_000);
-        collectives.admit(word, clock::monotonic(), target);
+        // The gate was marked under an earlier grant, which was taken away before it opened: memory is away.
+        if !GateWord(page.gate.load(Ordering::SeqCst)).is_evicting() {
+            collectives.admit(word, clock::monotonic(), target);
+        }
         let mut told = false;
         let mut drained = self.drained(page, word, || {
             // An older daemon does not know the report, and shows no overlapping switches either.
@@ -340,6 +343,7 @@ impl Drainer {
                 contexts.iter_mut().for_each(|live| {
                     live.enter(driver, |_| self.memory.collect_frees());
                 });
+                self.memory.end_aside();
             }
         }
     }

@@ -50,6 +50,11 @@ pub(crate) fn is_quiet(excused: u64) -> bool {
     EXCUSED.load(Ordering::SeqCst) == excused
 }
 
+/// Returns whether no thread has ever looked at the gate.
+pub(crate) fn is_unused() -> bool {
+    GATE.entries() == 0
+}
+
 /// Decides which threads pass the closed gate, and remembers the drainer's answers to drops.
 #[derive(Debug, Default)]
 pub(crate) struct Gatekeeper {

@@ -17,6 +17,8 @@ use crate::state::State;
 
 /// Longest wait of an allocation under an open gate for memory of others to leave the card.
 const ROOM_PATIENCE: Duration = Duration::from_secs(10);
+/// Longest wait for the first goal of a daemon, which has started again and waits for the reports of all processes.
+const FIRST_GOAL_PATIENCE: Duration = Duration::from_secs(30);
 /// Wait after which the daemon hears that the card has no memory, and pause until it hears so again. Memory of a dead
 /// process comes back in less.
 const FULL: (Duration, Duration) = (Duration::from_millis(200), Duration::from_secs(1));
@@ -158,14 +160,14 @@ unsafe fn charged_remapped(
     size: usize,
 ) -> CUresult {
     let (mut waited, mut want, mut tells_at) = (Duration::ZERO, None, FULL.0);
+    let size = Bytes(size as u64);
     let allocate = || loop {
-        match state.memory.allocate_remapped(
-            &state.driver,
-            &state.contexts,
-            device,
-            Bytes(size as u64),
-            &mut want,
-        ) {
+        let made = state
+            .memory
+            .allocate_remapped(&state.driver, &state.contexts, device, size, &mut want);
+        // If it cannot start now, a later call or message starts it.
+        state.start_drainer();
+        match made {
             Ok(made) => {
                 // SAFETY: writable, as the caller promises.
                 unsafe { address.write(made) };
@@ -181,7 +183,11 @@ unsafe fn charged_remapped(
                     Err(interrupted) => return interrupted,
                 }
                 let is_full = matches!(no, NotAllocated::CardFull(_));
-                if waited >= ROOM_PATIENCE {
+                let patience = match state.memory.remap.has_goal(device) {
+                    true => ROOM_PATIENCE,
+                    false => FIRST_GOAL_PATIENCE,
+                };
+                if waited >= patience {
                     return CUDA_ERROR_OUT_OF_MEMORY;
                 }
                 if is_full && waited >= tells_at {
@@ -194,7 +200,7 @@ unsafe fn charged_remapped(
         }
     };
     // SAFETY: `allocate` writes `address` when it succeeds.
-    unsafe { charged(state, device, address, size, Origin::Remapped, allocate) }
+    unsafe { charged(state, device, address, size.0 as usize, Origin::Remapped, allocate) }
 }
 
 /// Allocates managed memory in place of device memory, like [`charged`].

@@ -1,5 +1,5 @@
-//! Frees in stream order of memory that belongs to no pool. The driver frees such memory only at once, so an
-//! event marks the place of the free in its stream.
+//! Frees that end later: in stream order, of memory that belongs to no pool, and of remapped memory during a capture.
+//! The driver frees such memory only at once, so an event marks the place of the free in its stream.
 //!
 //! ```text
 //!   cuMemFreeAsync ──▶ event in the stream ──▶ reached? ──▶ the driver's free ──▶ quota is given back
@@ -9,6 +9,9 @@
 //! reported. The driver may wait there for other work, so `cuMemFreeAsync` itself collects nothing. A request
 //! beyond the quota waits for frees that are not reached yet. A thread collects only in its current context,
 //! which no other thread may destroy meanwhile. For a program that does none of this the drainer collects.
+//!
+//! During a capture a thread may not wait for work, and no event may be recorded. So a free is put aside. It ends in the
+//! next free of remapped memory without a capture, or when the drainer finds the process idle.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -62,6 +65,8 @@ impl Drop for Turn<'_> {
 #[derive(Debug, Default)]
 struct Frees {
     queues: BTreeMap<Place, VecDeque<Free>>,
+    /// Frees that were put aside during a capture.
+    aside: Vec<Free>,
     addresses: BTreeSet<CUdeviceptr>,
 }
 
@@ -110,9 +115,21 @@ impl Frees {
         due
     }
 
-    /// Removes and returns all frees, to be added again at other places.
-    fn take_all(&mut self) -> Vec<(Place, Free)> {
-        self.addresses.clear();
+    fn put_aside(&mut self, free: Free) {
+        self.addresses.insert(free.address);
+        self.aside.push(free);
+    }
+
+    fn take_aside(&mut self) -> Vec<Free> {
+        self.aside.iter().for_each(|free| {
+            self.addresses.remove(&free.address);
+        });
+        std::mem::take(&mut self.aside)
+    }
+
+    /// Removes and returns all frees of queues, to be added again at other places.
+    fn take_queued(&mut self) -> Vec<(Place, Free)> {
+        self.addresses = self.aside.iter().map(|free| free.address).collect();
         let queues = std::mem::take(&mut self.queues).into_iter();
         queues
             .flat_map(|(place, queue)| queue.into_iter().map(move |free| (place, free)))
@@ -188,7 +205,12 @@ impl Deferred {
             return;
         }
         self.change(|frees| {
-            for (mut place, mut free) in frees.take_all() {
+            for mut free in frees.take_aside() {
+                if keep(&mut free) {
+                    frees.put_aside(free);
+                }
+            }
+            for (mut place, mut free) in frees.take_queued() {
                 let is_kept = keep(&mut free);
                 if place.context == gone {
                     place.context = free.block.context;
@@ -221,7 +243,31 @@ impl Memory {
         }
     }
 
-    /// Returns whether memory was freed in stream order that is not free yet.
+    /// Puts the free of a remapped block aside, since the process captures.
+    pub(super) fn put_aside(&self, address: CUdeviceptr, block: Block) {
+        self.deferred
+            .change(|frees| frees.put_aside(Free { address, block, event: None }));
+    }
+
+    /// Takes the blocks whose frees were put aside, with their addresses.
+    pub(super) fn take_aside(&self) -> Vec<(CUdeviceptr, Block)> {
+        if self.deferred.is_empty() {
+            return Vec::new();
+        }
+        let aside = self.deferred.change(Frees::take_aside);
+        aside.into_iter().map(|free| (free.address, free.block)).collect()
+    }
+
+    /// Ends the frees that were put aside, in a process without captures that has nothing in flight.
+    pub(crate) fn end_aside(&self) {
+        for (address, block) in self.take_aside() {
+            // Without a wait for the driver: the drainer holds the list of contexts, which the engine needs.
+            self.remap.begin_free(block.device, address);
+            self.give_back_block(block);
+        }
+    }
+
+    /// Returns whether memory was freed that is not free yet.
     pub(crate) fn has_frees(&self) -> bool {
         !self.deferred.is_empty()
     }
@@ -289,7 +335,8 @@ impl Memory {
         let context = self.driver.current_context().addr();
         let is_under_way = |frees: &Frees| {
             let mut here = frees.queues.iter().filter(|(place, _)| place.context == context);
-            here.any(|(_, queue)| queue.front().is_some_and(|free| free.event.is_some()))
+            !frees.aside.is_empty()
+                || here.any(|(_, queue)| queue.front().is_some_and(|free| free.event.is_some()))
         };
         let is_ending = self.deferred.is_ending.load(Ordering::Acquire);
         if !is_ending && !is_under_way(&lock(&self.deferred.frees)) {
@@ -350,6 +397,21 @@ mod tests {
             [(0x10, 0x10), (0x30, 0x30)]
         );
         assert_eq!(due(&deferred, 2, &[]), [0x20]);
+    }
+
+    #[test]
+    fn frees_that_were_put_aside_end_or_move_with_their_context() {
+        let deferred = Deferred::default();
+        for (address, context) in [(0x10, 1), (0x20, 2), (0x30, 3)] {
+            deferred.change(|frees| frees.put_aside(Free { event: None, ..free(address, context, 0) }));
+        }
+        let dead = deferred.remove_context(context(1));
+        assert_eq!(dead.iter().map(|(address, _)| *address).collect::<Vec<_>>(), [0x10]);
+        deferred.move_context(context(2), context(4));
+        assert_eq!([0x10, 0x20, 0x30].map(|address| deferred.has(address)), [false, true, true]);
+        let left = deferred.change(Frees::take_aside);
+        assert_eq!(left.iter().map(|free| free.block.context).collect::<Vec<_>>(), [4, 3]);
+        assert!(deferred.is_empty());
     }
 
     #[test]

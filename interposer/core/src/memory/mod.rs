@@ -47,8 +47,6 @@ pub(crate) struct Memory {
     pools: Pools,
     deferred: Deferred,
     pub(crate) remap: Remap,
-    /// Remapped blocks that were freed while a capture ran.
-    aside: Mutex<Vec<(CUdeviceptr, Block)>>,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -83,7 +81,6 @@ impl Memory {
             pools: Pools::default(),
             deferred: Deferred::default(),
             remap: Remap::default(),
-            aside: Mutex::default(),
         }
     }
 
@@ -159,7 +156,7 @@ impl Memory {
         for (address, device) in self.blocks.remapped_in(context).into_iter().chain(waiting) {
             self.remap.begin_free(device, address);
         }
-        self.remap.end_context(context, device, is_last);
+        self.remap.end_context(context, device);
         let dead = [self.blocks.remove_context(context), self.arrays.remove_context(context)];
         let all = dead.into_iter().flatten().chain(freed.into_iter().map(|(_, block)| block));
         all.for_each(|block| self.give_back_block(block));

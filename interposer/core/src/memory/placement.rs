@@ -65,12 +65,16 @@ impl Memory {
         *known.backend.get_or_init(|| {
             let Abilities { concurrent_managed, handles, registration } = self.driver.abilities(device);
             let lacks = match of_process {
-                Backend::Managed if !concurrent_managed => "has no concurrent managed access; its memory cannot move and",
+                Backend::Managed if !concurrent_managed => {
+                    "has no concurrent managed access; its memory cannot move and"
+                }
                 Backend::Remap if !handles => "cannot map memory by handle; its memory",
                 Backend::Remap if !registration => "cannot register host memory; its memory",
                 _ => return of_process,
             };
-            stderr::print(format_args!("device {device} {lacks} stays on the card (as with --backend native)"));
+            stderr::print(format_args!(
+                "device {device} {lacks} stays on the card (as with --backend native)"
+            ));
             Backend::Native
         })
     }

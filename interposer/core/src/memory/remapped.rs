@@ -9,7 +9,7 @@ use gpushare_proto::page::Page;
 use gpushare_sys::bell;
 
 use super::allocations::{Block, Origin};
-use super::{Memory, Table, lock};
+use super::{Memory, Table};
 use crate::driver::Driver;
 use crate::driver::contexts::Contexts;
 use crate::driver::types::{CUDA_ERROR_INVALID_VALUE, CUDA_SUCCESS, CUdevice, CUdeviceptr, CUresult};
@@ -62,7 +62,7 @@ impl Memory {
             return Some(CUDA_ERROR_INVALID_VALUE);
         };
         if is_capturing {
-            lock(&self.aside).push((address, block));
+            self.put_aside(address, block);
             return Some(CUDA_SUCCESS);
         }
         let waited = self.wait_for_work_of(block.context);
@@ -72,7 +72,7 @@ impl Memory {
         }
         self.end_remapped(address, block);
         // A context that fails has no work in flight.
-        let aside = std::mem::take(&mut *lock(&self.aside));
+        let aside = self.take_aside();
         let contexts: BTreeSet<usize> = aside.iter().map(|(_, of)| of.context).collect();
         contexts
             .iter()

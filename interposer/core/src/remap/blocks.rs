@@ -109,9 +109,16 @@ impl Blocks {
     }
 
     /// Returns the next driver call for an allocation, with the chunk's addresses. [`Self::done`] takes the answer.
+    /// `None` says that all chunks are usable, or that one has failed.
     pub fn take(&mut self, backing: &Backing) -> Option<(Span, Call)> {
-        let mut chunks = backing.chunks.iter();
-        chunks.find_map(|chunk| self.engine.take_own(chunk.address).map(|call| (*chunk, call)))
+        for &chunk in &backing.chunks {
+            match self.engine.take_own(chunk.address) {
+                Some(call) => return Some((chunk, call)),
+                None if self.engine.has_failed(chunk.address) => return None,
+                None => {}
+            }
+        }
+        None
     }
 
     /// Notes the answer to a call.

@@ -3,7 +3,7 @@
 //! Calls that need a context borrow a live one of the card for the time of the call. Copies of each direction run
 //! in a stream of their own, with an event behind each. If their context is destroyed, they count as failed.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::ffi::{c_int, c_void};
 use std::ptr::{null_mut, with_exposed_provenance, with_exposed_provenance_mut};
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -22,9 +22,11 @@ use super::regions::{self, FreeRegions};
 use super::vmm::{Direction, HostAddress, Span, Tier, Vmm, VmmError};
 use crate::driver::contexts::{Contexts, Live};
 use crate::driver::types::{
-    ACCESS_READ_WRITE, ALLOCATION_PINNED, Access, AllocationProperties, CUDA_ERROR_INVALID_CONTEXT,
-    CUDA_ERROR_NOT_READY, CUDA_ERROR_NOT_SUPPORTED, CUDA_SUCCESS, CUdevice, CUdeviceptr, CUmemHandle,
-    CUresult, CUstream, EVENT_DISABLE_TIMING, LOCATION_DEVICE, LOCATION_HOST_NUMA, STREAM_NON_BLOCKING,
+    ACCESS_READ_WRITE, ALLOCATION_PINNED, Access, AllocationProperties,
+    CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED, CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED,
+    CUDA_ERROR_INVALID_CONTEXT, CUDA_ERROR_NOT_READY, CUDA_ERROR_NOT_SUPPORTED, CUDA_SUCCESS, CUdevice,
+    CUdeviceptr, CUmemHandle, CUresult, CUstream, EVENT_DISABLE_TIMING, LOCATION_DEVICE, LOCATION_HOST_NUMA,
+    STREAM_NON_BLOCKING,
 };
 use crate::driver::{Driver, MemoryCalls, try_answer};
 use crate::process::lock;
@@ -51,6 +53,8 @@ pub(super) struct OnCard {
     peers: AtomicU32,
     copies: Mutex<Copies>,
     regions: Mutex<FreeRegions>,
+    /// Addresses of the contexts in which regions were registered, by region.
+    registered: Mutex<BTreeMap<HostAddress, usize>>,
     /// Registered memory to which digests read.
     scratch: OnceLock<HostAddress>,
 }
@@ -108,6 +112,7 @@ impl OnCard {
             peers: AtomicU32::new(0),
             copies: Mutex::default(),
             regions: Mutex::default(),
+            registered: Mutex::default(),
             scratch: OnceLock::new(),
         }
     }
@@ -120,20 +125,26 @@ impl OnCard {
         Ok(address)
     }
 
-    /// Sets the devices whose kernels may use this card's memory from now on, as bits.
-    pub(super) fn set_peers(&self, peers: u32) {
-        self.peers.store(peers, Ordering::SeqCst);
+    /// Adds devices whose kernels may use this card's memory from now on, as bits.
+    pub(super) fn add_peers(&self, peers: u32) {
+        self.peers.fetch_or(peers, Ordering::SeqCst);
     }
 
-    /// Forgets what was made in a context that has ended. Its copies count as failed, also if another context gets the
-    /// same address.
-    pub(super) fn end_context(&self, context: usize) {
+    /// Forgets what was made in a context that has ended, and returns the regions that were registered there. Its copies
+    /// count as failed, also if another context gets the same address.
+    pub(super) fn end_context(&self, context: usize) -> Vec<HostAddress> {
         let mut copies = lock(&self.copies);
         copies.streams.take_if(|(of, _)| *of == context);
         let under_way = copies.under_way.iter_mut().flatten();
         under_way
             .filter(|copy| copy.context == context)
             .for_each(|copy| copy.context = NO_CONTEXT);
+        drop(copies);
+        let mut registered = lock(&self.registered);
+        let ended = registered.iter().filter(|(_, of)| **of == context).map(|(region, _)| *region);
+        let ended: Vec<_> = ended.collect();
+        registered.retain(|_, of| *of != context);
+        ended
     }
 
     pub(super) fn driver(&self) -> &'static Driver {
@@ -192,7 +203,7 @@ impl OnCard {
     /// Copies a range to registered memory, and returns its bytes there. Only the lane of calls does so, for one
     /// range after the other.
     fn read(&self, span: Span, host: HostAddress) -> Result<&[u8], VmmError> {
-        let copy = self.begin(Stream::Digest, span, host)?;
+        let copy = self.begin(Stream::Digest, span, host).map_err(VmmError::of_work)?;
         let result = loop {
             match self.end(copy) {
                 Some(result) => break result,
@@ -238,7 +249,7 @@ impl OnCard {
             // SAFETY: the event is gpushare's own and no longer used.
             unsafe { destroy(event) };
         }
-        Some(check(result))
+        Some(if result == CUDA_SUCCESS { Ok(()) } else { Err(VmmError::of_work(result)) })
     }
 }
 
@@ -310,7 +321,7 @@ impl Vmm for OnCard {
     }
 
     fn copy(&self, direction: Direction, span: Span, host: HostAddress) -> Result<(), VmmError> {
-        self.begin(direction.into(), span, host).map(drop).map_err(VmmError::from)
+        self.begin(direction.into(), span, host).map(drop).map_err(VmmError::of_work)
     }
 }
 
@@ -350,26 +361,48 @@ impl HostMemory for OnCard {
     }
 
     fn register(&self, HostAddress(address): HostAddress, size: Bytes) -> Result<(), HostError> {
-        let register = |_: &mut Live| {
-            let memory = with_exposed_provenance_mut(address as usize);
+        let memory: *mut c_void = with_exposed_provenance_mut(address as usize);
+        let register = |live: &mut Live| {
             // SAFETY: the memory is a mapping of gpushare's own, which lives until it is unregistered.
-            match unsafe { (self.calls.register)(memory, size.0 as usize, REGISTER_PORTABLE) } {
-                CUDA_SUCCESS => Ok(()),
+            let call = || unsafe { (self.calls.register)(memory, size.0 as usize, REGISTER_PORTABLE) };
+            let registered = match call() {
+                // Left from a context that has ended.
+                CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED => {
+                    // SAFETY: gpushare alone registers this memory, and nothing relies on that by now.
+                    unsafe { (self.calls.unregister)(memory) };
+                    call()
+                }
+                result => result,
+            };
+            match registered {
+                CUDA_SUCCESS => {
+                    // While the list of contexts is locked, so that the context does not end before.
+                    lock(&self.registered).insert(HostAddress(address), live.context().addr());
+                    Ok(())
+                }
                 error => Err(error),
             }
         };
         self.in_context(register).map_err(HostError::Refused)
     }
 
-    fn unregister(&self, HostAddress(address): HostAddress, _: Bytes) -> Result<(), HostError> {
+    fn unregister(&self, region: HostAddress, _: Bytes) -> Result<(), HostError> {
+        let is_registered = || lock(&self.registered).contains_key(&region);
         let unregister = |_: &mut Live| {
             // SAFETY: no slot of the memory is taken, so no copy uses it.
-            match unsafe { (self.calls.unregister)(with_exposed_provenance_mut(address as usize)) } {
-                CUDA_SUCCESS => Ok(()),
+            match unsafe { (self.calls.unregister)(with_exposed_provenance_mut(region.0 as usize)) } {
+                CUDA_SUCCESS | CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED => {
+                    lock(&self.registered).remove(&region);
+                    Ok(())
+                }
                 error => Err(error),
             }
         };
-        self.in_context(unregister).map_err(HostError::Refused)
+        match self.in_context(unregister) {
+            // Its context has ended, perhaps since the task began.
+            Err(_) if !is_registered() => Ok(()),
+            result => result.map_err(HostError::Refused),
+        }
     }
 
     fn unmap(&self, region: HostAddress, size: Bytes) -> Result<(), HostError> {

@@ -19,6 +19,7 @@ use std::time::{Duration, Instant};
 
 use gpushare_proto::page::{FEATURE_GOALS, FLAG_HOST_FULL, Goal, GoalNumber, MAX_GPUS, Page, flag_overflows};
 use gpushare_proto::{Bytes, GateWord, GpuId, names};
+use gpushare_sys::unwind::uncancelled;
 
 use self::reports::Told;
 pub(crate) use self::want::Want;
@@ -27,7 +28,7 @@ use super::card::OnCard;
 use super::guard::{Gate, Guard, Proof};
 use super::lanes::{Lanes, Moving};
 use super::pins::Reason;
-use super::swap::{Engine, Phase, UNLIMITED};
+use super::swap::{Engine, Phase, UNLIMITED, most_of};
 use super::vmm::{Span, Vmm, VmmError, perform};
 use crate::daemon::Daemon;
 use crate::driver::contexts::Contexts;
@@ -45,6 +46,9 @@ const TASK_THREADS: usize = 8;
 const LAST_STEPS: Duration = Duration::from_secs(1);
 /// Pause between two looks at the steps of an ending process.
 const LOOK: Duration = Duration::from_millis(1);
+/// Longest wait of an allocation for the mark of the gate. The mark takes some microseconds unless work may be in flight.
+const MARK_PATIENCE: Duration = Duration::from_millis(100);
+
 /// Remapped memory of the process.
 #[derive(Debug, Default)]
 pub(crate) struct Remap {
@@ -63,7 +67,8 @@ struct Card {
     told: Mutex<Told>,
     /// Bytes for which allocations wait.
     wanted: AtomicU64,
-    has_threads: OnceLock<bool>,
+    /// Number of threads that have started.
+    started: Mutex<usize>,
 }
 
 /// Reason why memory was not allocated.
@@ -110,17 +115,21 @@ impl Remap {
         let slot = slot.ok_or(CUDA_ERROR_NOT_SUPPORTED)?;
         let calls = MemoryCalls::of(driver).ok_or(CUDA_ERROR_NOT_SUPPORTED)?;
         self.is_used.store(true, Ordering::Relaxed);
+        let is_new = slot.get().is_none();
         let card = slot.get_or_init(|| Card {
             lanes: Lanes::new(Engine::new(is_paranoid())),
             hardware: OnCard::new(driver, calls, contexts, &self.guard, device),
             daemon,
             told: Mutex::default(),
             wanted: AtomicU64::new(0),
-            has_threads: OnceLock::new(),
+            started: Mutex::default(),
         });
-        card.hardware.set_peers(peers);
-        let has_threads = *card.has_threads.get_or_init(|| card.start());
-        has_threads.then_some(()).ok_or(CUDA_ERROR_OUT_OF_MEMORY)
+        card.hardware.add_peers(peers);
+        // If the gate changes meanwhile, its mark is refused, and the phase is *open* again.
+        if is_new && self.guard.is_idle_now() {
+            card.lanes.change(|moving| moving.blocks.engine().set_phase(Phase::Drained));
+        }
+        card.start().then_some(()).ok_or(CUDA_ERROR_OUT_OF_MEMORY)
     }
 
     /// Allocates memory on a card that the process has begun to use. A `want` of the caller ends once the memory is
@@ -138,6 +147,12 @@ impl Remap {
     /// Tells the daemon that an allocation needs so many bytes more, until the returned guard is dropped.
     pub(crate) fn want(&'static self, device: CUdevice, bytes: Bytes) -> Option<Want> {
         self.card(device).map(|card| Want::begin(card, bytes))
+    }
+
+    /// Returns whether the daemon in force has given a goal for the card. A new one gives the first goals when it knows
+    /// where all memory is.
+    pub(crate) fn has_goal(&self, device: CUdevice) -> bool {
+        self.card(device).is_none_or(Card::has_goal)
     }
 
     /// Frees the block that begins at an address, after all work on it. Returns `false` for another address.
@@ -169,7 +184,7 @@ impl Remap {
     /// Lets the kernels of peers, given as bits, use the memory of a card, present and later.
     pub(crate) fn set_peers(&self, device: CUdevice, peers: u32) {
         let Some(card) = self.card(device) else { return };
-        card.hardware.set_peers(peers);
+        card.hardware.add_peers(peers);
         // A hole is refused here, and gets the peers when it is mapped.
         card.lanes.change(|moving| {
             let all = Span { address: 0, size: Bytes::MAX };
@@ -256,7 +271,7 @@ impl Remap {
         if !self.guard.is_set() {
             self.set_phase(Phase::Open);
         }
-        if let error @ VmmError::ContextLost(_) = result.into()
+        if let error @ VmmError::ContextLost(_) = VmmError::of_work(result)
             && let Some(card) = self.card(device)
         {
             card.lanes.change(|moving| moving.blocks.engine().lose(error));
@@ -295,13 +310,15 @@ impl Remap {
         self.guard.carry_over(fresh, replace);
     }
 
-    /// Forgets what was made in a context that has ended, the last one of its device or not.
-    pub(crate) fn end_context(&self, context: CUcontext, device: CUdevice, is_last: bool) {
+    /// Forgets what was made in a context that has ended. If that was the one whose memory is lost, the others go on;
+    /// if not, the next step fails again.
+    pub(crate) fn end_context(&self, context: CUcontext, device: CUdevice) {
         let Some(card) = self.card(device) else { return };
-        card.hardware.end_context(context.addr());
-        if is_last {
-            card.lanes.change(|moving| moving.blocks.engine().forget_loss());
-        }
+        let regions = card.hardware.end_context(context.addr());
+        card.lanes.change(|moving| {
+            moving.pool.end_registrations(&regions);
+            moving.blocks.engine().forget_loss();
+        });
     }
 
     /// Lets the steps end that are under way, and begins none any more, as the process ends.
@@ -340,6 +357,22 @@ impl Remap {
     }
 }
 
+/// Allocation that needs the mark of the gate.
+struct Marking<'a>(&'a Card);
+
+impl<'a> Marking<'a> {
+    fn begin(card: &'a Card) -> Self {
+        card.lanes.change(|moving| moving.blocks.engine().wait_for_mark(true));
+        Self(card)
+    }
+}
+
+impl Drop for Marking<'_> {
+    fn drop(&mut self) {
+        self.0.lanes.change(|moving| moving.blocks.engine().wait_for_mark(false));
+    }
+}
+
 /// Whether the process checks that no work is in flight while memory leaves (`gpushare-ctl run --paranoid`).
 fn is_paranoid() -> bool {
     std::env::var_os(names::PARANOID).is_some_and(|value| value == "1")
@@ -351,10 +384,10 @@ fn task_threads() -> usize {
 }
 
 impl Card {
-    /// Starts the threads of the card; returns `false` if the system refuses one.
+    /// Starts the threads of the card that have not started yet; returns `false` if the system refuses one.
     fn start(&'static self) -> bool {
         let driver = self.hardware.driver();
-        let begin = |name: &str, run: fn(&Self)| {
+        let begin = |(name, run): (&str, fn(&Self))| {
             spawn(name, move || {
                 let mut mode = CAPTURE_MODE_RELAXED;
                 // SAFETY: exchanges one integer. Our calls must not break a capture of the application.
@@ -363,10 +396,19 @@ impl Card {
             })
             .is_ok()
         };
-        begin("gpushare-remap", |card| card.lanes.run_calls(&card.hardware))
-            && begin("gpushare-copy", |card| card.lanes.run_copies(&card.hardware))
-            && begin("gpushare-tell", Self::run_reports)
-            && (0..task_threads()).all(|_| begin("gpushare-pin", |card| card.lanes.run_tasks(&card.hardware)))
+        let pin: (&str, fn(&Self)) = ("gpushare-pin", |card| card.lanes.run_tasks(&card.hardware));
+        let single: [(&str, fn(&Self)); 3] = [
+            ("gpushare-remap", |card| card.lanes.run_calls(&card.hardware)),
+            ("gpushare-copy", |card| card.lanes.run_copies(&card.hardware)),
+            ("gpushare-tell", Self::run_reports),
+        ];
+        let mut started = lock(&self.started);
+        let left = single
+            .into_iter()
+            .chain(std::iter::repeat_n(pin, task_threads()))
+            .skip(*started);
+        left.map(begin).take_while(|has_begun| *has_begun).for_each(|_| *started += 1);
+        *started == single.len() + task_threads()
     }
 
     /// Follows the words in the page of the daemon, where the card has the number `gpu`.
@@ -386,8 +428,16 @@ impl Card {
         let is_known = |(known, number): (&Page, GpuId)| std::ptr::eq(known, page) && number == gpu;
         if !lock(&self.told).place.is_some_and(is_known) {
             // The goal of the last daemon ends before the next one is told anything.
-            self.lanes.change(|moving| moving.blocks.engine().set_goal(goal));
-            *lock(&self.told) = Told { place, report: None };
+            self.lanes.change(|moving| {
+                if is_in_force() {
+                    moving.blocks.engine().set_goal(goal);
+                }
+            });
+            let mut told = lock(&self.told);
+            if is_in_force() {
+                *told = Told { place, report: None };
+            }
+            drop(told);
             self.lanes.change(|_| ());
         }
         let is_followed = |moving: &mut Moving| {
@@ -415,12 +465,13 @@ impl Card {
 
     fn allocate(&self, size: Bytes, want: &mut Option<Want>) -> Result<CUdeviceptr, NotAllocated> {
         loop {
+            let _marked = self.mark_for(size);
             let begun = self.lanes.change(|moving: &mut Moving| {
                 if let Some(lost) = moving.blocks.engine().lost() {
                     return Err(AllocationError::Driver(lost).into());
                 }
                 if moving.blocks.engine().may_be_hole(size) {
-                    return Err(NotAllocated::NotNow(size));
+                    return Err(NotAllocated::NotNow(most_of(size)));
                 }
                 let begun = moving.blocks.begin(size, |whole| self.hardware.reserve(whole))?;
                 moving.bound_pool();
@@ -431,11 +482,12 @@ impl Card {
             })?;
             match begun {
                 Allocation::Ready(address) => return Ok(address),
-                Allocation::Backing(backing) => match self.back(backing) {
+                // A thread that ended in the middle would leave a call that is never answered.
+                Allocation::Backing(backing) => match uncancelled(|| self.back(backing)) {
                     Ok(Some(address)) => return Ok(address),
                     Ok(None) => {}
                     Err(AllocationError::Driver(VmmError::OutOfMemory)) if self.has_goal() => {
-                        return Err(NotAllocated::CardFull(size));
+                        return Err(NotAllocated::CardFull(most_of(size)));
                     }
                     Err(error) => return Err(error.into()),
                 },
@@ -443,6 +495,20 @@ impl Card {
         }
     }
 
+    /// Lets the gate be marked for a block that would be a hole, and waits for that a moment. The mark stays until the
+    /// returned guard is dropped, and as long as there are holes.
+    fn mark_for(&self, size: Bytes) -> Option<Marking<'_>> {
+        let may_be_hole = |moving: &mut Moving| moving.blocks.engine().may_be_hole(size);
+        if !self.lanes.look(may_be_hole) {
+            return None;
+        }
+        let marking = Marking::begin(self);
+        self.lanes
+            .wait_within(MARK_PATIENCE, |moving| (!may_be_hole(moving)).then_some(()));
+        Some(marking)
+    }
+
+    /// Whether the daemon has given a goal.
     fn has_goal(&self) -> bool {
         self.lanes
             .look(|moving| moving.blocks.engine().goal().number != GoalNumber::NONE)

@@ -36,6 +36,8 @@ pub(crate) struct Gate {
     pub(crate) page: fn() -> &'static Page,
     /// Returns whether no thread is inside the gate, and only so many have ever passed a closed one.
     pub(crate) is_quiet: fn(u64) -> bool,
+    /// Returns whether no thread has ever looked at the gate.
+    pub(crate) is_unused: fn() -> bool,
 }
 
 #[derive(Debug, Default)]
@@ -97,6 +99,21 @@ impl Guard {
         proof.is_some_and(|proof| proof.is_of(page) && proof.word == word)
     }
 
+    /// Returns whether nothing is in flight under the present gate word: that was proved, or the gate is closed and no
+    /// thread has ever looked at it, so that the process has given no work to its cards.
+    pub(crate) fn is_idle_now(&self) -> bool {
+        let Some(Gate { page, is_unused, .. }) = self.gate.get() else { return false };
+        let page = page();
+        let word = GateWord(page.gate.load(Ordering::SeqCst)).plain();
+        if word.state() != GateState::Closed {
+            return false;
+        }
+        if !self.is_proved(page, word) && is_unused() {
+            self.note(Proof::new(page, word, 0));
+        }
+        self.is_proved(page, word)
+    }
+
     /// Forgets the proof after the mark was refused, and wakes the drainer, which proves again under a closed gate.
     pub(crate) fn ask_for_proof(&self) {
         lock(&self.inner).proof = None;
@@ -115,7 +132,7 @@ impl Guard {
     /// # Errors
     /// Work may be in flight: the gate word has changed since the proof, or a thread passed the closed gate.
     pub(crate) fn set(&self, device: CUdevice) -> Result<(), ()> {
-        let Gate { page, is_quiet } = self.gate.get().copied().ok_or(())?;
+        let Gate { page, is_quiet, .. } = self.gate.get().copied().ok_or(())?;
         self.set_on(page, device, is_quiet)
     }
 
@@ -191,6 +208,25 @@ mod tests {
         assert!(guard.is_proved(&page, word));
         assert!(!guard.is_proved(&page, word.next(GateState::Closed)));
         assert!(!guard.is_proved(&other, word), "the page of another daemon");
+    }
+
+    #[test]
+    fn a_process_that_never_looked_at_its_closed_gate_is_idle() {
+        static PAGE: OnceLock<Page> = OnceLock::new();
+        let page: fn() -> &'static Page = || PAGE.get_or_init(|| Page::new(GateState::Closed));
+        let guard_of = |is_unused| {
+            let guard = Guard::default();
+            guard.stand_at(Gate { page, is_quiet: |_| true, is_unused });
+            guard
+        };
+        assert!(!guard_of(|| false).is_idle_now(), "work may have run");
+        let fresh = guard_of(|| true);
+        assert!(fresh.is_idle_now());
+        assert_eq!(fresh.set(0), Ok(()));
+        fresh.clear(0);
+        let word = GateWord(page().gate.load(Ordering::SeqCst));
+        page().gate.store(word.next(GateState::Open).0, Ordering::SeqCst);
+        assert!(!fresh.is_idle_now() && !guard_of(|| true).is_idle_now(), "the gate is open");
     }
 
     #[test]

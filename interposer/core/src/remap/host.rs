@@ -11,6 +11,9 @@
 //! the pool hands these tasks out ([`Pool::take_task`]) and is not locked meanwhile. Several threads may work on
 //! several regions.
 //!
+//! A registration ends with the context in which it was made. A region that is in use then is registered again, in
+//! another context. Meanwhile the driver copies to and from it as ordinary memory, which is slow.
+//!
 //! `regions ≤ budget` holds for all regions together, also for those that are being made. Regions are given
 //! back only once they exceed the target by a quarter, so that a load near the target does not make the pool
 //! grow and shrink in turns.
@@ -89,7 +92,7 @@ pub trait HostMemory {
     /// # Errors
     /// Error of the driver; the memory is not registered.
     fn register(&self, address: HostAddress, size: Bytes) -> Result<(), HostError>;
-    /// Removes a registration.
+    /// Removes a registration. One that ended with its context is removed already.
     ///
     /// # Errors
     /// Error of the driver; the memory stays registered.
@@ -123,6 +126,8 @@ struct Region {
     state: State,
     /// Whether the region is to become ready or stay so. Otherwise it is given back.
     is_wanted: bool,
+    /// Whether the registration ended with its context, while the region was ready.
+    is_unregistered: bool,
     /// Task that was handed out and is not done.
     task: Option<Task>,
     /// Whether the last task failed, so that none follows until [`Pool::retry`].
@@ -145,6 +150,7 @@ impl Region {
             (State::Nothing, true) => Some(Task::Touch),
             (State::Touched(address), true) => Some(Task::Register(*address)),
             (State::Touched(address), false) => Some(Task::Unmap(*address)),
+            (State::Ready(address, _), true) if self.is_unregistered => Some(Task::Register(*address)),
             (State::Ready(address, _), false) => Some(Task::Unregister(*address)),
             (State::Nothing, false) | (State::Ready(..), true) => None,
         }
@@ -152,7 +158,9 @@ impl Region {
 
     fn free(&self) -> Bytes {
         match &self.state {
-            State::Ready(_, slots) if self.is_wanted => Bytes(slots.total_available()),
+            State::Ready(_, slots) if self.is_wanted && !self.is_unregistered => {
+                Bytes(slots.total_available())
+            }
             _ => Bytes::ZERO,
         }
     }
@@ -291,6 +299,17 @@ impl Pool {
         self.regions.values_mut().for_each(|region| region.has_failed = false);
     }
 
+    /// Notes that the registrations of regions at these addresses ended with their context.
+    pub fn end_registrations(&mut self, regions: &[HostAddress]) {
+        let is_among = |state: &State| matches!(state, State::Ready(address, _) if regions.contains(address));
+        for region in self.regions.values_mut().filter(|region| is_among(&region.state)) {
+            region.is_unregistered = true;
+            if region.is_unused() {
+                region.is_wanted = false;
+            }
+        }
+    }
+
     /// Returns whether there is a task.
     pub fn has_tasks(&self) -> bool {
         self.regions.values().any(|region| region.next().is_some())
@@ -315,6 +334,8 @@ impl Pool {
                     self.regions.remove(&number);
                     self.trouble = Some(error);
                 }
+                // The region is in use, and stays so.
+                Task::Register(_) if region.is_unregistered => region.has_failed = true,
                 Task::Register(_) => {
                     region.is_wanted = false;
                     self.trouble = Some(error);
@@ -327,10 +348,13 @@ impl Pool {
         }
         match (task, result) {
             (Task::Touch, Ok(Some(address))) => region.state = State::Touched(address),
+            (Task::Register(_), _) if region.is_unregistered => region.is_unregistered = false,
             (Task::Register(address), _) => {
                 region.state = State::Ready(address, RangeAllocator::new(0..REGION.0));
             }
-            (Task::Unregister(address), _) => region.state = State::Touched(address),
+            (Task::Unregister(address), _) => {
+                (region.state, region.is_unregistered) = (State::Touched(address), false);
+            }
             (Task::Touch | Task::Unmap(_), _) => {
                 self.regions.remove(&number);
             }
@@ -375,7 +399,13 @@ impl Pool {
         if self.total() + REGION > self.budget {
             return false;
         }
-        let region = Region { state: State::Nothing, is_wanted: true, task: None, has_failed: false };
+        let region = Region {
+            state: State::Nothing,
+            is_wanted: true,
+            is_unregistered: false,
+            task: None,
+            has_failed: false,
+        };
         self.regions.insert(self.made, region);
         self.made = self.made.wrapping_add(1);
         true
@@ -393,7 +423,10 @@ impl Pool {
         let excess = self.wanted().saturating_sub(bytes).0.div_ceil(REGION.0);
         let unused = |region: &&mut Region| region.is_wanted && region.is_unused() && region.task.is_none();
         let unused = self.regions.values_mut().rev().filter(unused);
-        unused.take(excess as usize).for_each(|region| region.is_wanted = false);
+        unused.take(excess as usize).for_each(|region| {
+            // A registration that could not be made again is needed no more.
+            (region.is_wanted, region.has_failed) = (false, false);
+        });
         self.regions.retain(|_, region| {
             region.is_wanted || region.task.is_some() || !matches!(region.state, State::Nothing)
         });

@@ -304,6 +304,28 @@ mod tests {
     }
 
     #[test]
+    fn the_gate_is_marked_for_an_allocation_that_waits_for_it() {
+        let (lanes, card) = (Lanes::default(), FakeCard::default());
+        thread::scope(|scope| {
+            let _ending = Ending(&lanes);
+            scope.spawn(|| lanes.run_calls(&card));
+            set(&lanes, Phase::Drained, 1, Bytes::ZERO);
+            let size = Bytes::mib(256);
+            assert!(lanes.look(|moving| moving.blocks.engine().may_be_hole(size)));
+            lanes.change(|moving| moving.blocks.engine().wait_for_mark(true));
+            lanes.wait_for(|moving| (!moving.blocks.engine().may_be_hole(size)).then_some(()));
+            assert!(card.is_marked());
+            lanes
+                .change(|moving| moving.blocks.begin(size, |_| Ok(1 << 40)).map(drop))
+                .unwrap();
+            lanes.change(|moving| moving.blocks.engine().wait_for_mark(false));
+            set(&lanes, Phase::Entering, 2, Bytes::ZERO);
+            assert!(card.is_marked(), "the block is a hole");
+            assert!(lanes.look(|moving| moving.blocks.engine().can_open().is_err()));
+        });
+    }
+
+    #[test]
     fn lanes_end_in_the_middle_of_a_move() {
         for round in 0..20 {
             let (lanes, card) = (Lanes::default(), FakeCard::default());

@@ -112,6 +112,8 @@ pub struct Engine {
     seen: GoalNumber,
     phase: Phase,
     guard: Guard,
+    /// Number of allocations that wait for the mark of the gate, under which they may become holes.
+    waiting_for_mark: u32,
     turns: u64,
     /// Whether a call of the lane of calls is under way.
     is_calling: bool,
@@ -142,6 +144,7 @@ impl Default for Engine {
             seen: GoalNumber::NONE,
             phase: Phase::Open,
             guard: Guard::Clear,
+            waiting_for_mark: 0,
             turns: 0,
             is_calling: false,
             host_room: Bytes::ZERO,
@@ -154,6 +157,15 @@ impl Default for Engine {
             is_settled: false,
             is_changed: false,
         }
+    }
+}
+
+/// Most bytes of chunks that a request for `size` bytes takes. A small one may need a shared block.
+pub fn most_of(size: Bytes) -> Bytes {
+    if size > LARGEST_PIECE {
+        round_up(size).unwrap_or(Bytes::MAX)
+    } else {
+        LARGEST_BLOCK
     }
 }
 
@@ -205,13 +217,15 @@ impl Engine {
     /// Returns whether a new block of `size` bytes would be a hole, although the gate is not marked yet.
     pub fn may_be_hole(&self, size: Bytes) -> bool {
         let is_closed = matches!(self.phase, Phase::Drained | Phase::Entering);
-        // A small request may need a shared block.
-        let needed = if size > LARGEST_PIECE {
-            round_up(size).unwrap_or(Bytes::MAX)
-        } else {
-            LARGEST_BLOCK
+        is_closed && self.guard != Guard::Set && self.room() < most_of(size)
+    }
+
+    /// Notes that an allocation waits for the mark of the gate, or that it waits no more.
+    pub fn wait_for_mark(&mut self, waits: bool) {
+        self.waiting_for_mark = match waits {
+            true => self.waiting_for_mark + 1,
+            false => self.waiting_for_mark.saturating_sub(1),
         };
-        is_closed && self.guard != Guard::Set && self.room() < needed
     }
 
     /// Returns whether the driver still has something of a freed range, and no step of it has failed.

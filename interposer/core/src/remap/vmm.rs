@@ -5,7 +5,9 @@
 
 use gpushare_proto::Bytes;
 
-use crate::driver::types::{CUDA_ERROR_OUT_OF_MEMORY, CUdeviceptr, CUmemHandle, CUresult};
+use crate::driver::types::{
+    CUDA_ERROR_OUT_OF_MEMORY, CUDA_ERROR_UNKNOWN, CUdeviceptr, CUmemHandle, CUresult,
+};
 
 /// Range of device addresses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -92,9 +94,21 @@ pub enum VmmError {
 }
 
 /// Results after which a context answers every later call with the same error: `CUDA_ERROR_ECC_UNCORRECTABLE`,
-/// `CUDA_ERROR_NVLINK_UNCORRECTABLE`, `CUDA_ERROR_ILLEGAL_ADDRESS`, `CUDA_ERROR_LAUNCH_TIMEOUT`,
-/// `CUDA_ERROR_ASSERT`, and from `CUDA_ERROR_HARDWARE_STACK_ERROR` to `CUDA_ERROR_LAUNCH_FAILED`.
-const STICKY: [CUresult; 11] = [214, 220, 700, 702, 710, 714, 715, 716, 717, 718, 719];
+/// `CUDA_ERROR_NVLINK_UNCORRECTABLE`, `CUDA_ERROR_CONTAINED`, `CUDA_ERROR_ILLEGAL_ADDRESS`,
+/// `CUDA_ERROR_LAUNCH_TIMEOUT`, `CUDA_ERROR_ASSERT`, from `CUDA_ERROR_HARDWARE_STACK_ERROR` to
+/// `CUDA_ERROR_LAUNCH_FAILED`, `CUDA_ERROR_TENSOR_MEMORY_LEAK`, `CUDA_ERROR_MPS_CLIENT_TERMINATED` and
+/// `CUDA_ERROR_EXTERNAL_DEVICE`.
+const STICKY: [CUresult; 15] = [214, 220, 226, 700, 702, 710, 714, 715, 716, 717, 718, 719, 721, 808, 911];
+
+impl VmmError {
+    /// Error of a copy or of earlier work, as its event tells. `CUDA_ERROR_UNKNOWN` leaves no way to go on there.
+    pub fn of_work(result: CUresult) -> Self {
+        match result {
+            CUDA_ERROR_UNKNOWN => Self::ContextLost(result),
+            other => other.into(),
+        }
+    }
+}
 
 impl From<CUresult> for VmmError {
     fn from(result: CUresult) -> Self {
@@ -169,5 +183,9 @@ mod tests {
         assert_eq!(VmmError::from(2), VmmError::OutOfMemory);
         assert_eq!(VmmError::from(700), VmmError::ContextLost(700));
         assert_eq!(VmmError::from(1), VmmError::Refused(1));
+        // A refused mapping may succeed later; a copy with this error never does.
+        assert_eq!(VmmError::from(999), VmmError::Refused(999));
+        assert_eq!(VmmError::of_work(999), VmmError::ContextLost(999));
+        assert_eq!(VmmError::of_work(201), VmmError::Refused(201));
     }
 }

@@ -26,7 +26,7 @@ use crate::driver::types::{CUDA_ERROR_SYSTEM_NOT_READY, CUdevice, CUresult};
 use crate::driver::{Driver, contexts::Contexts, dynlink::LIBCUDA};
 use crate::gate::{
     drain::Drainer, drain::Graces, interrupt::INTERRUPTS, page, reset, wait::Gatekeeper, wait::is_quiet,
-    wake_sleepers,
+    wait::is_unused, wake_sleepers,
 };
 use crate::memory::Memory;
 use crate::process::fork::ForkCell;
@@ -102,7 +102,7 @@ impl State {
     fn new(driver: Driver) -> Self {
         let daemon = Arc::new(Daemon::default());
         let memory = Memory::new(driver, daemon.clone());
-        memory.remap.stand_at(Gate { page, is_quiet });
+        memory.remap.stand_at(Gate { page, is_quiet, is_unused });
         Self {
             driver,
             contexts: Contexts::default(),
@@ -123,13 +123,13 @@ impl State {
         }
     }
 
-    /// Starts the drainer after the first grant, even if nothing is to be drained. The daemon asks an idle
-    /// session for the lock only by a flag in the shared page, so no later message would start the drainer.
-    /// Returns `false` if the drainer is needed and could not be started.
-    fn start_drainer(&'static self) -> bool {
+    /// Starts the drainer after the first grant, even if nothing is to be drained, and for remapped memory, which it
+    /// lets leave and come in. The daemon asks an idle session for the lock only by a flag in the shared page, so no
+    /// later message would start the drainer. Returns `false` if the drainer is needed and could not be started.
+    pub(crate) fn start_drainer(&'static self) -> bool {
         let word = GateWord(page().gate.load(Ordering::Acquire));
         // Every page begins with change 0, under which nothing was granted.
-        word.change() == 0
+        word.change() == 0 && !self.memory.remap.is_used()
             || self.drainer_started.ensure("gpushare-drain", || {
                 let Self { driver, daemon, contexts, memory, gate, window, .. } = self;
                 let graces = Graces::default();

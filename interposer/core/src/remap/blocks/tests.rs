@@ -95,6 +95,21 @@ impl Rig {
 }
 
 #[test]
+fn an_allocation_whose_first_chunk_fails_makes_no_further_ones() {
+    let mut rig = Rig::new();
+    let Ok(Allocation::Backing(backing)) = rig.begin(Bytes::mib(512)) else {
+        panic!("a block of its own")
+    };
+    let (chunk, call) = rig.blocks.take(&backing).unwrap();
+    rig.blocks.done(chunk, Answer::Failed(VmmError::OutOfMemory));
+    assert_eq!(rig.blocks.take(&backing), None, "after {call:?} of {chunk:?}");
+    assert_eq!(rig.blocks.engine().trouble(), None, "the allocation itself reports it");
+    assert_eq!(rig.blocks.finish(backing), Err(VmmError::OutOfMemory.into()));
+    rig.run();
+    rig.end();
+}
+
+#[test]
 fn small_requests_share_a_block_and_large_ones_have_chunks_of_their_own() {
     let mut rig = Rig::new();
     let small = [100, 5_000, 1 << 20].map(|size| rig.allocate(Bytes(size)).unwrap());

@@ -45,6 +45,60 @@ fn slots_come_from_prepared_regions_and_fill_the_fullest_first() {
 }
 
 #[test]
+fn a_registration_ends_with_its_context_and_is_made_again_for_a_region_in_use() {
+    let (mut pool, card) = pool(4);
+    pool.demand(regions(2));
+    work(&mut pool, &card);
+    let slot = pool.take(SMALL).unwrap();
+    let used = HostAddress(slot.address().0 - slot.range.start);
+    let State::Ready(unused, _) = pool.regions[&(1 - slot.region)].state else {
+        panic!("ready")
+    };
+    pool.end_registrations(&[used, unused]);
+    assert_eq!(pool.take(SMALL), None, "no region is registered");
+
+    let mut tasks = Vec::new();
+    while let Some((region, task)) = pool.take_task() {
+        tasks.push(task);
+        let result = match task {
+            // There is no context any more.
+            Task::Register(_) if tasks.len() < 4 => Err(HostError::Refused(201)),
+            _ => Ok(None),
+        };
+        pool.done(region, result);
+    }
+    tasks.sort_by_key(|task| format!("{task:?}"));
+    assert_eq!(tasks, [Task::Register(used), Task::Unmap(unused), Task::Unregister(unused)]);
+    pool.retry();
+    assert_eq!(pool.take_task().map(|(_, task)| task), Some(Task::Register(used)), "in the next context");
+    pool.done(RegionId(slot.region), Ok(None));
+    let other = pool.take(SMALL).unwrap();
+    assert_eq!(other.region, slot.region);
+    assert_ne!(other.address(), slot.address());
+}
+
+#[test]
+fn a_region_whose_registration_has_ended_is_given_back_once_it_is_unused() {
+    let (mut pool, card) = pool(4);
+    pool.demand(regions(2));
+    work(&mut pool, &card);
+    let slots = [pool.take(SMALL).unwrap(), pool.take(REGION).unwrap()];
+    let all = [0, 1].map(|region| match pool.regions[&region].state {
+        State::Ready(address, _) => address,
+        _ => panic!("ready"),
+    });
+    pool.end_registrations(&all);
+    while let Some((region, _)) = pool.take_task() {
+        pool.done(region, Err(HostError::Refused(201)));
+    }
+    slots.into_iter().for_each(|slot| pool.put(slot));
+    while let Some((region, _)) = pool.take_task() {
+        pool.done(region, Ok(None));
+    }
+    assert!(pool.sizes().total <= regions(1), "{:?}", pool.sizes());
+}
+
+#[test]
 fn a_demand_makes_as_many_regions_as_it_needs_and_no_more() {
     let (mut pool, card) = pool(3);
     assert_eq!(pool.demand(SMALL), Supply::Coming);

@@ -94,6 +94,13 @@ impl Engine {
         entry.chunk.take()
     }
 
+    /// Returns whether a call of a chunk that is being allocated has failed.
+    pub fn has_failed(&self, address: CUdeviceptr) -> bool {
+        self.chunks
+            .get(&address)
+            .is_some_and(|entry| entry.is_unborn && entry.failures > 0)
+    }
+
     /// Hands a chunk over to the engine. Returns the error if it could not be backed; the caller then frees it.
     ///
     /// # Errors

@@ -88,13 +88,14 @@ impl Engine {
         }
     }
 
-    /// Sets the guard before the first hole is made, and removes it when there is none or the memory is lost.
+    /// Sets the guard before the first hole is made, also by an allocation, and removes it when there is none or the
+    /// memory is lost.
     fn guard_order(&mut self, lane: Lane) -> Option<Order> {
         if lane != Lane::Calls || !matches!(self.phase, Phase::Drained | Phase::Entering) {
             return None;
         }
         let is_away = |entry: &Entry| entry.chunk.is_hole() || entry.chunk.is_leaving();
-        let is_needed = self.lost.is_none() && self.live().any(is_away);
+        let is_needed = self.lost.is_none() && (self.waiting_for_mark > 0 || self.live().any(is_away));
         let (from, to) = if is_needed {
             (Guard::Clear, Guard::Setting)
         } else {

@@ -146,8 +146,10 @@ impl Engine {
         self.guard == Guard::Set
     }
 
-    /// Returns the first failure because of which a chunk waits, for the report to the daemon.
+    /// Returns the first failure because of which a chunk waits, for the report to the daemon. An allocation reports its
+    /// own failures.
     pub fn trouble(&self) -> Option<Trouble> {
-        self.chunks.values().find_map(|entry| entry.trouble)
+        let settled = self.chunks.values().filter(|entry| !entry.is_unborn);
+        settled.filter_map(|entry| entry.trouble).next()
     }
 }
