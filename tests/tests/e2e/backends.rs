@@ -65,6 +65,21 @@ fn the_mapping_of_memory_that_moves_changes_no_more_than_that_of_plain_memory() 
     Ok(())
 }
 
+/// Neither flag nor variable names a backend.
+#[test]
+fn memory_of_a_program_that_names_no_backend_is_remapped() -> anyhow::Result<()> {
+    let (world, daemon) = World::of(Bytes::mib(256))?.with_daemon(&[])?;
+    let mut program = Program::hold(&world, &Sharing::session("a"), "a")?;
+    program.must("alloc x 64MiB; fill x 7; check x 7")?;
+    let stats = world.card().expect("a simulated card").stats()?;
+    let own = stats.processes.iter().find(|known| known.pid == program.process().pid());
+    assert_eq!(own.expect("the program is on the card").managed_bytes, 0);
+    gpushare_tests::patience::until("its memory is told", || {
+        Ok((daemon.residence("a")?.resident_bytes >= Bytes::mib(64)).then_some(()))
+    })?;
+    Ok(())
+}
+
 /// A card on which managed memory is of no use: the program runs, and a line says what that means.
 #[test]
 fn memory_stays_on_a_card_without_concurrent_managed_access() -> anyhow::Result<()> {
@@ -85,7 +100,8 @@ fn memory_stays_on_a_card_without_concurrent_managed_access() -> anyhow::Result<
 #[test]
 fn a_program_with_one_card_gives_no_advice() -> anyhow::Result<()> {
     let (world, _daemon) = World::of(Bytes::mib(256))?.with_daemon(&[])?;
-    let mut program = Program::hold(&world, &Sharing::session("a"), "a")?;
+    let managed = Sharing::session("a").and(&["--backend", "managed"]);
+    let mut program = Program::hold(&world, &managed, "a")?;
     program.must("alloc x 4MiB; fill x 1; sync")?;
     let total = world.card().expect("a simulated card").stats()?.total;
     assert_eq!((total.advised_location, total.advised_access), (0, 0));
@@ -96,7 +112,8 @@ fn a_program_with_one_card_gives_no_advice() -> anyhow::Result<()> {
 fn memory_is_advised_to_stay_on_its_card_and_to_be_reached_by_peers() -> anyhow::Result<()> {
     let flags = ["--gpus", "2", "--memory", "256MiB"];
     let (world, _daemon) = World::with_card_flags(Artifacts::of_tests()?, &flags)?.with_daemon(&[])?;
-    let command = world.sharing(&Sharing::Preload, &foreign::program(&world, "peers")?);
+    let mut command = world.sharing(&Sharing::Preload, &foreign::program(&world, "peers")?);
+    command.env(gpushare_proto::names::BACKEND, "managed");
     let mut program = Dialogue::start(&world, command, "peers")?;
     let pid = program.process.pid();
     let advice = || -> anyhow::Result<_> {

@@ -108,6 +108,27 @@ fn two_programs_that_need_more_than_the_card_take_turns_with_right_contents() ->
     Ok(())
 }
 
+/// Its memory comes to the card with its turn.
+#[test]
+fn a_program_allocates_before_its_first_turn_while_another_one_works() -> anyhow::Result<()> {
+    let turns = ["--mode", "serialized", "--quantum", "10min", "--host-budget", "2GiB"];
+    let (world, daemon) = World::of(Bytes::mib(64))?.with_daemon(&turns)?;
+    let remaps = |name: &str| Sharing::session(name).and(&["--backend", "remap"]);
+    let mut a = Program::hold(&world, &remaps("a"), "a")?;
+    a.must("alloc x 40MiB; fill x 1; alloc stop 4KiB; set stop 0; stream s; spin 10min --until stop --on s")?;
+    let mut b = Program::hold(&world, &remaps("b"), "b")?;
+    b.must("alloc y 40MiB; alloc z 4KiB; free z")?;
+    let holder = |status: &gpushare_proto::admin::Status| status.gpus[0].holders.clone();
+    let b_id = daemon.session("b")?.session;
+    assert!(!holder(&daemon.status()?).contains(&b_id), "it had no turn");
+    let fill = b.tell("fill y 2")?;
+    a.must("write-value stop 1")?;
+    b.answer(fill)?;
+    b.must("check y 2")?;
+    a.must("check x 1")?;
+    Ok(())
+}
+
 /// Each block takes 10 MiB of the card. The program gets them while it is alone, or while its gate is closed and its
 /// memory is away.
 #[test]

@@ -46,12 +46,13 @@ fn a_context_takes_what_is_measured_of_it_whatever_the_process_allocates() -> an
     let world = world()?;
     let file = world.folder().join("recording");
     let mut daemon = Daemon::start(&world, &["--record", file.to_str().context("no text")?])?;
-    let mut a = Program::hold(&world, &Sharing::session("a"), "a")?;
+    let managed = |name: &str| Sharing::session(name).and(&["--backend", "managed"]);
+    let mut a = Program::hold(&world, &managed("a"), "a")?;
     daemon.until("a's context is measured", |status| status.gpus[0].capacity_bytes == CARD - context())?;
 
     // Managed memory is not in the figure. What cannot move takes room, whether the daemon was told of it yet or measured it.
     a.must("alloc x 16MiB; fill x 1; sync; alloc y 8MiB --door async")?;
-    let mut b = Program::hold(&world, &Sharing::session("b"), "b")?;
+    let mut b = Program::hold(&world, &managed("b"), "b")?;
     b.must("alloc x 4MiB")?;
     daemon.until("b's context is measured too", |status| {
         status.gpus[0].capacity_bytes == CARD - Bytes::mib(8) - context() - context()

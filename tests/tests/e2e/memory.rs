@@ -99,8 +99,9 @@ fn rewritten_memory_says_that_it_is_device_memory_of_its_own_size() -> anyhow::R
 #[test]
 fn all_sessions_together_stay_below_the_managed_limit() -> anyhow::Result<()> {
     let (world, daemon) = World::of(Bytes::mib(256))?.with_daemon(&["--managed-limit", "64MiB"])?;
-    let mut a = Program::hold(&world, &Sharing::session("a"), "a")?;
-    let mut b = Program::hold(&world, &Sharing::session("b"), "b")?;
+    let managed = |name: &str| Sharing::session(name).and(&["--backend", "managed"]);
+    let mut a = Program::hold(&world, &managed("a"), "a")?;
+    let mut b = Program::hold(&world, &managed("b"), "b")?;
     a.must("alloc x 40MiB")?;
     assert_eq!(b.ask("alloc x 26MiB")?.error(), Some("CUDA_ERROR_OUT_OF_MEMORY"));
     b.must("alloc x 24MiB")?;
@@ -113,6 +114,18 @@ fn all_sessions_together_stay_below_the_managed_limit() -> anyhow::Result<()> {
     daemon
         .until("what the dead one had is free", |status| status.gpus[0].allocated_bytes == Bytes::mib(24))?;
     b.must("alloc y 40MiB")?;
+    Ok(())
+}
+
+/// The driver moves it and knows no goal, so it must fit the card beside what others have there.
+#[test]
+fn managed_memory_of_a_program_whose_memory_is_remapped_counts_as_fixed() -> anyhow::Result<()> {
+    let (world, _daemon) = World::of(Bytes::mib(256))?.with_daemon(&[])?;
+    let mut a = Program::hold(&world, &Sharing::session("a").and(&["--backend", "remap"]), "a")?;
+    a.must("alloc x 100MiB --door managed; fill x 1")?;
+    assert_eq!(a.ask("alloc y 160MiB --door managed")?.error(), Some("CUDA_ERROR_OUT_OF_MEMORY"));
+    a.must("alloc y 100MiB; fill y 2; check x 1; check y 2; free x; free y")?;
+    a.must("alloc z 160MiB --door managed; fill z 3; check z 3")?;
     Ok(())
 }
 

@@ -253,8 +253,9 @@ fn free_memory_stays_right_and_errors_stay_the_drivers() -> anyhow::Result<()> {
 #[test]
 fn memory_of_other_sessions_is_not_reported_free() -> anyhow::Result<()> {
     let (world, daemon) = World::of(CARD)?.with_daemon(&["--managed-limit", "40MiB"])?;
-    let mut other = Program::hold(&world, &Sharing::session("other"), "other")?;
-    let mut own = Program::hold(&world, &Sharing::limited("own", Bytes::mib(32)), "own")?;
+    let managed = |sharing: Sharing| sharing.and(&["--backend", "managed"]);
+    let mut other = Program::hold(&world, &managed(Sharing::session("other")), "other")?;
+    let mut own = Program::hold(&world, &managed(Sharing::limited("own", Bytes::mib(32))), "own")?;
     other.must("alloc x 24MiB")?;
     daemon.until("it is booked", |status| status.gpus[0].allocated_bytes == Bytes::mib(24))?;
     let told = own.must("mem-info")?;

@@ -88,8 +88,10 @@ fn memory_of_the_dead_counts_as_long_as_the_card_keeps_it() -> anyhow::Result<()
 fn a_lock_is_not_kept_by_a_child() -> anyhow::Result<()> {
     let (world, daemon) =
         World::of(Bytes::mib(64))?.with_daemon(&["--mode", "serialized", "--quantum", "10min"])?;
-    let mut holder = Program::hold(&world, &Sharing::session("holder"), "holder")?;
-    let mut waiter = Program::hold(&world, &Sharing::session("waiter"), "waiter")?;
+    // Memory of a dead program that is remapped stays on the card as long as the child keeps it.
+    let managed = |name: &str| Sharing::session(name).and(&["--backend", "managed"]);
+    let mut holder = Program::hold(&world, &managed("holder"), "holder")?;
+    let mut waiter = Program::hold(&world, &managed("waiter"), "waiter")?;
     holder.must("alloc x 40MiB")?;
     waiter.must("alloc y 40MiB")?;
     holder.must("fill x 1")?;

@@ -35,7 +35,8 @@ fn what_does_not_fit_takes_turns_and_does_not_thrash() -> anyhow::Result<()> {
     let pages = 2 * HALF_TOO_MUCH.0 / Bytes::mib(2).0;
     let (with, turns) = {
         let (world, daemon) = World::of(CARD)?.with_daemon(&["--quantum", "200ms"])?;
-        let mut programs = start_two(&world, &[Sharing::session("a"), Sharing::session("b")], HALF_TOO_MUCH)?;
+        let managed = ["a", "b"].map(|name| Sharing::session(name).and(&["--backend", "managed"]));
+        let mut programs = start_two(&world, &managed, HALF_TOO_MUCH)?;
         daemon.until("they take turns", |status| {
             status.gpus.iter().any(|gpu| gpu.mode == Mode::Serialized && gpu.handoffs >= 6)
         })?;

@@ -47,6 +47,10 @@ pub unsafe fn alloc_as<Address: Copy + Into<CUdeviceptr>>(
     mut real: impl FnMut() -> CUresult,
 ) -> CUresult {
     let Some((state, device)) = sharing(address, size) else { return real() };
+    let origin = match (origin, state.memory.backend_on(device)) {
+        (Origin::Managed, Backend::Remap) => Origin::FixedManaged,
+        _ => origin,
+    };
     // SAFETY: `address` is writable, as the caller promises.
     unsafe { charged(state, device, address, size, origin, real) }
 }

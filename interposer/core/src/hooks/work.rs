@@ -370,7 +370,7 @@ fn choose(addresses: &[CUdeviceptr]) -> Way {
     }
     let is_device_memory = |address: &CUdeviceptr| match origin(address) {
         Some(Origin::Rewritten | Origin::Native | Origin::Remapped) => true,
-        Some(Origin::Managed) => false,
+        Some(Origin::Managed | Origin::FixedManaged) => false,
         None => state.driver.is_device_memory(*address),
     };
     // A capture would record the asynchronous form, where the synchronous one is an error.

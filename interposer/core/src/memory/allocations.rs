@@ -30,6 +30,9 @@ pub enum Origin {
     Rewritten,
     /// Managed memory that the application itself asked for.
     Managed,
+    /// The same in a process whose device memory is remapped. It counts as if it stayed on the card, since such a
+    /// process moves its memory by the daemon's goals, and the driver knows none.
+    FixedManaged,
     /// Device memory of the driver, which never leaves the card.
     Native,
     /// Device memory at an address that gpushare has reserved. Hooks hide the difference.
@@ -41,7 +44,7 @@ impl Origin {
     pub const fn kind(self) -> MemoryKind {
         match self {
             Self::Rewritten | Self::Managed | Self::Remapped => MemoryKind::Movable,
-            Self::Native => MemoryKind::Fixed,
+            Self::Native | Self::FixedManaged => MemoryKind::Fixed,
         }
     }
 }
@@ -139,7 +142,8 @@ impl Allocations {
 
     /// Returns the managed ranges of a context, in the order of addresses.
     pub fn managed_ranges(&self, context: CUcontext) -> Vec<(CUdeviceptr, Bytes)> {
-        let is_managed = |origin| matches!(origin, Origin::Rewritten | Origin::Managed);
+        let is_managed =
+            |origin| matches!(origin, Origin::Rewritten | Origin::Managed | Origin::FixedManaged);
         let managed = |block: &Block| block.context == context.addr() && is_managed(block.origin);
         let inner = lock(&self.inner);
         let blocks = inner.blocks.iter().filter(|(_, block)| managed(block));
