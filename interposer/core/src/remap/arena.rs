@@ -70,6 +70,12 @@ impl Arena {
         }
     }
 
+    /// Returns the size of the block that is made for a request for which no block has room; `None` if the request is
+    /// too large to share one.
+    pub fn block_for(&self, size: Bytes) -> Option<Bytes> {
+        (size <= LARGEST_PIECE).then(|| self.next_block(size))
+    }
+
     /// Returns the size of the next block: as large as all blocks together, within bounds.
     fn next_block(&self, size: Bytes) -> Bytes {
         let whole: Bytes = self.blocks.values().map(|block| block.size).sum();

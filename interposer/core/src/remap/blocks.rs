@@ -16,7 +16,7 @@ use gpushare_proto::Bytes;
 
 use super::arena::{Arena, Found};
 use super::pins::{Pins, Reason};
-use super::space::Space;
+use super::space::{Space, round_up};
 use super::swap::{Birth, Engine};
 use super::vmm::{Answer, Call, Span, VmmError};
 use crate::driver::types::CUdeviceptr;
@@ -89,6 +89,12 @@ impl Blocks {
             Found::NeedsBlock(block) => self.begin_range(block, Some(size), reserve),
             Found::TooLarge => self.begin_range(size, None, reserve),
         }
+    }
+
+    /// Returns the bytes of chunks that a request takes, if no shared block has room for it.
+    pub fn needed(&self, size: Bytes) -> Bytes {
+        let block = self.arena.block_for(size).or_else(|| round_up(size));
+        block.unwrap_or(Bytes::MAX)
     }
 
     fn begin_range(

@@ -28,7 +28,7 @@ use super::card::OnCard;
 use super::guard::{Gate, Guard, Proof};
 use super::lanes::{Lanes, Moving};
 use super::pins::Reason;
-use super::swap::{Engine, Phase, UNLIMITED, most_of};
+use super::swap::{Engine, Phase, UNLIMITED};
 use super::vmm::{Span, Vmm, VmmError, perform};
 use crate::daemon::Daemon;
 use crate::driver::contexts::Contexts;
@@ -470,8 +470,9 @@ impl Card {
                 if let Some(lost) = moving.blocks.engine().lost() {
                     return Err(AllocationError::Driver(lost).into());
                 }
-                if moving.blocks.engine().may_be_hole(size) {
-                    return Err(NotAllocated::NotNow(most_of(size)));
+                let needed = moving.blocks.needed(size);
+                if moving.blocks.engine().may_be_hole(needed) {
+                    return Err(NotAllocated::NotNow(needed));
                 }
                 let begun = moving.blocks.begin(size, |whole| self.hardware.reserve(whole))?;
                 moving.bound_pool();
@@ -487,7 +488,7 @@ impl Card {
                     Ok(Some(address)) => return Ok(address),
                     Ok(None) => {}
                     Err(AllocationError::Driver(VmmError::OutOfMemory)) if self.has_goal() => {
-                        return Err(NotAllocated::CardFull(most_of(size)));
+                        return Err(NotAllocated::CardFull(self.lanes.look(|moving| moving.blocks.needed(size))));
                     }
                     Err(error) => return Err(error.into()),
                 },
@@ -498,7 +499,10 @@ impl Card {
     /// Lets the gate be marked for a block that would be a hole, and waits for that a moment. The mark stays until the
     /// returned guard is dropped, and as long as there are holes.
     fn mark_for(&self, size: Bytes) -> Option<Marking<'_>> {
-        let may_be_hole = |moving: &mut Moving| moving.blocks.engine().may_be_hole(size);
+        let may_be_hole = |moving: &mut Moving| {
+            let needed = moving.blocks.needed(size);
+            moving.blocks.engine().may_be_hole(needed)
+        };
         if !self.lanes.look(may_be_hole) {
             return None;
         }

@@ -29,10 +29,8 @@ use std::collections::BTreeMap;
 use gpushare_proto::Bytes;
 use gpushare_proto::page::{Goal, GoalNumber};
 
-use super::arena::{LARGEST_BLOCK, LARGEST_PIECE};
 use super::chunk::{Aim, Change, Chunk};
 use super::host::Slot;
-use super::space::round_up;
 use super::vmm::{Answer, Call, Span, VmmError};
 use crate::driver::types::CUdeviceptr;
 
@@ -160,15 +158,6 @@ impl Default for Engine {
     }
 }
 
-/// Most bytes of chunks that a request for `size` bytes takes. A small one may need a shared block.
-pub fn most_of(size: Bytes) -> Bytes {
-    if size > LARGEST_PIECE {
-        round_up(size).unwrap_or(Bytes::MAX)
-    } else {
-        LARGEST_BLOCK
-    }
-}
-
 impl Engine {
     /// Creates the engine of a card. If `is_paranoid`, digests prove that no work changes a chunk that leaves.
     pub fn new(is_paranoid: bool) -> Self {
@@ -214,10 +203,10 @@ impl Engine {
         self.phase
     }
 
-    /// Returns whether a new block of `size` bytes would be a hole, although the gate is not marked yet.
-    pub fn may_be_hole(&self, size: Bytes) -> bool {
+    /// Returns whether a new block with chunks of `bytes` would be a hole, although the gate is not marked yet.
+    pub fn may_be_hole(&self, bytes: Bytes) -> bool {
         let is_closed = matches!(self.phase, Phase::Drained | Phase::Entering);
-        is_closed && self.guard != Guard::Set && self.room() < most_of(size)
+        is_closed && self.guard != Guard::Set && self.room() < bytes
     }
 
     /// Notes that an allocation waits for the mark of the gate, or that it waits no more.

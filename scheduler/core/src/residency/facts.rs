@@ -63,6 +63,9 @@ pub(crate) struct Figures {
     pub(crate) mapped: Bytes,
     /// Bytes that must be on the card when the process runs, or be mapped from the host.
     pub(crate) whole: Bytes,
+    /// Whether the process has ever said where its memory is. One without remapped memory so far says nothing, and
+    /// acknowledges no goal.
+    pub(crate) reports: bool,
     /// Latest goal, if there is any.
     pub(crate) goal: Option<Bytes>,
     /// Most bytes that the process may have on the card by now.
@@ -178,6 +181,7 @@ impl Facts {
             prepared: report.prepared.min(most_slots(book) - said),
             mapped: report.mapped.min(said),
             whole: book.whole().max((resident + said + unbacked).min(most)).max(resident),
+            reports: self.report.is_some(),
             goal: self.goals.latest(),
             claim: self.goals.most().unwrap_or_default().max(resident),
         }

@@ -69,6 +69,7 @@ mod tests {
             unbacked: Bytes::ZERO,
             pinned: Bytes::ZERO,
             prepared: Bytes::ZERO,
+            reports: true,
             mapped: Bytes::ZERO,
             whole: Bytes::gib(6),
             goal: Some(Bytes::gib(2)),

@@ -244,7 +244,7 @@ fn get(rows: &mut [Row], card: Bytes, short: bool, plan: &mut Plan) {
     if short || rows.iter().any(Row::lacks) {
         return;
     }
-    for row in rows.iter_mut().filter(|row| row.gets()) {
+    for row in rows.iter_mut().filter(|row| row.gets() && row.figures.reports) {
         // What is leased may be allocated without a message, and takes whole chunks.
         let Figures { used, leased, whole, .. } = row.figures;
         let most = whole + (leased - used) + CHUNK;
@@ -283,6 +283,7 @@ mod tests {
             prepared: Bytes::ZERO,
             mapped: Bytes::ZERO,
             whole: used,
+            reports: true,
             goal: Some(resident),
             claim: resident,
         };
@@ -318,6 +319,16 @@ mod tests {
         assert_eq!(goals(&mut rows, gib(10), WIDE), []);
         rows[1].figures.claim = gib(5);
         assert_eq!(goals(&mut rows, gib(10), WIDE), [(1, gib(5))]);
+    }
+
+    #[test]
+    fn a_process_that_never_said_where_its_memory_is_gets_no_room_that_it_could_not_give_back() {
+        let mut rows = [row(1, Rank::Holds(1), 0, 0), row(2, Rank::Holds(2), 4, 4)];
+        rows.iter_mut().for_each(|row| row.figures.goal = None);
+        rows[0].figures.reports = false;
+        assert_eq!(goals(&mut rows, gib(10), WIDE), [(1, gib(0)), (2, gib(4) + CHUNK)]);
+        rows[0].figures.reports = true;
+        assert_eq!(goals(&mut rows, gib(10), WIDE), [(1, CHUNK)]);
     }
 
     #[test]
