@@ -2,7 +2,7 @@
 //! small pieces share one.
 //!
 //! Blocks grow with the arena, from one granule to [`LARGEST_BLOCK`]: a program with little memory takes little
-//! of the card, and one with much has few blocks. One unused block is kept, so that a program that allocates
+//! of the card, and one with much has few blocks. On a card that is nearly full a block is as small as its request. One unused block is kept, so that a program that allocates
 //! and frees in turns maps nothing. A piece is rounded up to [`UNIT`], the alignment of the driver's own memory.
 
 use std::collections::BTreeMap;
@@ -45,8 +45,8 @@ struct Block {
 }
 
 impl Arena {
-    /// Takes a piece of `size` bytes.
-    pub fn take(&mut self, size: Bytes) -> Found {
+    /// Takes a piece of `size` bytes. A new block should have at most `room` bytes.
+    pub fn take(&mut self, size: Bytes, room: Bytes) -> Found {
         let Some(size) = size.0.checked_next_multiple_of(UNIT.0).map(Bytes) else {
             return Found::TooLarge;
         };
@@ -66,21 +66,15 @@ impl Arena {
         let mut blocks = fitting.into_iter();
         match blocks.find_map(|(_, block)| block.pieces.allocate_range(size.0).ok()) {
             Some(range) => Found::Piece(Span { address: range.start, size }),
-            None => Found::NeedsBlock(self.next_block(size)),
+            None => Found::NeedsBlock(self.next_block(size, room)),
         }
     }
 
-    /// Returns the size of the block that is made for a request for which no block has room; `None` if the request is
-    /// too large to share one.
-    pub fn block_for(&self, size: Bytes) -> Option<Bytes> {
-        (size <= LARGEST_PIECE).then(|| self.next_block(size))
-    }
-
     /// Returns the size of the next block: as large as all blocks together, within bounds.
-    fn next_block(&self, size: Bytes) -> Bytes {
+    fn next_block(&self, size: Bytes, room: Bytes) -> Bytes {
         let whole: Bytes = self.blocks.values().map(|block| block.size).sum();
-        let wanted = whole.max(size).clamp(GRANULE, LARGEST_BLOCK);
-        Bytes(wanted.0.next_multiple_of(GRANULE.0))
+        let wanted = whole.min(room).min(LARGEST_BLOCK);
+        Bytes(wanted.0 / GRANULE.0 * GRANULE.0).max(least_block(size))
     }
 
     /// Adds a block, whose memory is usable.
@@ -128,6 +122,11 @@ impl Arena {
     }
 }
 
+/// Size of the smallest block for a request that can share one.
+pub fn least_block(size: Bytes) -> Bytes {
+    Bytes(size.0.max(1).next_multiple_of(GRANULE.0))
+}
+
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
@@ -137,7 +136,7 @@ mod tests {
     /// Takes a piece, with a block from `next` if one is needed.
     fn take(arena: &mut Arena, size: Bytes, next: &mut CUdeviceptr) -> Option<Span> {
         loop {
-            match arena.take(size) {
+            match arena.take(size, Bytes::MAX) {
                 Found::Piece(piece) => return Some(piece),
                 Found::TooLarge => return None,
                 Found::NeedsBlock(size) => {
@@ -162,12 +161,26 @@ mod tests {
     }
 
     #[test]
+    fn a_block_is_as_small_as_its_request_where_the_card_has_no_room_for_more() {
+        let (mut arena, mut next) = (Arena::default(), 1 << 40);
+        // Blocks of 8, 8, 16 and 32 MiB, which are full then.
+        for _ in 0..8 {
+            take(&mut arena, Bytes::mib(8), &mut next).unwrap();
+        }
+        assert_eq!(arena.sizes(), (Bytes::mib(64), Bytes::mib(64)));
+        assert_eq!(arena.take(Bytes(8), Bytes::MAX), Found::NeedsBlock(LARGEST_BLOCK));
+        assert_eq!(arena.take(Bytes(8), Bytes::mib(9)), Found::NeedsBlock(Bytes::mib(8)));
+        assert_eq!(arena.take(Bytes(8), Bytes::ZERO), Found::NeedsBlock(GRANULE));
+        assert_eq!(arena.take(Bytes::mib(7), Bytes::mib(3)), Found::NeedsBlock(Bytes::mib(8)));
+    }
+
+    #[test]
     fn a_request_above_the_bound_has_memory_of_its_own() {
         let mut arena = Arena::default();
-        assert_eq!(arena.take(LARGEST_PIECE), Found::NeedsBlock(LARGEST_PIECE));
-        assert_eq!(arena.take(LARGEST_PIECE + Bytes(1)), Found::TooLarge);
-        assert_eq!(arena.take(Bytes::MAX), Found::TooLarge);
-        assert_eq!(arena.take(Bytes::ZERO), Found::TooLarge);
+        assert_eq!(arena.take(LARGEST_PIECE, Bytes::MAX), Found::NeedsBlock(LARGEST_PIECE));
+        assert_eq!(arena.take(LARGEST_PIECE + Bytes(1), Bytes::MAX), Found::TooLarge);
+        assert_eq!(arena.take(Bytes::MAX, Bytes::MAX), Found::TooLarge);
+        assert_eq!(arena.take(Bytes::ZERO, Bytes::MAX), Found::TooLarge);
     }
 
     #[test]

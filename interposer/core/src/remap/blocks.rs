@@ -14,7 +14,7 @@ use std::collections::BTreeMap;
 
 use gpushare_proto::Bytes;
 
-use super::arena::{Arena, Found};
+use super::arena::{Arena, Found, LARGEST_PIECE, least_block};
 use super::pins::{Pins, Reason};
 use super::space::{Space, round_up};
 use super::swap::{Birth, Engine};
@@ -81,7 +81,7 @@ impl Blocks {
         reserve: impl FnOnce(Bytes) -> Result<CUdeviceptr, VmmError>,
     ) -> Result<Allocation, AllocationError> {
         self.collect();
-        match self.arena.take(size) {
+        match self.arena.take(size, self.engine.room()) {
             Found::Piece(piece) => {
                 self.blocks.insert(piece.address, piece);
                 Ok(Allocation::Ready(piece.address))
@@ -89,12 +89,6 @@ impl Blocks {
             Found::NeedsBlock(block) => self.begin_range(block, Some(size), reserve),
             Found::TooLarge => self.begin_range(size, None, reserve),
         }
-    }
-
-    /// Returns the bytes of chunks that a request takes, if no shared block has room for it.
-    pub fn needed(&self, size: Bytes) -> Bytes {
-        let block = self.arena.block_for(size).or_else(|| round_up(size));
-        block.unwrap_or(Bytes::MAX)
     }
 
     fn begin_range(
@@ -152,7 +146,7 @@ impl Blocks {
             return Ok(Some(range.address));
         };
         self.arena.add(range);
-        let Found::Piece(piece) = self.arena.take(size) else { return Ok(None) };
+        let Found::Piece(piece) = self.arena.take(size, Bytes::MAX) else { return Ok(None) };
         self.blocks.insert(piece.address, piece);
         Ok(Some(piece.address))
     }
@@ -217,6 +211,15 @@ impl Blocks {
     /// Returns why a range must not move, if so.
     pub fn reason(&self, range: Span) -> Option<Reason> {
         self.pins.reason(range)
+    }
+}
+
+/// Least bytes of chunks for a request for which no shared block has room.
+pub fn needed(size: Bytes) -> Bytes {
+    if size <= LARGEST_PIECE {
+        least_block(size)
+    } else {
+        round_up(size).unwrap_or(Bytes::MAX)
     }
 }
 

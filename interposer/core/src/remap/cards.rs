@@ -23,7 +23,7 @@ use gpushare_sys::unwind::uncancelled;
 
 use self::reports::Told;
 pub(crate) use self::want::Want;
-use super::blocks::{Allocation, AllocationError, Backing};
+use super::blocks::{Allocation, AllocationError, Backing, needed};
 use super::card::OnCard;
 use super::guard::{Gate, Guard, Proof};
 use super::lanes::{Lanes, Moving};
@@ -470,9 +470,8 @@ impl Card {
                 if let Some(lost) = moving.blocks.engine().lost() {
                     return Err(AllocationError::Driver(lost).into());
                 }
-                let needed = moving.blocks.needed(size);
-                if moving.blocks.engine().may_be_hole(needed) {
-                    return Err(NotAllocated::NotNow(needed));
+                if moving.blocks.engine().may_be_hole(needed(size)) {
+                    return Err(NotAllocated::NotNow(needed(size)));
                 }
                 let begun = moving.blocks.begin(size, |whole| self.hardware.reserve(whole))?;
                 moving.bound_pool();
@@ -488,7 +487,7 @@ impl Card {
                     Ok(Some(address)) => return Ok(address),
                     Ok(None) => {}
                     Err(AllocationError::Driver(VmmError::OutOfMemory)) if self.has_goal() => {
-                        return Err(NotAllocated::CardFull(self.lanes.look(|moving| moving.blocks.needed(size))));
+                        return Err(NotAllocated::CardFull(needed(size)));
                     }
                     Err(error) => return Err(error.into()),
                 },
@@ -499,10 +498,7 @@ impl Card {
     /// Lets the gate be marked for a block that would be a hole, and waits for that a moment. The mark stays until the
     /// returned guard is dropped, and as long as there are holes.
     fn mark_for(&self, size: Bytes) -> Option<Marking<'_>> {
-        let may_be_hole = |moving: &mut Moving| {
-            let needed = moving.blocks.needed(size);
-            moving.blocks.engine().may_be_hole(needed)
-        };
+        let may_be_hole = |moving: &mut Moving| moving.blocks.engine().may_be_hole(needed(size));
         if !self.lanes.look(may_be_hole) {
             return None;
         }

@@ -36,7 +36,7 @@ impl Engine {
     }
 
     /// Bytes that the goal has room for beside all present handles and those that are to be created.
-    pub(super) fn room(&self) -> Bytes {
+    pub fn room(&self) -> Bytes {
         self.goal.bytes - self.held()
     }
 
