@@ -207,14 +207,15 @@ impl Drainer {
         // The driver forbids moves during a capture. A process that met its daemon again may be in one.
         let moved = self.is_capturing()
             || poll(page, word, AWAITED_POLL_MAX, || moving.advance(self.driver, self.contexts, self.memory));
-        let resident = self.memory.remap.resident();
+        let hosted = self.memory.remap.hosted();
         let open = word.with(GateState::Open);
         if moved && self.return_remapped(page, word) && exchange(page, word, open) {
             bell::ring(page);
             if word == open {
                 return;
             }
-            let moved = moving.moved() + (self.memory.remap.resident() - resident);
+            // Memory that never had bytes is made, and crosses no bus.
+            let moved = moving.moved() + (hosted - self.memory.remap.hosted());
             self.gate.moved.fetch_add(moved.0, Ordering::Relaxed);
             self.send(page, &TenantRequest::Entered { word, moved, took: since.elapsed().into() });
         }

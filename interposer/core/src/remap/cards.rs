@@ -299,9 +299,9 @@ impl Remap {
             .all(|(_, card)| card.lanes.look(|moving| moving.blocks.engine().can_open().is_ok()))
     }
 
-    /// Bytes on all cards.
-    pub(crate) fn resident(&self) -> Bytes {
-        let of_card = |card: &Card| card.lanes.look(|moving| moving.blocks.engine().figures().resident);
+    /// Bytes of all cards that are in host memory.
+    pub(crate) fn hosted(&self) -> Bytes {
+        let of_card = |card: &Card| card.lanes.look(|moving| moving.blocks.engine().figures().hosted);
         self.cards().map(|(_, card)| of_card(card)).sum()
     }
 
