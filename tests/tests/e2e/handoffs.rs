@@ -145,9 +145,13 @@ fn blocks_that_are_rounded_up_have_room_while_the_gate_is_open_and_while_it_is_c
             a.must(&format!("alloc x{number} {}", block.0))
                 .with_context(|| format!("block {number}"))?;
         }
+        // What was allocated between two turns has memory from the next one on.
+        a.must("fill x0 1; sync")?;
         for number in 0..theirs {
             b.must(&format!("alloc y{number} 600MiB"))?;
         }
+        let turn = b.tell("fill y0 1; sync")?;
+        b.answer_within(turn, PATIENCE)?;
         until("memory is away", || Ok((!daemon.residence("a")?.hosted_bytes.is_zero()).then_some(())))?;
         for number in alone..alone + later {
             a.must(&format!("alloc x{number} {}", block.0))
