@@ -84,27 +84,43 @@ fn a_child_is_in_the_session_of_its_parent() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// The thread that drains needs room for its stack, which the process may not take for a while.
-#[test]
-fn a_thread_of_the_library_that_cannot_start_is_started_when_it_can() -> anyhow::Result<()> {
+/// Limits the address space of a program to what it has and a MiB more, too little for the stack of a thread. `false`
+/// ends the limit.
+fn limit(program: &Program, is_limited: bool) -> anyhow::Result<()> {
     const ROOM: u64 = 1 << 20;
-    let (world, _daemon) =
-        World::of(Bytes::mib(64))?.with_daemon(&["--mode", "serialized", "--quantum", "20ms"])?;
-    let mut a = Program::hold(&world, &Sharing::session("a"), "a")?;
-    let mut b = Program::hold(&world, &Sharing::session("b"), "b")?;
-    a.must("alloc x 40MiB")?;
-    b.must("alloc x 40MiB")?;
-    let pid = a.process().pid();
-    let limit = |most: Option<u64>| {
-        let most = Rlimit { current: most, maximum: None };
-        prlimit(Pid::from_raw(pid.try_into()?), Resource::As, most)
-            .map(drop)
-            .map_err(anyhow::Error::from)
-    };
+    let pid = program.process().pid();
     let status = fs::read_to_string(format!("/proc/{pid}/status"))?;
     let size = status.lines().find_map(|line| line.strip_prefix("VmSize:")?.strip_suffix("kB"));
     let size: u64 = size.context("a process has a size")?.trim().parse()?;
-    limit(Some(size * 1024 + ROOM))?;
+    let most = Rlimit { current: is_limited.then_some(size * 1024 + ROOM), maximum: None };
+    prlimit(Pid::from_raw(pid.try_into()?), Resource::As, most)?;
+    Ok(())
+}
+
+#[test]
+fn threads_for_remapped_memory_that_cannot_start_are_started_by_the_next_allocation() -> anyhow::Result<()> {
+    let (world, _daemon) = World::of(Bytes::mib(256))?.with_daemon(&[])?;
+    let mut a = Program::hold(&world, &Sharing::session("a").and(&["--backend", "remap"]), "a")?;
+    a.must("mem-info")?;
+    limit(&a, true)?;
+    assert_eq!(a.ask("alloc x 40MiB")?.error(), Some("CUDA_ERROR_OUT_OF_MEMORY"));
+    limit(&a, false)?;
+    a.must("alloc x 40MiB; fill x 1; check x 1; free x")?;
+    Ok(())
+}
+
+/// The thread that drains needs room for its stack, which the process may not take for a while.
+#[test]
+fn a_thread_of_the_library_that_cannot_start_is_started_when_it_can() -> anyhow::Result<()> {
+    let (world, _daemon) =
+        World::of(Bytes::mib(64))?.with_daemon(&["--mode", "serialized", "--quantum", "20ms"])?;
+    // Under the managed backend the first grant starts it.
+    let managed = |name: &str| Sharing::session(name).and(&["--backend", "managed"]);
+    let mut a = Program::hold(&world, &managed("a"), "a")?;
+    let mut b = Program::hold(&world, &managed("b"), "b")?;
+    a.must("alloc x 40MiB")?;
+    b.must("alloc x 40MiB")?;
+    limit(&a, true)?;
     let fill = a.tell("fill x 1")?;
     until("the thread could not start", || {
         Ok(a.process()
@@ -112,7 +128,7 @@ fn a_thread_of_the_library_that_cannot_start_is_started_when_it_can() -> anyhow:
             .contains("cannot start the thread gpushare-drain")
             .then_some(()))
     })?;
-    limit(None)?;
+    limit(&a, false)?;
     a.answer(fill)?;
     b.must("fill x 2; check x 2")?;
     a.must("check x 1")?;
