@@ -12,7 +12,7 @@ use std::thread;
 use std::time::Duration;
 
 use anyhow::Context;
-use gpushare_proto::Bytes;
+use gpushare_proto::{Bytes, names};
 use gpushare_tests::{Daemon, Program, Sharing, World};
 use rustix::process::Signal;
 
@@ -24,15 +24,18 @@ const BLOCK: Bytes = Bytes::mib(8);
 /// How often somebody is killed at an instant that nobody chose.
 const DEATHS: u64 = 24;
 
-/// Ways to memory, and the call of the driver that each of them is inside of.
-const DOORS: &[(&str, &str)] = &[
-    ("mem", "cuMemAllocManaged"),
-    ("pitch", "cuMemAllocManaged"),
-    ("managed", "cuMemAllocManaged"),
-    ("handle", "cuMemCreate"),
-    ("handle", "cuMemMap"),
-    ("array", "cuArray3DCreate"),
-    ("mipmap", "cuMipmappedArrayCreate"),
+/// Ways to memory, and the call of the driver that each of them is inside of, with the program's backend.
+const DOORS: &[(&str, &str, &str)] = &[
+    ("managed", "mem", "cuMemAllocManaged"),
+    ("managed", "pitch", "cuMemAllocManaged"),
+    ("managed", "managed", "cuMemAllocManaged"),
+    ("managed", "handle", "cuMemCreate"),
+    ("managed", "handle", "cuMemMap"),
+    ("managed", "array", "cuArray3DCreate"),
+    ("managed", "mipmap", "cuMipmappedArrayCreate"),
+    ("remap", "mem", "cuMemCreate"),
+    ("remap", "pitch", "cuMemMap"),
+    ("remap", "managed", "cuMemAllocManaged"),
 ];
 
 /// Waits until the daemon knows that only the survivor lives; then there is all of the quota for it, at the
@@ -57,9 +60,9 @@ fn waits_for(daemon: &Daemon, what: &str, bytes: Bytes) -> anyhow::Result<()> {
 fn who_dies_inside_an_allocation_leaves_its_quota_to_its_siblings() -> anyhow::Result<()> {
     let (world, daemon) = World::of(Bytes::gib(1))?.with_daemon(&[])?;
     let mut survivor = session_of(&world, "a", QUOTA, 1)?.remove(0);
-    for (number, (door, call)) in DOORS.iter().enumerate() {
+    for (number, (backend, door, call)) in DOORS.iter().enumerate() {
         let mut command = member(&world, &survivor)?;
-        command.env("SIMGPU_FAULTS", format!("{call}=hangs"));
+        command.env("SIMGPU_FAULTS", format!("{call}=hangs")).env(names::BACKEND, backend);
         let mut victim = Program::begin(command, &world, &format!("victim-{number}"))?;
         victim.ready()?;
         let inside = victim.tell(&format!("alloc x {BLOCK} --door {door}"))?;
@@ -77,17 +80,26 @@ fn who_dies_inside_an_allocation_leaves_its_quota_to_its_siblings() -> anyhow::R
 fn who_dies_inside_a_free_leaves_its_quota_to_its_siblings() -> anyhow::Result<()> {
     let (world, daemon) = World::of(Bytes::gib(1))?.with_daemon(&[])?;
     let mut survivor = session_of(&world, "a", QUOTA, 1)?.remove(0);
-    for (door, call) in [("mem", "cuMemFree"), ("array", "cuArrayDestroy"), ("handle", "cuMemUnmap")] {
+    let ways = [
+        ("managed", "mem", "cuMemFree"),
+        ("managed", "array", "cuArrayDestroy"),
+        ("managed", "handle", "cuMemUnmap"),
+        ("remap", "mem", "cuMemUnmap"),
+        ("remap", "mem", "cuMemRelease"),
+    ];
+    for (number, (backend, door, call)) in ways.into_iter().enumerate() {
         let mut command = member(&world, &survivor)?;
-        command.env("SIMGPU_FAULTS", format!("{call}=hangs"));
-        let mut victim = Program::begin(command, &world, &format!("victim-{call}"))?;
+        command.env("SIMGPU_FAULTS", format!("{call}=hangs")).env(names::BACKEND, backend);
+        let mut victim = Program::begin(command, &world, &format!("victim-{number}"))?;
         victim.ready()?;
-        victim.must(&format!("alloc x {BLOCK} --door {door}"))?;
+        // A smaller block of remapped memory is a part of one that is kept.
+        let size = if backend == "remap" { Bytes::mib(16) } else { BLOCK };
+        victim.must(&format!("alloc x {size} --door {door}"))?;
         let inside = victim.tell("free x")?;
         thread::sleep(Duration::from_millis(20));
         assert_eq!(victim.peek(inside), None, "{door} is not inside {call}");
         // What the driver may still have is charged.
-        waits_for(&daemon, "what is not given back yet", BLOCK)?;
+        waits_for(&daemon, "what is not given back yet", size)?;
         victim.kill()?;
         all_is_there(&daemon, &mut survivor, &format!("killed inside {call}"))?;
     }

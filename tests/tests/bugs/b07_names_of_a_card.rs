@@ -165,8 +165,8 @@ fn an_instance_is_a_card_of_its_own_and_the_gpu_around_it_is_none() -> anyhow::R
         Program::hold(&world, &on("second", "MIG-44bbbbbb-0000-0000-0000-0000000001"), "second")?;
     assert_eq!(Bytes(first.must("total-mem")?.number("total_bytes")), Bytes::mib(24));
     assert_eq!(Bytes(second.must("total-mem")?.number("total_bytes")), Bytes::mib(16));
-    first.must("alloc x 20MiB")?;
-    second.must("alloc x 12MiB")?;
+    first.must("alloc x 16MiB")?;
+    second.must("alloc x 10MiB")?;
     for program in [&mut first, &mut second] {
         program.must("fill x 3; check x 3")?;
     }

@@ -26,6 +26,13 @@ pub(crate) fn tenant(world: &World, name: &str) -> anyhow::Result<Program> {
     Ok(program)
 }
 
+/// The same with managed memory, which leaves a card that others fill without an account.
+pub(crate) fn managed_tenant(world: &World, name: &str) -> anyhow::Result<Program> {
+    let mut program = Program::hold(world, &Sharing::session(name).and(&["--backend", "managed"]), name)?;
+    program.must("alloc x 40MiB")?;
+    Ok(program)
+}
+
 /// Two programs as of [`tenant`].
 pub(crate) fn tenants(world: &World, names: [&str; 2]) -> anyhow::Result<[Program; 2]> {
     Ok([tenant(world, names[0])?, tenant(world, names[1])?])

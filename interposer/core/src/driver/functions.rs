@@ -7,7 +7,7 @@ use super::dynlink::name;
 use super::types::{
     Access, AllocationProperties, CAPTURE_MODE_RELAXED, CUDA_SUCCESS, CUcontext, CUdevice, CUdeviceptr,
     CUevent, CUfunction, CUgraph, CUgraphNode, CUgreenCtx, CUmemHandle, CUmemoryPool, CUpointerAttribute,
-    CUresult, CUstream, KernelNode,
+    CUresult, CUstream, KernelNode, REFUSED_FOR_CAPTURE,
 };
 
 macro_rules! driver {
@@ -77,6 +77,7 @@ driver! {
         primary_ctx_get_state: cuDevicePrimaryCtxGetState(CUdevice, *mut c_uint, *mut c_int);
         driver_get_version: cuDriverGetVersion(*mut c_int);
         mem_alloc_managed: cuMemAllocManaged(*mut CUdeviceptr, usize, c_uint);
+        mem_alloc: cuMemAlloc_v2(*mut CUdeviceptr, usize);
         mem_free: cuMemFree_v2(CUdeviceptr);
         mem_prefetch_async: cuMemPrefetchAsync(CUdeviceptr, usize, CUdevice, CUstream);
         stream_create: cuStreamCreate(*mut CUstream, c_uint);
@@ -199,6 +200,20 @@ impl Driver {
         // SAFETY: exchanges one integer; this restores the application's mode.
         unsafe { (self.thread_exchange_capture_mode)(&raw mut mode) };
         answer
+    }
+
+    /// Returns whether a capture allows allocations and frees in the calling thread, as the driver answers for the least
+    /// allocation. A call that the mode of the capture forbids invalidates the capture, as natively.
+    pub fn allowed_beside_capture(&self) -> Result<(), CUresult> {
+        let mut address = 0;
+        // SAFETY: writes one address, and frees what was allocated.
+        let answer = unsafe {
+            match (self.mem_alloc)(&raw mut address, 1) {
+                CUDA_SUCCESS => (self.mem_free)(address),
+                error => error,
+            }
+        };
+        if REFUSED_FOR_CAPTURE.contains(&answer) { Err(answer) } else { Ok(()) }
     }
 
     /// Returns the ordinal of the calling thread's current device, if a context is current.

@@ -163,6 +163,11 @@ unsafe fn charged_remapped(
     address: *mut CUdeviceptr,
     size: usize,
 ) -> CUresult {
+    if state.gate.captures.any()
+        && let Err(refused) = state.driver.allowed_beside_capture()
+    {
+        return refused;
+    }
     let (mut waited, mut want, mut tells_at) = (Duration::ZERO, None, FULL.0);
     let size = Bytes(size as u64);
     let allocate = || loop {

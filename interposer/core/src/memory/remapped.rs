@@ -51,8 +51,8 @@ impl Memory {
         began.elapsed()
     }
 
-    /// Frees a remapped block, after the work of its context, as the driver does. During a capture the free is put
-    /// aside. Returns `None` for other memory.
+    /// Frees a remapped block, after the work of its context, as the driver does. During a capture that allows it the
+    /// free is put aside. Returns `None` for other memory.
     #[cold]
     #[inline(never)]
     pub(crate) fn free_remapped(&self, address: CUdeviceptr, is_capturing: bool) -> Option<CUresult> {
@@ -62,6 +62,10 @@ impl Memory {
             return Some(CUDA_ERROR_INVALID_VALUE);
         };
         if is_capturing {
+            if let Err(refused) = self.driver.allowed_beside_capture() {
+                self.record(Table::Blocks, address, block);
+                return Some(refused);
+            }
             self.put_aside(address, block);
             return Some(CUDA_SUCCESS);
         }
