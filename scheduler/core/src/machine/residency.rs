@@ -18,7 +18,7 @@ use crate::events::{Effect, WaitsFor};
 use crate::machine::Core;
 use crate::machine::agenda::Timer;
 use crate::memory::sums::Total;
-use crate::residency::facts::{Figures, most_chunks};
+use crate::residency::facts::Figures;
 use crate::residency::most_shortage;
 use crate::residency::plan::{self, Rank, Row, Supply};
 use crate::residency::residents::Resident;
@@ -152,9 +152,10 @@ impl Core {
         let before = self.view.said_resident(client, gpu);
         let Some(card) = self.view.cards.get_mut(gpu) else { return };
         if card.residents.say(client, seen, residence) {
+            let chunks = self.view.believed_chunks(client, gpu, residence.whole());
             let grew = self.change_book(client, gpu, |book| {
                 let before = book.whole();
-                book.chunks = residence.whole().min(most_chunks(book));
+                book.chunks = chunks;
                 book.pinned = residence.pinned.min(residence.resident);
                 book.whole() > before
             });

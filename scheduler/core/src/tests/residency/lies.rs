@@ -19,9 +19,12 @@ fn who_says_that_less_is_resident_is_counted_by_nvml() {
 }
 
 #[test]
-fn who_says_that_more_is_resident_keeps_no_more_than_it_was_leased() {
+fn who_says_that_more_is_resident_keeps_no_more_than_its_quota() {
     let mut world = world();
-    let (_, liar) = world.remapping_program(gib(1));
+    let session = world.session_with(Some(gib(1)), false);
+    let liar = world.join_remapping(session);
+    world.attach(liar, GPU);
+    assert!(world.allocate(liar, GPU, gib(1)));
     world.run_for(ms(100));
     world.goes_idle(liar);
     world.habits(liar).answers = false;

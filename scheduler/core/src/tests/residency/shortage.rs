@@ -1,0 +1,29 @@
+//! Cards that have less memory than the accounts say, as their holders notice.
+
+use super::*;
+
+/// An idle program of 4 GiB, and a busy one of 3.5 GiB that has just allocated half a GiB more.
+fn idle_and_growing() -> (World, ClientId, ClientId) {
+    let mut world = world();
+    let (_, idle) = world.busy_remapping_program(gib(4));
+    world.run_for(ms(100));
+    world.goes_idle(idle);
+    let (_, growing) = world.busy_remapping_program(Bytes::mib(3584));
+    world.run_for(ms(100));
+    assert!(world.allocate(growing, GPU, Bytes::mib(512)));
+    (world, idle, growing)
+}
+
+fn asks_for_room(world: &mut World, client: ClientId, bytes: Bytes) {
+    world.send(Event::Room { client, gpu: GPU, request: RequestId(1000), bytes });
+}
+
+#[test]
+fn another_one_gives_what_the_card_lacks_although_the_accounts_show_it() {
+    let (mut world, idle, growing) = idle_and_growing();
+    asks_for_room(&mut world, growing, Bytes::mib(512));
+    world.run_for(Nanos::from_secs(3));
+    assert_eq!((world.resident(idle, GPU), world.resident(growing, GPU)), (Bytes::mib(3584), gib(4)));
+    world.run_for(Nanos::from_secs(10));
+    assert_eq!(world.card().capacity_bytes, gib(8), "it is forgotten after a while");
+}
