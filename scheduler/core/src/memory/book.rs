@@ -18,8 +18,8 @@ const ALLOWANCE: Bytes = Bytes::gib(1);
 /// Part of a remapped block by which it may be rounded up. The smallest block with memory of its own has just over 8
 /// MiB, and takes granules of 2 MiB.
 const ROUNDING: u64 = 4;
-/// Bytes of shared blocks that may be partly free.
-const SHARED: Bytes = Bytes::mib(128);
+/// Bytes of shared blocks that may be partly free, and the multiple of a small lease. Without a lease there are none.
+const SHARED: (Bytes, u64) = (Bytes::mib(128), 16);
 
 /// Memory of one process on one card.
 #[derive(Clone, Copy, Debug, Default)]
@@ -91,7 +91,8 @@ impl Book {
     /// Most bytes of whole chunks that the leased bytes take: all blocks are rounded up as far as can be, and some
     /// shared ones are partly free.
     pub(crate) fn most_chunks(&self) -> Bytes {
-        self.remapped() + Bytes(self.remapped().0 / ROUNDING) + SHARED
+        let leased = self.remapped();
+        leased + Bytes(leased.0 / ROUNDING) + SHARED.0.min(Bytes(leased.0.saturating_mul(SHARED.1)))
     }
 
     /// Bytes of chunks beyond what the leased bytes take, since many shared blocks are partly free. They count against

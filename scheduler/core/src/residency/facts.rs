@@ -20,6 +20,8 @@ use crate::residency::transfer::Mark;
 
 /// Largest number of goals that are kept apart while none is acknowledged.
 const KEPT: usize = 8;
+/// Multiple of a process's chunks in which it is believed to have regions beside those that its slots fill.
+const REGIONS: u64 = 16;
 
 /// Facts about the remapped memory of one process on one card.
 #[derive(Clone, Debug, Default)]
@@ -83,10 +85,11 @@ impl Figures {
 }
 
 /// Most bytes of registered host memory in which a process is believed: its chunks, an eighth that their slots leave
-/// unused in regions, and two regions of the size of a chunk.
+/// unused in regions, and two regions of the size of a chunk. One with few chunks has fewer regions beside them.
 fn most_slots(book: &Book) -> Bytes {
     let chunks = book.most_chunks().max(book.chunks);
-    chunks + Bytes(chunks.0 / 8) + CHUNK + CHUNK
+    let regions = (CHUNK + CHUNK).min(Bytes(chunks.0.saturating_mul(REGIONS)));
+    chunks + Bytes(chunks.0 / 8) + regions
 }
 
 impl Goals {

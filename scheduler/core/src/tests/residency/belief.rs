@@ -60,9 +60,26 @@ fn what_a_process_says_beyond_its_lease_counts_against_its_quota() {
         "a lease that is gone takes no memory from the card"
     );
     assert!(!world.allocate(second, GPU, Bytes::mib(1)));
-    assert_eq!(world.refusals()[0].used, Bytes::mib(2560), "all but one chunk counts");
+    assert_eq!(world.refusals()[0].used, most, "all of it counts");
     says(&mut world, second, Bytes::MAX);
-    assert_eq!(world.core.resident_bytes(second, GPU), Bytes::mib(128));
+    assert_eq!(world.core.resident_bytes(second, GPU), Bytes::ZERO);
     says(&mut world, first, gib(1));
     assert!(world.allocate(second, GPU, gib(1)));
+}
+
+#[test]
+fn processes_without_any_lease_keep_no_more_than_their_quota() {
+    let mut world = world();
+    let session = world.session_with(Some(gib(1)), false);
+    world.honest = false;
+    for _ in 0..16 {
+        let liar = world.join_remapping(session);
+        world.attach(liar, GPU);
+        let (seen, bytes) = (GoalNumber::NONE, Bytes::MAX);
+        let residence = Residence { resident: bytes, pinned: bytes, prepared: bytes, ..Residence::default() };
+        world.send(Event::Resides { client: liar, gpu: GPU, seen, residence });
+    }
+    let resident = world.card().remapped.unwrap().resident_bytes;
+    let host = world.core.host_bytes();
+    assert!(resident <= gib(1) && host <= gib(2), "{resident} on the card, {host} of the host");
 }
