@@ -190,16 +190,17 @@ impl Core {
         {
             resident.transfer.fail(now, number, held);
         }
-        self.card_is_short(client, gpu);
+        self.card_is_short(client, gpu, Bytes::ZERO);
     }
 
-    /// Notes that a process with the lock got no memory of a card, although its goal has room. So the card has no more
-    /// than what is resident, and others must give what the process needs.
-    pub(crate) fn card_is_short(&mut self, client: ClientId, gpu: GpuId) {
+    /// Notes that a process got no memory of a card for `bytes`. If it has the lock and its goal has room for them, the
+    /// card has no more than what is resident, and others must give what the process needs.
+    pub(crate) fn card_is_short(&mut self, client: ClientId, gpu: GpuId, bytes: Bytes) {
         let rows = self.view.rows(gpu);
         let has_room = |row: &Row| {
             let Row { rank, figures: Figures { resident, goal, .. }, .. } = *row;
-            matches!(rank, Rank::Holds(_)) && goal > Some(resident)
+            let room = goal.unwrap_or_default() - resident;
+            matches!(rank, Rank::Holds(_)) && !room.is_zero() && bytes <= room
         };
         if !rows.iter().any(|row| row.client == client && has_room(row)) {
             return;

@@ -27,3 +27,14 @@ fn another_one_gives_what_the_card_lacks_although_the_accounts_show_it() {
     world.run_for(Nanos::from_secs(10));
     assert_eq!(world.card().capacity_bytes, gib(8), "it is forgotten after a while");
 }
+
+#[test]
+fn a_request_for_more_than_the_goal_has_room_for_takes_nothing_from_others() {
+    let (mut world, idle, growing) = idle_and_growing();
+    for bytes in [Bytes::mib(1024), gib(30), Bytes::MAX] {
+        asks_for_room(&mut world, growing, bytes);
+        assert_eq!(world.card().capacity_bytes, gib(8));
+    }
+    world.run_for(Nanos::from_secs(1));
+    assert_eq!((world.resident(idle, GPU), world.resident(growing, GPU)), (gib(4), gib(4)));
+}
