@@ -180,8 +180,8 @@ impl Core {
         }
     }
 
-    /// Notes that a process could not follow a goal.
-    pub(crate) fn move_failed(&mut self, client: ClientId, gpu: GpuId, number: GoalNumber) {
+    /// Notes that a process could not follow a goal. If the card had no memory, `refused` bytes show it.
+    pub(crate) fn move_failed(&mut self, client: ClientId, gpu: GpuId, number: GoalNumber, refused: Bytes) {
         let session = self.view.session_of(client).and_then(|id| self.view.sessions.get(id));
         let held = session.is_some_and(|session| session.lock.grant().is_some());
         let now = self.view.now;
@@ -190,7 +190,7 @@ impl Core {
         {
             resident.transfer.fail(now, number, held);
         }
-        self.card_is_short(client, gpu, Bytes::ZERO);
+        self.card_is_short(client, gpu, refused);
     }
 
     /// Notes that a process got no memory of a card for `bytes`. If it has the lock and its goal has room for them, the
@@ -200,7 +200,7 @@ impl Core {
         let has_room = |row: &Row| {
             let Row { rank, figures: Figures { resident, goal, .. }, .. } = *row;
             let room = goal.unwrap_or_default() - resident;
-            matches!(rank, Rank::Holds(_)) && !room.is_zero() && bytes <= room
+            matches!(rank, Rank::Holds(_)) && !bytes.is_zero() && bytes <= room
         };
         if !rows.iter().any(|row| row.client == client && has_room(row)) {
             return;

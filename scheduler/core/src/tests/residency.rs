@@ -396,7 +396,7 @@ fn a_victim_whose_move_failed_is_asked_again_after_a_pause() {
     world.lets_go(a, ms(2));
     let (number, bytes) = world.goal(a, GPU).unwrap();
     assert!(bytes < gib(6));
-    world.send(Event::MoveFailed { client: a, gpu: GPU, number });
+    world.send(Event::MoveFailed { client: a, gpu: GPU, number, refused: Bytes::ZERO });
     assert_eq!(world.core.view.cards[GPU].residents.lack, Some(Lack::Kept));
     world.run_for(ms(900));
     assert_eq!(world.core.view.cards[GPU].residents.lack, Some(Lack::Kept));

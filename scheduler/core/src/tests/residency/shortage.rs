@@ -38,3 +38,26 @@ fn a_request_for_more_than_the_goal_has_room_for_takes_nothing_from_others() {
     world.run_for(Nanos::from_secs(1));
     assert_eq!((world.resident(idle, GPU), world.resident(growing, GPU)), (gib(4), gib(4)));
 }
+
+/// Capacity of the card after a program with the lock could not bring its memory in.
+fn capacity_after_failure(refused: Bytes) -> Bytes {
+    let (mut world, a, b) = two_programs();
+    world.habits(a).answers = false;
+    world.habits(b).answers = false;
+    world.run_for(ms(500));
+    world.lets_go(a, ms(2));
+    let (number, bytes) = world.goal(b, GPU).unwrap();
+    assert!(bytes > world.resident(b, GPU) + Bytes::mib(128));
+    world.send(Event::MoveFailed { client: b, gpu: GPU, number, refused });
+    world.card().capacity_bytes
+}
+
+#[test]
+fn a_move_that_fails_for_another_reason_takes_nothing_from_others() {
+    assert_eq!(capacity_after_failure(Bytes::ZERO), gib(8));
+}
+
+#[test]
+fn a_move_for_which_the_card_has_no_memory_makes_the_card_smaller() {
+    assert_eq!(capacity_after_failure(Bytes::mib(128)), gib(7));
+}
