@@ -116,7 +116,7 @@ impl View {
                 let lacking = figures.missing(overflows);
                 let waits = !overflows && !lacking.is_zero() && figures.goal < Some(figures.whole);
                 bytes += lacking;
-                lack = lack.or(card.residents.lack.filter(|_| waits));
+                lack = lack.or(card.residents.wait_reason.filter(|_| waits));
             }
             missing += bytes;
             rest = rest.max(card.move_time(bytes));
@@ -209,8 +209,9 @@ impl Core {
         rows.iter().for_each(|row| resident += row.figures.resident.into());
         let has = self.view.for_remapped(gpu);
         if let Some(card) = self.view.cards.get_mut(gpu) {
-            let lacks = (has + card.residents.shortage()) - resident.get();
-            card.residents.lacks(self.view.now, lacks.min(most_shortage(card.total)));
+            let shortage = (has + card.residents.shortage()) - resident.get();
+            card.residents
+                .set_shortage(self.view.now, shortage.min(most_shortage(card.total)));
             self.agenda.look_at(gpu);
         }
     }
@@ -347,12 +348,12 @@ impl Core {
         let Some(card) = self.view.cards.get_mut(gpu) else {
             return false;
         };
-        (card.residents.lack, card.residents.host_is_full) = (plan.lack, plan.host_is_full);
+        (card.residents.wait_reason, card.residents.host_is_full) = (plan.wait_reason, plan.host_is_full);
         let mut goals = plan.goals;
         for row in &rows {
             // A new page has no goal, so the last one is given again.
-            let untold = card.residents.get_mut(row.client).is_some_and(Resident::take_untold);
-            if untold && let Some(goal) = row.figures.goal {
+            let has_blank_page = card.residents.get_mut(row.client).is_some_and(Resident::take_blank_page);
+            if has_blank_page && let Some(goal) = row.figures.goal {
                 goals.retain(|&mut (client, _)| client != row.client);
                 goals.push((row.client, goal));
             }

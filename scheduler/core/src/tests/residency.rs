@@ -377,7 +377,7 @@ fn a_wait_for_memory_that_nobody_can_give_has_a_stated_reason() {
     let (_, entrant) = world.busy_remapping_program(gib(5));
     world.lets_go(stopped, Nanos::ZERO);
     world.run_for(ms(500));
-    let lack = |world: &World| world.core.view.cards[GPU].residents.lack;
+    let lack = |world: &World| world.core.view.cards[GPU].residents.wait_reason;
     assert_eq!(lack(&world), Some(Lack::Moves));
     world.run_for(Nanos::from_secs(2));
     assert_eq!(lack(&world), Some(Lack::Kept));
@@ -397,9 +397,9 @@ fn a_victim_whose_move_failed_is_asked_again_after_a_pause() {
     let (number, bytes) = world.goal(a, GPU).unwrap();
     assert!(bytes < gib(6));
     world.send(Event::MoveFailed { client: a, gpu: GPU, number, refused: Bytes::ZERO });
-    assert_eq!(world.core.view.cards[GPU].residents.lack, Some(Lack::Kept));
+    assert_eq!(world.core.view.cards[GPU].residents.wait_reason, Some(Lack::Kept));
     world.run_for(ms(900));
-    assert_eq!(world.core.view.cards[GPU].residents.lack, Some(Lack::Kept));
+    assert_eq!(world.core.view.cards[GPU].residents.wait_reason, Some(Lack::Kept));
     world.habits(a).answers = true;
     world.run_for(ms(200));
     world.step(a, GPU);
