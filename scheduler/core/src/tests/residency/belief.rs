@@ -32,6 +32,20 @@ fn a_program_whose_shared_blocks_are_mostly_free_comes_back_after_an_eviction() 
 }
 
 #[test]
+fn a_scattered_process_that_returns_after_a_restart_is_believed_again() {
+    let mut world = World::after_restart(plain(), [501]);
+    world.send(Event::HostBudget { bytes: gib(100) });
+    let (client, session) = (ClientId(501), world.session());
+    world.join_as(client);
+    world.send(Event::ClientJoined { client, session, holding: None });
+    world.remaps(client);
+    world.send(Event::Attached { client, gpu: GPU, used: Bytes::mib(100) });
+    world.send(resides(client, GPU, GoalNumber(1), [Bytes::mib(512), Bytes::mib(256), Bytes::ZERO]));
+    let figures = world.core.view.figures(client, GPU).unwrap();
+    assert_eq!((figures.resident, figures.whole), (Bytes::mib(512), Bytes::mib(768)));
+}
+
+#[test]
 fn what_a_process_says_beyond_its_lease_counts_against_its_quota() {
     let mut world = world();
     let session = world.session_with(Some(gib(2)), false);
