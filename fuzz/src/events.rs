@@ -351,7 +351,10 @@ fn remapped(tape: &mut Tape<'_>, client: ClientId, gpu: GpuId) -> Event {
     match tape.below(8) {
         0..2 => Event::Remaps { client },
         2 => Event::Measured { client, gpu, bytes: tape.bytes() },
-        3 => Event::MoveFailed { client, gpu, number: GoalNumber(u64::from(tape.below(9))) },
+        3 => {
+            let (number, refused) = (GoalNumber(u64::from(tape.below(9))), tape.bytes());
+            Event::MoveFailed { client, gpu, number, refused }
+        }
         4 => Event::HostBudget { bytes: tape.bytes() },
         5 => Event::CardFree { gpu, bytes: tape.bytes() },
         _ => {

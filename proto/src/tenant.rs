@@ -16,6 +16,7 @@
 //!   Entered / Released ────────────────────▶        memory is on the card / drained, lock given back
 //!   NearlyDrained ─────────────────────────▶        work in flight ends within two milliseconds
 //!   Resides / MoveFailed ──────────────────▶        remapped memory has moved, as the goal in the page says / could not
+//!   CardFull ──────────────────────────────▶        it could not, since the card has less memory than the goal allows
 //! ```
 //!
 //! Enums are append-only: a new message is added at the end, and no variant's fields change.
@@ -213,6 +214,16 @@ pub enum TenantRequest {
         gpu: GpuId,
         /// Number of the goal.
         number: GoalNumber,
+    },
+    /// Reports that the process could not move memory as a goal asked, since the card has no memory for which the
+    /// goal has room.
+    CardFull {
+        /// Number that the daemon assigned to the card.
+        gpu: GpuId,
+        /// Number of the goal.
+        number: GoalNumber,
+        /// Bytes for which the card has no memory.
+        bytes: Bytes,
     },
 }
 

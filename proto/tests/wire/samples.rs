@@ -104,6 +104,7 @@ pub(crate) fn tenant_requests() -> Vec<Named<TenantRequest>> {
         ),
         ("Resides", TenantRequest::Resides { gpu, seen: GoalNumber(7), residence: residence() }),
         ("MoveFailed", TenantRequest::MoveFailed { gpu, number: GoalNumber(300) }),
+        ("CardFull", TenantRequest::CardFull { gpu, number: GoalNumber(300), bytes: Bytes::mib(128) }),
     ]
 }
 

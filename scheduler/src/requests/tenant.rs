@@ -189,7 +189,11 @@ fn carry_out(
             event = Some(Event::Resides { client, gpu, seen, residence });
         }
         TenantRequest::MoveFailed { gpu, number } => {
-            event = Some(Event::MoveFailed { client: on(engine, gpu)?, gpu, number });
+            let refused = Bytes::ZERO;
+            event = Some(Event::MoveFailed { client: on(engine, gpu)?, gpu, number, refused });
+        }
+        TenantRequest::CardFull { gpu, number, bytes: refused } => {
+            event = Some(Event::MoveFailed { client: on(engine, gpu)?, gpu, number, refused });
         }
         TenantRequest::Trim { gpu } => {
             let client = on(engine, gpu)?;

@@ -3,7 +3,7 @@
 //! ```text
 //!   hooks      allocate, free, pin ──▶ ┌──────┐
 //!   drainer    drained, enter, open ─▶ │ Card │ ── lanes ──▶ driver
-//!   daemon     goal in the page ─────▶ └──────┘ ── reporter ─▶ Resides, MoveFailed
+//!   daemon     goal in the page ─────▶ └──────┘ ── reporter ─▶ Resides, MoveFailed, CardFull
 //! ```
 //!
 //! A card has threads from its first allocation on. A process with another backend has none.

@@ -375,6 +375,10 @@ pub enum Event {
         gpu: GpuId,
         /// Number of the goal.
         number: GoalNumber,
+        /// Bytes for which the card had no memory although the goal had room. Zero if the move failed for another
+        /// reason, and in recordings that do not say.
+        #[serde(default)]
+        refused: Bytes,
     },
     /// NVML's figure for a process was read. Without this event the process's own reports count alone.
     Measured {

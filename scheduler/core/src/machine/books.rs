@@ -10,7 +10,6 @@ use crate::card::Card;
 use crate::machine::Core;
 use crate::memory::book::Book;
 use crate::memory::sums::Sums;
-use crate::residency::facts::most_chunks;
 use crate::session::on_card::{OnCard, Presence, Stance};
 use crate::session::share::{Account, Branch};
 use crate::values::gpu_set::GpuSet;
@@ -43,8 +42,6 @@ impl Core {
         let book = session.clients.get_mut(client)?.books.get_mut(gpu)?;
         let (before, lent) = (Sums::of(book, assumed), book.free);
         let result = change(book);
-        // A lease that grows later makes an earlier report no larger.
-        book.chunks = book.chunks.min(most_chunks(book));
         let (after, lends) = (Sums::of(book, assumed), book.free);
         if let Some(card) = self.view.cards.get_mut(gpu) {
             card.index.lend(client, lent, lends);

@@ -50,11 +50,28 @@ impl View {
             managed: if remaps { Bytes::MAX } else { card.managed_limit() },
             host: if remaps { self.host_limit(gpu) } else { Bytes::MAX },
             session_leased: sums.leased.get(),
-            session_charged: sums.charged.get(),
+            session_charged: sums.beside_leases(),
             card_managed: card.index.sums.managed.get(),
             card_remapped: card.index.sums.remapped.get(),
             kind,
         })
+    }
+
+    /// Number of bytes of chunks in which a process is believed that says that it has `said` on a card: what its
+    /// leased bytes take, or what it was believed before, and beyond that what it could lease now.
+    pub(crate) fn believed_chunks(&self, client: ClientId, gpu: GpuId, said: Bytes) -> Bytes {
+        let most = self
+            .book(client, gpu)
+            .map_or(Bytes::ZERO, |book| book.most_chunks().max(book.chunks));
+        if said <= most {
+            return said;
+        }
+        let limits = |id| self.limits(id, gpu, Kind::Movable, true);
+        let room = self
+            .session_of(client)
+            .and_then(limits)
+            .map_or(Bytes::ZERO, |limits| limits.room());
+        said.min(most + room)
     }
 
     /// Number of bytes, at most `most`, that are leased beyond the requested `bytes`. Where the working sets
@@ -307,7 +324,7 @@ impl Core {
         let refusal = MemoryRefusal {
             requested: bytes,
             limit: session.quota.on(gpu),
-            used: session.sums(gpu).used.get() + session.sums(gpu).charged.get(),
+            used: session.sums(gpu).used.get() + session.sums(gpu).beside_leases(),
             by: LimitKind::Session,
         };
         self.notice(Notice::Refused { client, session: id, gpu, refusal, times });
@@ -322,7 +339,7 @@ impl Core {
         let sums = session.sums(gpu);
         let card = self.view.cards.get(gpu);
         let used = match excess.by {
-            LimitKind::Session => sums.used.get() + sums.charged.get(),
+            LimitKind::Session => sums.used.get() + sums.beside_leases(),
             LimitKind::Capacity => sums.used.get(),
             LimitKind::ManagedLimit => card.map_or(Bytes::ZERO, |card| card.index.sums.used.get()),
             LimitKind::HostMemory => card.map_or(Bytes::ZERO, |card| card.index.sums.remapped.get()),

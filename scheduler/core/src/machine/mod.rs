@@ -227,7 +227,9 @@ impl Core {
             Event::StillUses { client, gpu, bytes } => self.still_uses(client, gpu, bytes),
             Event::Remaps { client } => self.remaps(client),
             Event::Resides { client, gpu, seen, residence } => self.resides(client, gpu, seen, residence),
-            Event::MoveFailed { client, gpu, number } => self.move_failed(client, gpu, number),
+            Event::MoveFailed { client, gpu, number, refused } => {
+                self.move_failed(client, gpu, number, refused);
+            }
             Event::Measured { client, gpu, bytes } => self.measured(client, gpu, bytes),
             Event::HostBudget { bytes } => self.host_budget(bytes),
             Event::CardFree { gpu, bytes } => self.card_free(gpu, bytes),

@@ -56,7 +56,7 @@ impl Core {
         let sums: Vec<(GpuId, Sums)> = orphan.sums(|gpu| self.view.assumed(gpu)).collect();
         for (gpu, sums) in sums {
             if let Some(card) = self.view.cards.get_mut(gpu) {
-                card.residents.bury(client);
+                card.residents.forget_orphan(client);
             }
             self.add_up(session, gpu, sums, Sums::default());
         }

@@ -138,9 +138,9 @@ impl Core {
         let Some(card) = self.view.cards.get(gpu).filter(|_| known) else {
             return;
         };
-        let bytes = bytes.min(card.room_left());
-        self.effects.push_back(Effect::Room { client, gpu, request, bytes });
-        self.card_is_short(client, gpu);
+        let room = bytes.min(card.room_left());
+        self.effects.push_back(Effect::Room { client, gpu, request, bytes: room });
+        self.card_is_short(client, gpu, bytes);
     }
 
     pub(crate) fn wait(&mut self, client: ClientId, word: GateWord) {

@@ -18,7 +18,7 @@ use crate::events::{Effect, WaitsFor};
 use crate::machine::Core;
 use crate::machine::agenda::Timer;
 use crate::memory::sums::Total;
-use crate::residency::facts::{Figures, most_chunks};
+use crate::residency::facts::Figures;
 use crate::residency::most_shortage;
 use crate::residency::plan::{self, Rank, Row, Supply};
 use crate::residency::residents::Resident;
@@ -116,7 +116,7 @@ impl View {
                 let lacking = figures.missing(overflows);
                 let waits = !overflows && !lacking.is_zero() && figures.goal < Some(figures.whole);
                 bytes += lacking;
-                lack = lack.or(card.residents.lack.filter(|_| waits));
+                lack = lack.or(card.residents.wait_reason.filter(|_| waits));
             }
             missing += bytes;
             rest = rest.max(card.move_time(bytes));
@@ -152,9 +152,10 @@ impl Core {
         let before = self.view.said_resident(client, gpu);
         let Some(card) = self.view.cards.get_mut(gpu) else { return };
         if card.residents.say(client, seen, residence) {
+            let chunks = self.view.believed_chunks(client, gpu, residence.whole());
             let grew = self.change_book(client, gpu, |book| {
                 let before = book.whole();
-                book.chunks = residence.whole().min(most_chunks(book));
+                book.chunks = chunks;
                 book.pinned = residence.pinned.min(residence.resident);
                 book.whole() > before
             });
@@ -179,8 +180,8 @@ impl Core {
         }
     }
 
-    /// Notes that a process could not follow a goal.
-    pub(crate) fn move_failed(&mut self, client: ClientId, gpu: GpuId, number: GoalNumber) {
+    /// Notes that a process could not follow a goal. If the card had no memory, `refused` bytes show it.
+    pub(crate) fn move_failed(&mut self, client: ClientId, gpu: GpuId, number: GoalNumber, refused: Bytes) {
         let session = self.view.session_of(client).and_then(|id| self.view.sessions.get(id));
         let held = session.is_some_and(|session| session.lock.grant().is_some());
         let now = self.view.now;
@@ -189,16 +190,17 @@ impl Core {
         {
             resident.transfer.fail(now, number, held);
         }
-        self.card_is_short(client, gpu);
+        self.card_is_short(client, gpu, refused);
     }
 
-    /// Notes that a process with the lock got no memory of a card, although its goal has room. So the card has no more
-    /// than what is resident, and others must give what the process needs.
-    pub(crate) fn card_is_short(&mut self, client: ClientId, gpu: GpuId) {
+    /// Notes that a process got no memory of a card for `bytes`. If it has the lock and its goal has room for them, the
+    /// card has no more than what is resident, and others must give what the process needs.
+    pub(crate) fn card_is_short(&mut self, client: ClientId, gpu: GpuId, bytes: Bytes) {
         let rows = self.view.rows(gpu);
         let has_room = |row: &Row| {
             let Row { rank, figures: Figures { resident, goal, .. }, .. } = *row;
-            matches!(rank, Rank::Holds(_)) && goal > Some(resident)
+            let room = goal.unwrap_or_default() - resident;
+            matches!(rank, Rank::Holds(_)) && !bytes.is_zero() && bytes <= room
         };
         if !rows.iter().any(|row| row.client == client && has_room(row)) {
             return;
@@ -207,8 +209,9 @@ impl Core {
         rows.iter().for_each(|row| resident += row.figures.resident.into());
         let has = self.view.for_remapped(gpu);
         if let Some(card) = self.view.cards.get_mut(gpu) {
-            let lacks = (has + card.residents.shortage()) - resident.get();
-            card.residents.lacks(self.view.now, lacks.min(most_shortage(card.total)));
+            let shortage = (has + card.residents.shortage()) - resident.get();
+            card.residents
+                .set_shortage(self.view.now, shortage.min(most_shortage(card.total)));
             self.agenda.look_at(gpu);
         }
     }
@@ -345,12 +348,12 @@ impl Core {
         let Some(card) = self.view.cards.get_mut(gpu) else {
             return false;
         };
-        (card.residents.lack, card.residents.host_is_full) = (plan.lack, plan.host_is_full);
+        (card.residents.wait_reason, card.residents.host_is_full) = (plan.wait_reason, plan.host_is_full);
         let mut goals = plan.goals;
         for row in &rows {
             // A new page has no goal, so the last one is given again.
-            let untold = card.residents.get_mut(row.client).is_some_and(Resident::take_untold);
-            if untold && let Some(goal) = row.figures.goal {
+            let has_blank_page = card.residents.get_mut(row.client).is_some_and(Resident::take_blank_page);
+            if has_blank_page && let Some(goal) = row.figures.goal {
                 goals.retain(|&mut (client, _)| client != row.client);
                 goals.push((row.client, goal));
             }

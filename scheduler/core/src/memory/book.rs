@@ -6,6 +6,7 @@
 //!                    ├─ pinned    remapped memory that must not move now
 //!                    └─ movable   managed or remapped memory: the working set
 //!   rounding               remapped chunks beyond what is used: part of the working set, not of the quota
+//!     scattered            its part beyond what the leased bytes can take: it counts against the quota
 //!   overhead               contexts and driver memory that no allocation asked for
 //! ```
 
@@ -14,6 +15,11 @@ use gpushare_proto::Bytes;
 /// Driver memory of one process that does not count against the quota: CUDA contexts, kernels, and buffers of
 /// libraries.
 const ALLOWANCE: Bytes = Bytes::gib(1);
+/// Part of a remapped block by which it may be rounded up. The smallest block with memory of its own has just over 8
+/// MiB, and takes granules of 2 MiB.
+const ROUNDING: u64 = 4;
+/// Bytes of shared blocks that may be partly free, and the multiple of a small lease. Without a lease there are none.
+const SHARED: (Bytes, u64) = (Bytes::mib(128), 16);
 
 /// Memory of one process on one card.
 #[derive(Clone, Copy, Debug, Default)]
@@ -28,7 +34,7 @@ pub(crate) struct Book {
     /// Whether the process's movable memory is remapped: it moves by goals (residency/mod.rs), and none of it is
     /// managed.
     pub(crate) is_remapped: bool,
-    /// Bytes of whole chunks of remapped memory, as the process last reported, at most the believed ones since.
+    /// Bytes of whole chunks of remapped memory, as the process last reported and was believed.
     pub(crate) chunks: Bytes,
     /// Remapped bytes that must not move now, as the process reported.
     pub(crate) pinned: Bytes,
@@ -80,6 +86,19 @@ impl Book {
     /// Bytes that the remapped memory takes beyond the used ones. They count against the card, not against the quota.
     pub(crate) fn rounding(&self) -> Bytes {
         self.whole() - self.remapped_used()
+    }
+
+    /// Most bytes of whole chunks that the leased bytes take: all blocks are rounded up as far as can be, and some
+    /// shared ones are partly free.
+    pub(crate) fn most_chunks(&self) -> Bytes {
+        let leased = self.remapped();
+        leased + Bytes(leased.0 / ROUNDING) + SHARED.0.min(Bytes(leased.0.saturating_mul(SHARED.1)))
+    }
+
+    /// Bytes of chunks beyond what the leased bytes take, since many shared blocks are partly free. They count against
+    /// the quota.
+    pub(crate) fn scattered(&self) -> Bytes {
+        if self.is_remapped { self.chunks - self.most_chunks() } else { Bytes::ZERO }
     }
 
     /// Working set, the bytes that move on and off the card: `used + rounding − fixed − pinned`.

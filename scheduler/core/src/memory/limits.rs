@@ -8,7 +8,8 @@
 //!   card and host memory           the same of remapped memory          all processes on the card
 //! ```
 //!
-//! Driver memory beyond an allowance is charged to the quota too. The card's capacity does not contain it.
+//! Driver memory beyond an allowance is charged to the quota too. The card's capacity does not contain it. So are
+//! chunks of remapped memory beyond what the leased bytes can take.
 //!
 //! Leased bytes count, not used ones: a process uses leased bytes without asking. So unused lease is asked
 //! back before a request is refused.
@@ -40,7 +41,7 @@ pub(crate) struct Limits {
     pub(crate) host: Bytes,
     /// Number of bytes leased to the session.
     pub(crate) session_leased: Bytes,
-    /// Driver memory of the session that counts against its quota.
+    /// Driver memory and scattered chunks of the session, which count against its quota.
     pub(crate) session_charged: Bytes,
     /// Number of bytes leased to all sessions that may be managed memory.
     pub(crate) card_managed: Bytes,
@@ -95,6 +96,14 @@ impl Limits {
             };
             (!over.is_zero()).then_some(Excess { by, limit, bytes: over })
         })
+    }
+
+    /// Number of bytes of remapped memory that the session could lease now.
+    pub(crate) fn room(&self) -> Bytes {
+        let quota = self.quota - (self.session_leased + self.session_charged);
+        quota
+            .min(self.ceiling - self.session_leased)
+            .min(self.host - self.card_remapped)
     }
 
     /// Number of bytes to lease beyond the requested `bytes`, so that the next allocations need no request.

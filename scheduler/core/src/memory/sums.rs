@@ -58,6 +58,8 @@ pub(crate) struct Sums {
     pub(crate) remapped: Total,
     /// Part of `remapped` that is no leased memory, but the rest of chunks.
     pub(crate) rounding: Total,
+    /// Part of `rounding` beyond what the leased bytes can take. It counts against the quota as if it was leased.
+    pub(crate) scattered: Total,
     /// Driver memory beyond the free allowance. It counts against the quota: less can be leased, but no lease
     /// is taken back.
     pub(crate) charged: Total,
@@ -86,6 +88,7 @@ impl Sums {
             managed: book.managed().into(),
             remapped: (book.remapped() + book.rounding()).into(),
             rounding: book.rounding().into(),
+            scattered: book.scattered().into(),
             charged: book.charged(assumed).into(),
             overhead: book.overhead.unwrap_or_default().into(),
             claims: u64::from(book.claims()),
@@ -113,6 +116,11 @@ impl Sums {
         self.remapping > 0 && self.remapping == self.processes
     }
 
+    /// Bytes that count against the quota beside the leased ones.
+    pub(crate) fn beside_leases(&self) -> Bytes {
+        self.charged.get() + self.scattered.get()
+    }
+
     /// Subtracts the sums `before` and adds the sums `after`.
     pub(crate) fn replace(&mut self, before: Self, after: Self) {
         *self -= before;
@@ -131,6 +139,7 @@ impl AddAssign for Sums {
         self.managed += other.managed;
         self.remapped += other.remapped;
         self.rounding += other.rounding;
+        self.scattered += other.scattered;
         self.charged += other.charged;
         self.overhead += other.overhead;
         self.claims += other.claims;
@@ -151,6 +160,7 @@ impl SubAssign for Sums {
         self.managed -= other.managed;
         self.remapped -= other.remapped;
         self.rounding -= other.rounding;
+        self.scattered -= other.scattered;
         self.charged -= other.charged;
         self.overhead -= other.overhead;
         self.claims -= other.claims;

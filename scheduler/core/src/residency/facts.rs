@@ -6,7 +6,7 @@
 //!   plan ─────▶ order ───┘
 //! ```
 //!
-//! A process is believed up to what its leased bytes take in chunks, and NVML's figure is the least that counts.
+//! A process is believed up to the chunks in its memory book, and NVML's figure is the least that counts.
 //! Goals stay in the list until the process acknowledges a later one, since it may still create memory under them.
 
 use gpushare_proto::Bytes;
@@ -20,9 +20,8 @@ use crate::residency::transfer::Mark;
 
 /// Largest number of goals that are kept apart while none is acknowledged.
 const KEPT: usize = 8;
-/// Part of a block by which it may be rounded up. The smallest block with memory of its own has just over 8 MiB, and
-/// takes granules of 2 MiB.
-const ROUNDING: u64 = 4;
+/// Multiple of a process's chunks in which it is believed to have regions beside those that its slots fill.
+const REGIONS: u64 = 16;
 
 /// Facts about the remapped memory of one process on one card.
 #[derive(Clone, Debug, Default)]
@@ -85,16 +84,12 @@ impl Figures {
     }
 }
 
-/// Most bytes of whole chunks in which a process is believed: what its leased bytes take if each of its blocks is
-/// rounded up as far as can be, and a chunk for shared blocks that are partly free.
-pub(crate) fn most_chunks(book: &Book) -> Bytes {
-    book.remapped() + Bytes(book.remapped().0 / ROUNDING) + CHUNK
-}
-
 /// Most bytes of registered host memory in which a process is believed: its chunks, an eighth that their slots leave
-/// unused in regions, and two regions of the size of a chunk.
+/// unused in regions, and two regions of the size of a chunk. One with few chunks has fewer regions beside them.
 fn most_slots(book: &Book) -> Bytes {
-    most_chunks(book) + Bytes(most_chunks(book).0 / 8) + CHUNK + CHUNK
+    let chunks = book.most_chunks().max(book.chunks);
+    let regions = (CHUNK + CHUNK).min(Bytes(chunks.0.saturating_mul(REGIONS)));
+    chunks + Bytes(chunks.0 / 8) + regions
 }
 
 impl Goals {
@@ -142,10 +137,9 @@ impl Facts {
         self.measured = bytes;
     }
 
-    /// Bytes on the card by the process's own word, at most what its chunks may take by `book`.
+    /// Bytes on the card by the process's own word, at most its believed chunks.
     pub(crate) fn said_resident(&self, book: &Book) -> Bytes {
-        self.report
-            .map_or(book.remapped(), |report| report.resident.min(most_chunks(book)))
+        self.report.map_or(book.remapped(), |report| report.resident.min(book.chunks))
     }
 
     /// Gives the process a new goal.
@@ -166,7 +160,7 @@ impl Facts {
     /// Figures of the process, whose memory book is `book`.
     pub(crate) fn figures(&self, book: &Book) -> Figures {
         let (used, leased) = (book.remapped_used(), book.remapped());
-        let most = most_chunks(book);
+        let most = book.chunks;
         let report = self.report.unwrap_or(Residence { resident: leased, ..Residence::default() });
         let resident = self.said_resident(book).max(self.measured);
         let said = report.hosted.min(most);
@@ -180,7 +174,7 @@ impl Facts {
             pinned: book.pinned.min(resident),
             prepared: report.prepared.min(most_slots(book) - said),
             mapped: report.mapped.min(said),
-            whole: book.whole().max((resident + said + unbacked).min(most)).max(resident),
+            whole: book.whole().max(resident),
             reports: self.report.is_some(),
             goal: self.goals.latest(),
             claim: self.goals.most().unwrap_or_default().max(resident),
@@ -192,8 +186,9 @@ impl Facts {
 mod tests {
     use super::*;
 
+    /// Book of a process that is believed in chunks of 1 GiB more than its lease.
     fn book(leased: Bytes) -> Book {
-        Book { leased, is_remapped: true, ..Book::default() }
+        Book { leased, is_remapped: true, chunks: leased + Bytes::gib(1), ..Book::default() }
     }
 
     fn report(resident: Bytes, hosted: Bytes) -> Residence {
@@ -201,7 +196,7 @@ mod tests {
     }
 
     #[test]
-    fn a_process_is_believed_between_nvml_and_its_lease() {
+    fn a_process_is_believed_between_nvml_and_its_chunks() {
         let mut facts = Facts::default();
         let book = book(Bytes::gib(4));
         assert_eq!(facts.figures(&book).resident, Bytes::gib(4), "before the first report all counts");
@@ -213,7 +208,7 @@ mod tests {
         facts.measure(Bytes::gib(2));
         assert_eq!(facts.figures(&book).resident, Bytes::gib(2), "NVML sees more");
         facts.say(GoalNumber(0), report(Bytes::MAX, Bytes::MAX));
-        let most = Bytes::gib(5) + CHUNK;
+        let most = book.chunks;
         let figures = facts.figures(&book);
         assert_eq!((figures.resident, figures.hosted, figures.whole), (most, most, most));
         facts.say(GoalNumber(0), Residence { prepared: Bytes::MAX, ..report(Bytes::ZERO, Bytes::gib(1)) });
@@ -225,7 +220,7 @@ mod tests {
         facts.say(GoalNumber(0), report(Bytes::ZERO, Bytes::ZERO));
         facts.measure(Bytes::ZERO);
         assert_eq!(facts.figures(&book).hosted, Bytes::gib(4), "what is nowhere needs a place");
-        let born = Residence { unbacked: Bytes::gib(4) + CHUNK, ..report(Bytes::gib(1), Bytes::ZERO) };
+        let born = Residence { unbacked: Bytes::gib(4), ..report(Bytes::gib(1), Bytes::ZERO) };
         facts.say(GoalNumber(0), born);
         let figures = facts.figures(&book);
         assert_eq!((figures.hosted, figures.whole), (Bytes::ZERO, most), "and whole chunks are needed");
@@ -233,7 +228,7 @@ mod tests {
         let figures = facts.figures(&book);
         assert_eq!(figures.mapped, Bytes::gib(2), "a part of the hosted");
         let missing = [false, true].map(|overflows| figures.missing(overflows));
-        assert_eq!(missing, [Bytes::gib(3), Bytes::gib(1)]);
+        assert_eq!(missing, [Bytes::gib(4), Bytes::gib(2)]);
     }
 
     #[test]

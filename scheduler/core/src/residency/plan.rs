@@ -70,11 +70,12 @@ pub(crate) struct Supply {
     pub(crate) host: Bytes,
 }
 
-/// Goals that differ from the present ones, who overflows, and the reason why another holder lacks memory.
+/// Goals that differ from the present ones, who overflows, and the reason why another holder waits for memory.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Plan {
     pub(crate) goals: SmallVec<[(ClientId, Bytes); 4]>,
-    pub(crate) lack: Option<Lack>,
+    /// Reason why a holder that does not overflow the card has less memory than it needs.
+    pub(crate) wait_reason: Option<Lack>,
     /// Processes that overflow the card.
     pub(crate) overflows: SmallVec<[ClientId; 1]>,
     /// Whether the host memory is too small for all that must leave.
@@ -89,7 +90,7 @@ impl Row {
             Some(_) => self.figures.claim.max(self.figures.resident),
             None if self.gets() => self.figures.whole,
             // It keeps its credit until it has let go.
-            None if self.rank == Rank::Drains => floor(self),
+            None if self.rank == Rank::Drains => claim_after_move(self),
             None => self.figures.resident,
         }
     }
@@ -100,7 +101,7 @@ impl Row {
     }
 
     /// Whether the process needs more than its goal allows.
-    pub(crate) fn lacks(&self) -> bool {
+    pub(crate) fn needs_higher_goal(&self) -> bool {
         self.gets() && self.figures.goal < Some(self.figures.whole)
     }
 
@@ -138,25 +139,27 @@ pub(crate) fn plan(rows: &mut [Row], supply: Supply) -> Plan {
     get(rows, supply.card, short, &mut plan);
     let moves = rest_moves(rows);
     let overflows = |row: &Row| row.may_overflow && !moves;
-    let lacking = || rows.iter().filter(|row| row.lacks());
-    if lacking().any(|row| !overflows(row)) {
-        plan.lack = Some(match (moves, plan.host_is_full) {
+    let waiting = || rows.iter().filter(|row| row.needs_higher_goal());
+    if waiting().any(|row| !overflows(row)) {
+        plan.wait_reason = Some(match (moves, plan.host_is_full) {
             (true, _) => Lack::Moves,
             (false, true) => Lack::HostMemory,
             (false, false) => Lack::Kept,
         });
     }
-    plan.overflows = lacking().filter(|row| overflows(row)).map(|row| row.client).collect();
+    plan.overflows = waiting().filter(|row| overflows(row)).map(|row| row.client).collect();
     plan
 }
 
 /// Whether room on the card is about to become free, since processes give up memory or credit.
 pub(crate) fn rest_moves(rows: &[Row]) -> bool {
-    rows.iter().any(|row| row.late.is_none() && row.figures.claim > floor(row))
+    rows.iter()
+        .any(|row| row.late.is_none() && row.figures.claim > claim_after_move(row))
 }
 
-/// Bytes at which a process's claim ends when it has followed its goal.
-fn floor(row: &Row) -> Bytes {
+/// Claim of a process once it has followed its latest goal. With the lock it keeps what is resident, and gives up only
+/// credit.
+fn claim_after_move(row: &Row) -> Bytes {
     match row.rank.has_lock() {
         true => row.figures.goal.unwrap_or_default().max(row.figures.resident),
         false => row.figures.goal.unwrap_or(row.figures.resident),
@@ -166,7 +169,7 @@ fn floor(row: &Row) -> Bytes {
 /// Whether holders cannot get what they lack without somebody who gives.
 fn is_short(rows: &[Row], card: Bytes) -> bool {
     let mut wanted = claims(rows);
-    for row in rows.iter().filter(|row| row.lacks()) {
+    for row in rows.iter().filter(|row| row.needs_higher_goal()) {
         wanted += (row.figures.whole - row.figures.claim).into();
     }
     wanted > card.into()
@@ -241,7 +244,7 @@ fn get(rows: &mut [Row], card: Bytes, short: bool, plan: &mut Plan) {
         let whole = row.figures.whole;
         raise(row, whole, whole, plan);
     }
-    if short || rows.iter().any(Row::lacks) {
+    if short || rows.iter().any(Row::needs_higher_goal) {
         return;
     }
     for row in rows.iter_mut().filter(|row| row.gets() && row.figures.reports) {
@@ -385,7 +388,7 @@ mod tests {
         let mut rows = [row(1, Rank::Holds(1), 8, 4), waits(2, 0, 6, 6)];
         rows.sort_by_key(|row| row.rank);
         let plan = plan(&mut rows, Supply { card: gib(10), host: Bytes::ZERO });
-        assert_eq!((plan.goals.len(), plan.lack), (0, Some(Lack::HostMemory)));
+        assert_eq!((plan.goals.len(), plan.wait_reason), (0, Some(Lack::HostMemory)));
         let mut rows = [row(1, Rank::Holds(1), 8, 4), waits(2, 0, 6, 6)];
         rows[1].figures.prepared = gib(2);
         assert_eq!(goals(&mut rows, gib(10), gib(1)), [(2, gib(3))], "its prepared slots hold two more");
@@ -399,7 +402,7 @@ mod tests {
         assert_eq!(goals(&mut rows, gib(10), WIDE), [(2, gib(1))]);
         rows[1].late = Some(Way::Out);
         let plan = plan(&mut rows, Supply { card: gib(10), host: WIDE });
-        assert_eq!((plan.goals.len(), plan.lack), (0, Some(Lack::Kept)));
+        assert_eq!((plan.goals.len(), plan.wait_reason), (0, Some(Lack::Kept)));
     }
 
     #[test]
@@ -422,15 +425,18 @@ mod tests {
         let mut rows = [row(1, Rank::Holds(1), 12, 6), waits(2, 0, 4, 4)];
         rows[0].may_overflow = true;
         let first = plan(&mut rows, supply);
-        assert_eq!((first.goals.as_slice(), first.lack), (&[(ClientId(2), gib(0))][..], Some(Lack::Moves)));
+        assert_eq!(
+            (first.goals.as_slice(), first.wait_reason),
+            (&[(ClientId(2), gib(0))][..], Some(Lack::Moves))
+        );
         assert!(first.overflows.is_empty(), "the other one has not left yet");
         (rows[1].figures.resident, rows[1].figures.claim) = (gib(0), gib(0));
         let second = plan(&mut rows, supply);
-        assert_eq!((second.goals.as_slice(), second.lack), (&[(ClientId(1), gib(10))][..], None));
+        assert_eq!((second.goals.as_slice(), second.wait_reason), (&[(ClientId(1), gib(10))][..], None));
         assert_eq!(second.overflows.as_slice(), [ClientId(1)]);
         rows[0].may_overflow = false;
         let third = plan(&mut rows, supply);
-        assert_eq!((third.overflows.len(), third.lack), (0, Some(Lack::Kept)), "its session may not");
+        assert_eq!((third.overflows.len(), third.wait_reason), (0, Some(Lack::Kept)), "its session may not");
     }
 
     #[test]

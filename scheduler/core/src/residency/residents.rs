@@ -26,14 +26,14 @@ pub(crate) struct Resident {
     pub(crate) transfer: Transfer,
     /// Whether the card has no more room for the process, which maps what is missing from the host.
     overflows: bool,
-    /// Whether the page of the process has no goal, since it is new.
-    is_untold: bool,
+    /// Whether the process has a new page, to which its latest goal is not written yet.
+    has_blank_page: bool,
 }
 
 impl Resident {
     /// Notes that the process has a new page without a goal.
     pub(crate) fn has_new_page(&mut self) {
-        self.is_untold = self.facts.last() > GoalNumber::NONE;
+        self.has_blank_page = self.facts.last() > GoalNumber::NONE;
     }
 
     /// Whether the process overflows the card.
@@ -41,9 +41,9 @@ impl Resident {
         self.overflows
     }
 
-    /// Takes the mark of a page without goal.
-    pub(crate) fn take_untold(&mut self) -> bool {
-        std::mem::take(&mut self.is_untold)
+    /// Returns whether the latest goal must be written to a new page. The caller writes it.
+    pub(crate) fn take_blank_page(&mut self) -> bool {
+        std::mem::take(&mut self.has_blank_page)
     }
 }
 
@@ -69,7 +69,7 @@ pub(crate) struct Residents {
     departed: BTreeMap<ClientId, Departed>,
     shortage: Option<Shortage>,
     /// Reason why a holder does not have its memory yet, by the last plan.
-    pub(crate) lack: Option<Lack>,
+    pub(crate) wait_reason: Option<Lack>,
     /// Whether the last plan was limited by the host memory.
     pub(crate) host_is_full: bool,
     pub(crate) rates: Rates,
@@ -127,8 +127,8 @@ impl Residents {
         }
     }
 
-    /// Notes that the driver has taken the memory of an orphan back.
-    pub(crate) fn bury(&mut self, client: ClientId) {
+    /// Removes the claim of an orphan whose memory the driver has taken back.
+    pub(crate) fn forget_orphan(&mut self, client: ClientId) {
         self.departed.remove(&client);
     }
 
@@ -144,12 +144,12 @@ impl Residents {
         sum.get()
     }
 
-    /// Notes that the card lacks so many bytes. A later report replaces this one.
-    pub(crate) fn lacks(&mut self, now: Nanos, bytes: Bytes) {
+    /// Sets how many bytes the card has less than the accounts show. It is forgotten after 10 s.
+    pub(crate) fn set_shortage(&mut self, now: Nanos, bytes: Bytes) {
         self.shortage = Some(Shortage { bytes, until: now + SHORTAGE });
     }
 
-    /// Bytes that the card lacks, as the driver showed a short time ago.
+    /// Bytes that the card has less than the accounts show, as the driver showed a short time ago.
     pub(crate) fn shortage(&self) -> Bytes {
         self.shortage.map_or(Bytes::ZERO, |shortage| shortage.bytes)
     }

@@ -99,7 +99,8 @@ impl Search {
             Move::Steps(client) => next.world.step(client, GPU),
             Move::Fails(client) => {
                 if let Some((number, _)) = next.world.goal(client, GPU) {
-                    next.world.send(Event::MoveFailed { client, gpu: GPU, number });
+                    let refused = Bytes::ZERO;
+                    next.world.send(Event::MoveFailed { client, gpu: GPU, number, refused });
                 }
             }
             Move::Dies(client) => {

@@ -1,7 +1,9 @@
 //! Remapped memory: who gives, who gets, when, and what lies and failures change.
 
+mod belief;
 mod lies;
 mod overflow;
+mod shortage;
 
 use gpushare_proto::admin::{Knob, Mode};
 use gpushare_proto::page::{GoalNumber, LimitKind};
@@ -375,7 +377,7 @@ fn a_wait_for_memory_that_nobody_can_give_has_a_stated_reason() {
     let (_, entrant) = world.busy_remapping_program(gib(5));
     world.lets_go(stopped, Nanos::ZERO);
     world.run_for(ms(500));
-    let lack = |world: &World| world.core.view.cards[GPU].residents.lack;
+    let lack = |world: &World| world.core.view.cards[GPU].residents.wait_reason;
     assert_eq!(lack(&world), Some(Lack::Moves));
     world.run_for(Nanos::from_secs(2));
     assert_eq!(lack(&world), Some(Lack::Kept));
@@ -394,10 +396,10 @@ fn a_victim_whose_move_failed_is_asked_again_after_a_pause() {
     world.lets_go(a, ms(2));
     let (number, bytes) = world.goal(a, GPU).unwrap();
     assert!(bytes < gib(6));
-    world.send(Event::MoveFailed { client: a, gpu: GPU, number });
-    assert_eq!(world.core.view.cards[GPU].residents.lack, Some(Lack::Kept));
+    world.send(Event::MoveFailed { client: a, gpu: GPU, number, refused: Bytes::ZERO });
+    assert_eq!(world.core.view.cards[GPU].residents.wait_reason, Some(Lack::Kept));
     world.run_for(ms(900));
-    assert_eq!(world.core.view.cards[GPU].residents.lack, Some(Lack::Kept));
+    assert_eq!(world.core.view.cards[GPU].residents.wait_reason, Some(Lack::Kept));
     world.habits(a).answers = true;
     world.run_for(ms(200));
     world.step(a, GPU);
@@ -466,25 +468,6 @@ fn the_cost_of_a_switch_follows_the_rate_of_the_moves() {
     let rate = card.residents.rates.of_handoff().unwrap();
     assert!(rate >= gib(50) && rate <= gib(300), "{rate} a second");
     assert_eq!(card.expected_move(gib(6)), card.move_time(gib(4)));
-}
-
-/// The program asks for room after the driver had none for it.
-#[test]
-fn another_one_gives_what_the_card_lacks_although_the_accounts_show_it() {
-    let mut world = world();
-    let (_, idle) = world.busy_remapping_program(gib(4));
-    world.run_for(ms(100));
-    world.goes_idle(idle);
-    let half = Bytes::mib(512);
-    let (_, a) = world.busy_remapping_program(gib(3) + half);
-    world.run_for(ms(100));
-    let request = RequestId(1000);
-    world.send(Event::Room { client: a, gpu: GPU, request, bytes: half });
-    assert!(world.allocate(a, GPU, half));
-    world.run_for(Nanos::from_secs(3));
-    assert_eq!((world.resident(idle, GPU), world.resident(a, GPU)), (gib(3) + half, gib(4)));
-    world.run_for(Nanos::from_secs(10));
-    assert_eq!(world.card().capacity_bytes, gib(8), "it is forgotten after a while");
 }
 
 #[test]

@@ -58,7 +58,8 @@ pub(super) enum Step {
     Pin(usize, GpuId, u64),
     Prepare(usize, GpuId, u64),
     RoundUp(usize, GpuId, u64),
-    FailMove(usize, GpuId),
+    Scatter(usize, GpuId, u64),
+    FailMove(usize, GpuId, u64),
     Weigh(usize, GpuId),
     SeeFree(GpuId, u64),
     Forge(Forgery),
@@ -151,7 +152,8 @@ fn step() -> impl Strategy<Value = Step> {
         1 => (who(), gpu(), 0_u64..4).prop_map(|(who, gpu, gibs)| Step::Pin(who, gpu, gibs)),
         1 => (who(), gpu(), 0_u64..4).prop_map(|(who, gpu, gibs)| Step::Prepare(who, gpu, gibs)),
         1 => (who(), gpu(), 0_u64..3).prop_map(|(who, gpu, gibs)| Step::RoundUp(who, gpu, gibs)),
-        1 => (who(), gpu()).prop_map(|(who, gpu)| Step::FailMove(who, gpu)),
+        1 => (who(), gpu(), 0_u64..8).prop_map(|(who, gpu, gibs)| Step::Scatter(who, gpu, gibs)),
+        1 => (who(), gpu(), 0_u64..3).prop_map(|(who, gpu, grains)| Step::FailMove(who, gpu, grains)),
         1 => (who(), gpu()).prop_map(|(who, gpu)| Step::Weigh(who, gpu)),
         1 => (gpu(), 0_u64..12).prop_map(|(gpu, gibs)| Step::SeeFree(gpu, gibs)),
         4 => forgery().prop_map(Step::Forge),
@@ -281,7 +283,8 @@ fn act(world: &mut World, step: &Step) {
     | Step::Pin(who, ..)
     | Step::Prepare(who, ..)
     | Step::RoundUp(who, ..)
-    | Step::FailMove(who, _)
+    | Step::Scatter(who, ..)
+    | Step::FailMove(who, ..)
     | Step::Weigh(who, _)
     | Step::Change(who, ..)) = step
     else {
@@ -323,9 +326,11 @@ fn act(world: &mut World, step: &Step) {
         Step::Pin(_, gpu, gibs) => world.pins(client, gpu, gib(gibs)),
         Step::Prepare(_, gpu, gibs) => world.prepares(client, gpu, gib(gibs)),
         Step::RoundUp(_, gpu, gibs) => world.rounds_up(client, gpu, gib(gibs)),
-        Step::FailMove(_, gpu) => {
+        Step::Scatter(_, gpu, gibs) => world.scatters(client, gpu, gib(gibs)),
+        Step::FailMove(_, gpu, grains) => {
             if let Some((number, _)) = world.goal(client, gpu) {
-                world.send(Event::MoveFailed { client, gpu, number });
+                let refused = Bytes::mib(16 * grains);
+                world.send(Event::MoveFailed { client, gpu, number, refused });
             }
         }
         Step::Weigh(_, gpu) => world.weighs(client, gpu),

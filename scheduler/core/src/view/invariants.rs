@@ -114,13 +114,13 @@ impl Invariants {
                 let leased = session.sums(gpu).leased.get();
                 let grew = leased > before.get(&(id, gpu)).copied().unwrap_or_default();
                 if grew && !matches!(event, Event::Attached { .. } | Event::StillUses { .. }) {
-                    let charged = session.sums(gpu).charged.get();
+                    let charged = session.sums(gpu).beside_leases();
                     let ceiling = card.ceiling(&session.sums(gpu), session.quota.may_oversubscribe());
                     let within =
                         session.may_grow() && leased + charged <= session.quota.on(gpu) && leased <= ceiling;
                     hold("granted quota never grows beyond a limit", within, || {
                         format!(
-                            "{id} grew to {leased} on {gpu}, beside {charged} of the driver's; its quota is {}, its ceiling {ceiling}",
+                            "{id} grew to {leased} on {gpu}, beside {charged} that are charged; its quota is {}, its ceiling {ceiling}",
                             session.quota.on(gpu),
                         )
                     })?;

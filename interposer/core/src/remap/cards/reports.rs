@@ -31,8 +31,16 @@ pub(super) struct Report {
     gpu: GpuId,
     seen: GoalNumber,
     residence: Residence,
-    /// Number of the goal under which a step has failed.
-    failed: Option<GoalNumber>,
+    failed: Option<Failure>,
+}
+
+/// Step that has failed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Failure {
+    /// Number of the goal under which it has failed.
+    number: GoalNumber,
+    /// Bytes for which the card has no memory, if that is the reason.
+    refused: Option<Bytes>,
 }
 
 impl Card {
@@ -66,14 +74,18 @@ impl Card {
         }
     }
 
-    fn send(&self, page: &'static Page, report: Report, failed: Option<GoalNumber>) {
+    fn send(&self, page: &'static Page, report: Report, failed: Option<Failure>) {
         let Report { gpu, seen, residence, .. } = report;
         let is_in_force = || std::ptr::eq(page, crate::gate::page());
         // What does not reach the daemon is reported to the next one.
         self.daemon
             .send_if(&TenantRequest::Resides { gpu, seen, residence }, is_in_force);
-        if let Some(number) = failed {
-            self.daemon.send_if(&TenantRequest::MoveFailed { gpu, number }, is_in_force);
+        if let Some(Failure { number, refused }) = failed {
+            let failure = match refused {
+                Some(bytes) => TenantRequest::CardFull { gpu, number, bytes },
+                None => TenantRequest::MoveFailed { gpu, number },
+            };
+            self.daemon.send_if(&failure, is_in_force);
         }
     }
 
@@ -92,8 +104,8 @@ impl Card {
         }
     }
 
-    /// Returns a report that differs from the last one, with the goal that has failed since.
-    fn news(&self, moving: &mut Moving) -> Option<(&'static Page, Report, Option<GoalNumber>)> {
+    /// Returns a report that differs from the last one, with the step that has failed since.
+    fn news(&self, moving: &mut Moving) -> Option<(&'static Page, Report, Option<Failure>)> {
         let mut told = lock(&self.told);
         let (page, gpu) = told.place?;
         let (engine, sizes) = (moving.blocks.engine(), moving.pool.sizes());
@@ -106,7 +118,8 @@ impl Card {
             prepared: sizes.total - figures.needed_slots,
             mapped: figures.mapped,
         };
-        let failed = engine.trouble().map(|_| engine.goal().number);
+        let failure = |_| Failure { number: engine.goal().number, refused: engine.refused() };
+        let failed = engine.trouble().map(failure);
         let report = Report { gpu, seen: figures.seen, residence, failed };
         let before = told.report.replace(report);
         let failed = failed.filter(|_| before.is_none_or(|before| before.failed != failed));

@@ -7,7 +7,7 @@ use super::{Engine, Entry, Guard, Phase, Trouble};
 use crate::driver::types::CUdeviceptr;
 use crate::remap::chunk::{Aim, Place};
 use crate::remap::host::REGION;
-use crate::remap::vmm::{Span, Tier};
+use crate::remap::vmm::{Call, Span, Tier, VmmError};
 
 /// Figures of one card.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -144,6 +144,13 @@ impl Engine {
     /// Returns whether the gate is marked as evicting, so that it does not open onto a hole.
     pub fn is_guarded(&self) -> bool {
         self.guard == Guard::Set
+    }
+
+    /// Returns the size of a chunk for which the card has no memory although the goal has room, if one waits for it.
+    pub fn refused(&self) -> Option<Bytes> {
+        let refused = Trouble::Driver(Call::Create(Tier::Device), VmmError::OutOfMemory);
+        let waits = self.live().find(|entry| entry.trouble == Some(refused))?;
+        Some(waits.chunk.span().size)
     }
 
     /// Returns the first failure because of which a chunk waits, for the report to the daemon. An allocation reports its

@@ -19,9 +19,12 @@ fn who_says_that_less_is_resident_is_counted_by_nvml() {
 }
 
 #[test]
-fn who_says_that_more_is_resident_keeps_no_more_than_it_was_leased() {
+fn who_says_that_more_is_resident_keeps_no_more_than_its_quota() {
     let mut world = world();
-    let (_, liar) = world.remapping_program(gib(1));
+    let session = world.session_with(Some(gib(1)), false);
+    let liar = world.join_remapping(session);
+    world.attach(liar, GPU);
+    assert!(world.allocate(liar, GPU, gib(1)));
     world.run_for(ms(100));
     world.goes_idle(liar);
     world.habits(liar).answers = false;
@@ -42,7 +45,7 @@ fn who_says_that_the_card_is_full_makes_it_smaller_by_a_bounded_number_of_bytes(
     let (_, liar) = world.busy_remapping_program(gib(2));
     world.run_for(ms(100));
     for _ in 0..40 {
-        world.send(Event::Room { client: liar, gpu: GPU, request: RequestId(7), bytes: Bytes::MAX });
+        world.send(Event::Room { client: liar, gpu: GPU, request: RequestId(7), bytes: Bytes(1) });
         world.run_for(ms(100));
     }
     assert_eq!(world.card().capacity_bytes, gib(7));

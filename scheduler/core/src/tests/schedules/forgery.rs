@@ -74,7 +74,7 @@ pub(super) fn forge(world: &mut World, forgery: &Forgery) {
                 mapped: bytes,
             },
         },
-        14 => Event::MoveFailed { client, gpu, number: GoalNumber(time % 8) },
+        14 => Event::MoveFailed { client, gpu, number: GoalNumber(time % 8), refused: bytes },
         15 => Event::Remaps { client },
         10 => Event::RefusedHere { client, gpu, bytes, times: amount },
         _ => Event::ClientJoined { client: ClientId(time), session: SessionId(time), holding: None },

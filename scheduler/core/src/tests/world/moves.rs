@@ -130,6 +130,17 @@ impl World {
         }
     }
 
+    /// Lets so many bytes of a process's chunks stay when their contents are freed, at most those that it has.
+    pub(in crate::tests) fn scatters(&mut self, client: ClientId, gpu: GpuId, bytes: Bytes) {
+        self.reports(client, gpu);
+        let chunks = self.processes[&client].chunks(gpu);
+        if let Some(memory) = self.memory(client, gpu) {
+            memory.scattered = bytes.min(chunks);
+            self.frees(client, gpu);
+            self.reports(client, gpu);
+        }
+    }
+
     /// Lets a process have slots in host memory for its next eviction.
     pub(in crate::tests) fn prepares(&mut self, client: ClientId, gpu: GpuId, bytes: Bytes) {
         if let Some(swap) = self.swap_mut(client, gpu) {

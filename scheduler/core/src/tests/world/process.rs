@@ -43,6 +43,8 @@ pub(super) struct Memory {
     pub(super) told: Bytes,
     /// Bytes by which remapped blocks are rounded up, as far as that can be.
     pub(super) rounding: Bytes,
+    /// Least number of bytes of remapped chunks, however much is freed: shared blocks that are partly free stay.
+    pub(super) scattered: Bytes,
 }
 
 /// Remapped memory of a process on a card, with the goal in its page.
@@ -85,7 +87,8 @@ impl Process {
     pub(super) fn chunks(&self, gpu: GpuId) -> Bytes {
         let movable = self.movable(gpu);
         let rounded = movable + self.on(gpu).rounding.min(Bytes(movable.0 / 4));
-        Bytes(rounded.0.checked_next_multiple_of(CHUNK).unwrap_or(u64::MAX))
+        let whole = Bytes(rounded.0.checked_next_multiple_of(CHUNK).unwrap_or(u64::MAX));
+        whole.max(self.on(gpu).scattered)
     }
 
     /// Whether used bytes of a remapping process are neither on its cards nor mapped from the host.

@@ -96,7 +96,7 @@ impl Residency {
             let rows = core.view.rows(gpu);
             bytes_have_a_place(gpu, &rows)?;
             only_the_excess_leaves(core, gpu, &rows)?;
-            lacks_have_an_end(core, gpu, &rows)?;
+            waits_for_memory_end(core, gpu, &rows)?;
             only_the_rest_overflows(core, gpu, &rows)?;
             handoffs_last_as_long_as_moves(core, gpu, &rows)?;
         }
@@ -196,17 +196,17 @@ fn only_the_excess_leaves(core: &Core, gpu: GpuId, rows: &[Row]) -> Result<(), B
 
 /// Checks that each move has a deadline, and that holders which lack memory wait for a move or have a stated
 /// reason.
-fn lacks_have_an_end(core: &Core, gpu: GpuId, rows: &[Row]) -> Result<(), Broken> {
+fn waits_for_memory_end(core: &Core, gpu: GpuId, rows: &[Row]) -> Result<(), Broken> {
     let rule = "every holder that lacks memory has a move to wait for or a stated reason";
     let Some(card) = core.view.cards.get(gpu) else { return Ok(()) };
-    let lacks = rows.iter().find(|row| {
+    let waiting = rows.iter().find(|row| {
         let gets = matches!(row.rank, Rank::Holds(_)) && row.late != Some(Way::In);
         gets && row.figures.goal < Some(row.figures.whole) && !card.residents.overflows(row.client)
     });
-    let Some(row) = lacks.filter(|_| !core.view.awaits_reports(gpu)) else {
+    let Some(row) = waiting.filter(|_| !core.view.awaits_reports(gpu)) else {
         return Ok(());
     };
-    let bounded = match card.residents.lack {
+    let bounded = match card.residents.wait_reason {
         Some(Lack::Moves) => card.residents.deadline().is_some_and(|at| core.next_deadline() <= Some(at)),
         Some(Lack::HostMemory | Lack::Kept) => true,
         None => false,
@@ -221,7 +221,7 @@ fn only_the_rest_overflows(core: &Core, gpu: GpuId, rows: &[Row]) -> Result<(), 
         return Ok(());
     };
     let mut overflows = rows.iter().filter(|row| card.residents.overflows(row.client));
-    let wrong = overflows.find(|row| !row.lacks() || !row.may_overflow || plan::rest_moves(rows));
+    let wrong = overflows.find(|row| !row.needs_higher_goal() || !row.may_overflow || plan::rest_moves(rows));
     hold(rule, wrong.is_none(), || format!("{wrong:?} overflows {gpu}: {rows:?}"))
 }
 

@@ -189,7 +189,7 @@ fn without_host_memory_chunks_stay_and_the_rest_leaves() {
     world.pool.set_budget(Bytes::mib(384));
     evict(&mut world, 1, Bytes::ZERO);
     assert_eq!(world.engine.figures().hosted, Bytes::mib(384));
-    assert_eq!(world.engine.trouble(), Some(Trouble::NoSlot));
+    assert_eq!((world.engine.trouble(), world.engine.refused()), (Some(Trouble::NoSlot), None));
     world.pool.set_budget(Bytes::gib(1));
     world.engine.retry();
     world.run();
@@ -238,6 +238,7 @@ fn a_full_card_without_memory_of_the_host_keeps_the_gate_closed_until_it_has_roo
     world.card.set_capacity(Bytes::mib(256));
     let refused = Trouble::Driver(Call::Create(Tier::Device), VmmError::OutOfMemory);
     assert_eq!(enter(&mut world, 2, Bytes::mib(512)), Err(Obstacle::Failed(refused)));
+    assert_eq!(world.engine.refused(), Some(LARGE));
     world.card.set_capacity(Bytes::gib(1));
     world.engine.retry();
     world.run();
