@@ -62,7 +62,9 @@ fn who_dies_inside_an_allocation_leaves_its_quota_to_its_siblings() -> anyhow::R
     let mut survivor = session_of(&world, "a", QUOTA, 1)?.remove(0);
     for (number, (backend, door, call)) in DOORS.iter().enumerate() {
         let mut command = member(&world, &survivor)?;
-        command.env("SIMGPU_FAULTS", format!("{call}=hangs")).env(names::BACKEND, backend);
+        command
+            .env("SIMGPU_FAULTS", format!("{call}=hangs"))
+            .env(names::BACKEND, backend);
         let mut victim = Program::begin(command, &world, &format!("victim-{number}"))?;
         victim.ready()?;
         let inside = victim.tell(&format!("alloc x {BLOCK} --door {door}"))?;
@@ -89,7 +91,9 @@ fn who_dies_inside_a_free_leaves_its_quota_to_its_siblings() -> anyhow::Result<(
     ];
     for (number, (backend, door, call)) in ways.into_iter().enumerate() {
         let mut command = member(&world, &survivor)?;
-        command.env("SIMGPU_FAULTS", format!("{call}=hangs")).env(names::BACKEND, backend);
+        command
+            .env("SIMGPU_FAULTS", format!("{call}=hangs"))
+            .env(names::BACKEND, backend);
         let mut victim = Program::begin(command, &world, &format!("victim-{number}"))?;
         victim.ready()?;
         // A smaller block of remapped memory is a part of one that is kept.
@@ -172,12 +176,13 @@ fn who_dies_at_any_instant_of_a_loop_leaves_its_quota_to_its_siblings() -> anyho
 fn who_dies_inside_an_allocation_holds_up_no_other_session() -> anyhow::Result<()> {
     let (world, daemon) =
         World::of(Bytes::mib(64))?.with_daemon(&["--mode", "serialized", "--quantum", "20ms"])?;
-    let mut other = Program::hold(&world, &Sharing::session("other"), "other")?;
+    let managed = |name: &str| Sharing::session(name).and(&["--backend", "managed"]);
+    let mut other = Program::hold(&world, &managed("other"), "other")?;
     other.must("alloc x 40MiB")?;
     for round in 1..=3 {
         let mut victim = Program::hold_with(
             &world,
-            &Sharing::session("victim"),
+            &managed("victim"),
             &format!("victim-{round}"),
             "SIMGPU_FAULTS",
             "cuMemAllocManaged@2+=hangs",

@@ -21,7 +21,7 @@ use crate::memory::sums::Total;
 use crate::residency::facts::Figures;
 use crate::residency::most_shortage;
 use crate::residency::plan::{self, Rank, Row, Supply};
-use crate::residency::residents::Resident;
+use crate::residency::residents::{Resident, Residents};
 use crate::residency::transfer::{Task, Way};
 use crate::session::Session;
 use crate::session::client::Client;
@@ -251,7 +251,9 @@ impl Core {
     /// driver has taken it back.
     pub(crate) fn departs(&mut self, client: ClientId, remains: bool) {
         for gpu in self.view.remapped {
-            let claim = self.view.figures(client, gpu).map(|figures| figures.claim);
+            // What a child keeps of it was made by then. Without one the driver takes it all back in a moment.
+            let of_dead = |figures: Figures| if remains { figures.resident } else { figures.claim };
+            let claim = self.view.figures(client, gpu).map(of_dead);
             if let Some(card) = self.view.cards.get_mut(gpu)
                 && let Some(claim) = claim
             {
@@ -276,7 +278,7 @@ impl Core {
     }
 
     /// Cards on the agenda whose goals may change, their sessions' cards included. Where one is, those are too whose
-    /// evictions wait for host memory, which all cards share.
+    /// evictions go on or wait for host memory, which all cards share.
     fn cards_to_plan(&self) -> GpuSet {
         let remapped = self.view.remapped;
         let touched = (0..self.agenda.len()).map(|at| self.view.cards_of(self.agenda.session(at)));
@@ -285,7 +287,8 @@ impl Core {
             return due;
         }
         let limited = self.view.cards.among(remapped.without(due));
-        let limited = limited.filter(|(_, card)| card.residents.host_is_full).map(|(gpu, _)| gpu);
+        let uses_host = |residents: &Residents| residents.host_is_full || residents.moves_out();
+        let limited = limited.filter(|(_, card)| uses_host(&card.residents)).map(|(gpu, _)| gpu);
         due.with(limited.collect())
     }
 

@@ -12,7 +12,7 @@ use crate::memory::sums::Total;
 use crate::residency::facts::Facts;
 use crate::residency::handoff::Handoffs;
 use crate::residency::rates::Rates;
-use crate::residency::transfer::Transfer;
+use crate::residency::transfer::{Task, Transfer, Way};
 
 /// Longest time for which the memory of a dead process counts. The driver returned it after 60 to 80 ms.
 const RETURN: Nanos = Nanos::from_millis(200);
@@ -106,6 +106,14 @@ impl Residents {
             (std::mem::replace(&mut resident.overflows, overflows) != overflows).then_some(*client)
         });
         changed.collect()
+    }
+
+    /// Whether a process is to give up memory.
+    pub(crate) fn moves_out(&self) -> bool {
+        let moves_out = |resident: &Resident| {
+            matches!(resident.transfer, Transfer::Moving { task: Task { way: Way::Out, .. }, .. })
+        };
+        self.living.values().any(moves_out)
     }
 
     /// Adds a process whose memory is remapped.

@@ -347,3 +347,36 @@ fn whoever_fits_in_since_a_move_was_fast_is_admitted_in_the_event_that_tells_of_
         play(&mut world, step);
     }
 }
+
+/// A lease on one card takes host memory that an eviction on the other one counts on.
+#[test]
+fn host_memory_that_is_promised_on_one_card_is_missed_on_the_other() {
+    let config = Config {
+        lease_chunk: Bytes::ZERO,
+        context_reserve: Bytes::ZERO,
+        stuck_policy: StuckPolicy::Wait,
+        ..Config::default()
+    };
+    let mut world = World::after_restart(config, []);
+    world.second_card();
+    let (_, client) = world.remapping_program_with(gib(3), false);
+    world.habits(client).busy = false;
+    world.arrives(client);
+    let steps = [
+        Step::Allocate(0, GPU, 5),
+        Step::Remap(0),
+        Step::Run(5),
+        Step::Return(2, false, 2),
+        Step::Join(0),
+        Step::GoIdle(0),
+        Step::Return(0, false, 3),
+        Step::OpenSession { limit: None, oversubscribe: false },
+        Step::Return(1, true, 4),
+        Step::Remap(1),
+        Step::Attach(3, OTHER_GPU),
+        Step::Budget(8),
+        Step::Allocate(3, OTHER_GPU, 1),
+    ];
+    // The world checks after each event that nothing was overlooked.
+    play_all(&mut world, steps);
+}
