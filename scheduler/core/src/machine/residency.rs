@@ -69,11 +69,13 @@ impl View {
         let row = |(client, resident): (ClientId, &Resident)| {
             let id = self.session_of(client)?;
             let session = self.sessions.get(id)?;
-            let figures = resident.facts.figures(session.clients.get(client)?.books.get(gpu)?);
+            let process = session.clients.get(client)?;
+            let figures = resident.facts.figures(process.books.get(gpu)?);
             let late = [Way::In, Way::Out].into_iter().find(|&way| resident.transfer.is_late(way));
             let rank = rank(session, places.get(&id).copied());
             let may_overflow = session.quota.may_oversubscribe() && !card.awaits_room();
-            Some(Row { client, rank, figures, late, may_overflow })
+            let ends_work = process.gate.ends_work();
+            Some(Row { client, rank, figures, ends_work, late, may_overflow })
         };
         let mut rows: Vec<Row> = card.residents.iter().filter_map(row).collect();
         rows.sort_by_key(|row| row.rank);

@@ -55,6 +55,8 @@ pub(crate) struct Row {
     pub(crate) client: ClientId,
     pub(crate) rank: Rank,
     pub(crate) figures: Figures,
+    /// Whether it is to let go and may be at work until then.
+    pub(crate) ends_work: bool,
     /// Direction of a move that the process did not carry out in time.
     pub(crate) late: Option<Way>,
     /// Whether the process may map from the host what the card has no room for.
@@ -88,16 +90,20 @@ impl Row {
         match self.late {
             // Nobody takes its credit back.
             Some(_) => self.figures.claim.max(self.figures.resident),
-            None if self.gets() => self.figures.whole,
             // It keeps its credit until it has let go.
-            None if self.rank == Rank::Drains => claim_after_move(self),
+            None if self.rank == Rank::Drains => {
+                let whole = if self.gets() { self.figures.whole } else { Bytes::ZERO };
+                claim_after_move(self).max(whole)
+            }
+            None if self.gets() => self.figures.whole,
             None => self.figures.resident,
         }
     }
 
-    /// Whether the process may be given more.
+    /// Whether the process may be given more. One that ends its work gets what it allocates for that, as for a capture.
     fn gets(&self) -> bool {
-        matches!(self.rank, Rank::Holds(_)) && self.late != Some(Way::In)
+        let may_grow = matches!(self.rank, Rank::Holds(_)) || (self.rank == Rank::Drains && self.ends_work);
+        may_grow && self.late != Some(Way::In)
     }
 
     /// Whether the process needs more than its goal allows.
@@ -247,7 +253,8 @@ fn get(rows: &mut [Row], card: Bytes, short: bool, plan: &mut Plan) {
     if short || rows.iter().any(Row::needs_higher_goal) {
         return;
     }
-    for row in rows.iter_mut().filter(|row| row.gets() && row.figures.reports) {
+    let may_allocate = |row: &&mut Row| row.gets() && row.rank != Rank::Drains && row.figures.reports;
+    for row in rows.iter_mut().filter(may_allocate) {
         // What is leased may be allocated without a message, and takes whole chunks.
         let Figures { used, leased, whole, .. } = row.figures;
         let most = whole + (leased - used) + CHUNK;
@@ -290,7 +297,14 @@ mod tests {
             goal: Some(resident),
             claim: resident,
         };
-        Row { client: ClientId(client), rank, figures, late: None, may_overflow: false }
+        Row {
+            client: ClientId(client),
+            rank,
+            figures,
+            ends_work: false,
+            late: None,
+            may_overflow: false,
+        }
     }
 
     fn waits(client: u64, place: u32, used: u64, resident: u64) -> Row {
@@ -322,6 +336,17 @@ mod tests {
         assert_eq!(goals(&mut rows, gib(10), WIDE), []);
         rows[1].figures.claim = gib(5);
         assert_eq!(goals(&mut rows, gib(10), WIDE), [(1, gib(5))]);
+    }
+
+    #[test]
+    fn a_process_that_ends_its_work_gets_what_it_allocates_for_that() {
+        let mut rows = [row(1, Rank::Drains, 5, 4), waits(2, 0, 4, 0)];
+        assert_eq!(goals(&mut rows, gib(10), WIDE), [], "it was still to come in");
+        rows[0].ends_work = true;
+        assert_eq!(goals(&mut rows, gib(10), WIDE), [(1, gib(5))]);
+        let mut rows = [row(1, Rank::Drains, 5, 4), waits(2, 0, 8, 6)];
+        rows[0].ends_work = true;
+        assert_eq!(goals(&mut rows, gib(10), WIDE), [(2, gib(5))]);
     }
 
     #[test]

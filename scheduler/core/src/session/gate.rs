@@ -51,13 +51,21 @@ pub(crate) struct Gate {
     word: GateWord,
     passage: Passage,
     waiting: bool,
+    /// Whether the gate was open when the scheduler last closed it.
+    was_open: bool,
     /// Whether the process expects the end of its drain within two milliseconds.
     nearly_drained: bool,
 }
 
 impl Gate {
     pub(crate) const fn new() -> Self {
-        Self { word: FIRST_WORD, passage: Passage::Shut, waiting: false, nearly_drained: false }
+        Self {
+            word: FIRST_WORD,
+            passage: Passage::Shut,
+            waiting: false,
+            was_open: false,
+            nearly_drained: false,
+        }
     }
 
     pub(crate) const fn passage(&self) -> Passage {
@@ -72,6 +80,11 @@ impl Gate {
     /// Whether the process is bringing its memory onto the card.
     pub(crate) const fn is_moving(&self) -> bool {
         matches!(self.passage, Passage::Moving)
+    }
+
+    /// Whether the process is to let go and may be at work until then.
+    pub(crate) const fn ends_work(&self) -> bool {
+        matches!(self.passage, Passage::Closing) && self.was_open
     }
 
     /// Whether the process has no work in flight.
@@ -105,6 +118,7 @@ impl Gate {
 
     /// Closes the gate and asks for a drain.
     pub(crate) fn close(&mut self) -> GateWord {
+        self.was_open = self.passage == Passage::Open;
         self.change(GateState::Closed, Passage::Closing)
     }
 
