@@ -15,6 +15,7 @@ use std::process::{Command, ExitCode};
 
 use anyhow::{Context, ensure};
 use clap::Subcommand;
+use gpushare_proto::names;
 use gpushare_tests::artifacts::{Artifacts, Part};
 use gpushare_tests::cargo::{self, Profile, Progress};
 use gpushare_tests::daemon::Daemon;
@@ -139,7 +140,10 @@ impl Rig {
     /// The program that makes calls, on the driver that does nothing.
     fn caller(&self, sharing: &Sharing, arguments: &[&str]) -> Command {
         let mut command = self.world.sharing(sharing, &self.built["hotpath"]);
-        command.env("LD_LIBRARY_PATH", &self.driver).args(arguments);
+        command
+            .env("LD_LIBRARY_PATH", &self.driver)
+            .env(names::BACKEND, "managed")
+            .args(arguments);
         command
     }
 

@@ -134,7 +134,10 @@ fn file() -> PathBuf {
 fn count(world: &World, driver: &Path, program: &Path, call: &str) -> anyhow::Result<u64> {
     let mut valgrind = world.sharing(&Sharing::Preload, Path::new("valgrind"));
     // Without the daemon something else would be counted.
-    valgrind.env("LD_LIBRARY_PATH", driver).env(names::REQUIRED, "1");
+    valgrind
+        .env("LD_LIBRARY_PATH", driver)
+        .env(names::REQUIRED, "1")
+        .env(names::BACKEND, "managed");
     let counts = callgrind(world, valgrind, call, program, &["--calls", &CALLS.to_string()])?;
     ensure!(counts.contains(Part::Library.file()), "the {call} did not go through {}", Part::Library.file());
     Ok(total(&counts)? / CALLS)

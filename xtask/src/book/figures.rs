@@ -61,7 +61,8 @@ fn run() -> anyhow::Result<Vec<WatchEvent>> {
     let daemon = Daemon::start(&world, &["--quantum", QUANTUM])?;
     let watch = Watch::start(&world)?;
     let start = |name: &str, mib, flags: &[&str]| {
-        Training::start(&world, &Sharing::session(name), name, Bytes::mib(mib), flags)
+        let managed = Sharing::session(name).and(&["--backend", "managed"]);
+        Training::start(&world, &managed, name, Bytes::mib(mib), flags)
     };
     let steps = "1000000";
     let mut ana = start("ana-notebook", 72, &["--steps", steps, "--compute", "60ms", "--every", "700ms"])?;

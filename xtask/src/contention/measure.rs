@@ -79,7 +79,8 @@ pub(crate) fn measure(plan: &Plan, artifacts: &Artifacts, side: Side) -> anyhow:
             let flags = plan.daemon_flags();
             let flags: Vec<&str> = flags.iter().map(String::as_str).collect();
             let daemon = Daemon::start(&world, &flags)?;
-            race(plan, &world, Some(&daemon), Sharing::session, "mem", Start::AtOnce)
+            let managed = |name: &str| Sharing::session(name).and(&["--backend", "managed"]);
+            race(plan, &world, Some(&daemon), managed, "mem", Start::AtOnce)
         }
     }
 }

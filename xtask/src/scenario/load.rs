@@ -44,7 +44,8 @@ pub(super) fn lasting(time: Duration, step: Duration, share: f64) -> u32 {
 /// Runs them at once, to their ends.
 pub(super) fn run(world: &World, loads: &[Load<'_>]) -> anyhow::Result<Vec<Steps>> {
     run_as(world, loads, |load| {
-        let sharing = Sharing::session(load.name);
+        // The predictions are about memory that the driver moves.
+        let sharing = Sharing::session(load.name).and(&["--backend", "managed"]);
         match load.compute_limit {
             Some(limit) => sharing.and(&["--compute", &format!("{limit}%")]),
             None => sharing,
