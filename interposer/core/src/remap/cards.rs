@@ -71,6 +71,9 @@ struct Card {
     started: Mutex<usize>,
 }
 
+/// Name of a thread, and what it does.
+type Loop = (&'static str, fn(&Card));
+
 /// Reason why memory was not allocated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum NotAllocated {
@@ -387,7 +390,7 @@ impl Card {
     /// Starts the threads of the card that have not started yet; returns `false` if the system refuses one.
     fn start(&'static self) -> bool {
         let driver = self.hardware.driver();
-        let begin = |(name, run): (&str, fn(&Self))| {
+        let begin = |(name, run): Loop| {
             spawn(name, move || {
                 let mut mode = CAPTURE_MODE_RELAXED;
                 // SAFETY: exchanges one integer. Our calls must not break a capture of the application.
@@ -396,8 +399,8 @@ impl Card {
             })
             .is_ok()
         };
-        let pin: (&str, fn(&Self)) = ("gpushare-pin", |card| card.lanes.run_tasks(&card.hardware));
-        let single: [(&str, fn(&Self)); 3] = [
+        let pin: Loop = ("gpushare-pin", |card| card.lanes.run_tasks(&card.hardware));
+        let single: [Loop; 3] = [
             ("gpushare-remap", |card| card.lanes.run_calls(&card.hardware)),
             ("gpushare-copy", |card| card.lanes.run_copies(&card.hardware)),
             ("gpushare-tell", Self::run_reports),
@@ -408,7 +411,7 @@ impl Card {
             .chain(std::iter::repeat_n(pin, task_threads()))
             .skip(*started);
         left.map(begin).take_while(|has_begun| *has_begun).for_each(|_| *started += 1);
-        *started == single.len() + task_threads()
+        *started >= single.len() + task_threads()
     }
 
     /// Follows the words in the page of the daemon, where the card has the number `gpu`.
