@@ -65,21 +65,6 @@ fn the_mapping_of_memory_that_moves_changes_no_more_than_that_of_plain_memory() 
     Ok(())
 }
 
-/// Neither flag nor variable names a backend.
-#[test]
-fn memory_of_a_program_that_names_no_backend_is_remapped() -> anyhow::Result<()> {
-    let (world, daemon) = World::of(Bytes::mib(256))?.with_daemon(&[])?;
-    let mut program = Program::hold(&world, &Sharing::session("a"), "a")?;
-    program.must("alloc x 64MiB; fill x 7; check x 7")?;
-    let stats = world.card().expect("a simulated card").stats()?;
-    let own = stats.processes.iter().find(|known| known.pid == program.process().pid());
-    assert_eq!(own.expect("the program is on the card").managed_bytes, 0);
-    gpushare_tests::patience::until("its memory is told", || {
-        Ok((daemon.residence("a")?.resident_bytes >= Bytes::mib(64)).then_some(()))
-    })?;
-    Ok(())
-}
-
 /// A card on which managed memory is of no use: the program runs, and a line says what that means.
 #[test]
 fn memory_stays_on_a_card_without_concurrent_managed_access() -> anyhow::Result<()> {

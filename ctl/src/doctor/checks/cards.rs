@@ -132,14 +132,16 @@ pub(super) fn backend(facts: &Facts) -> Vec<Outcome> {
         };
         let chosen = Backend::of_card(can);
         match chosen {
-            Backend::Remap => Outcome::ok("remap: memory moves at the speed of the bus")
-                .backend(chosen, "the card has handles, and host memory can be registered"),
-            Backend::Managed => {
+            Backend::Managed | Backend::Remap => {
                 let slow = match confidential {
                     true => ", slowly: confidential computing encrypts each page",
                     false => "",
                 };
-                Outcome::ok(format!("managed{slow}"))
+                let faster = match can.can_remap() {
+                    true => "; with `run --backend remap` memory moves at the speed of the bus",
+                    false => "",
+                };
+                Outcome::ok(format!("managed{slow}{faster}"))
                     .backend(chosen, "concurrent managed access is supported")
             }
             Backend::Native => Outcome::warning(
@@ -250,12 +252,12 @@ mod tests {
     }
 
     #[test]
-    fn memory_of_a_whole_card_is_remapped() {
+    fn memory_of_a_whole_card_is_managed_or_remapped() {
         let facts = with(h100());
         let [outcome] = &backend(&facts)[..] else { panic!() };
         assert_eq!(outcome.severity, Ok);
-        assert_eq!(outcome.finding, "remap: memory moves at the speed of the bus");
-        assert_eq!(outcome.backend.as_ref().unwrap().backend, Backend::Remap);
+        assert!(outcome.finding.starts_with("managed; with `run --backend remap`"), "{}", outcome.finding);
+        assert_eq!(outcome.backend.as_ref().unwrap().backend, Backend::Managed);
         for check in [seen, managed, vmm, registration, posix_fd, rdma, host_numa] {
             assert_eq!(check(&facts)[0].severity, Ok);
         }
@@ -272,6 +274,7 @@ mod tests {
             for check in [check, backend] {
                 let [outcome] = &check(&facts)[..] else { panic!() };
                 assert_eq!(outcome.backend.as_ref().unwrap().backend, Backend::Managed);
+                assert!(!outcome.finding.contains("--backend remap"), "{}", outcome.finding);
             }
         }
     }
