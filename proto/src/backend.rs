@@ -17,7 +17,7 @@ pub enum Backend {
     Remap,
 }
 
-/// What a card and its driver can do with memory.
+/// Abilities of a card and its driver that decide which backends a program may choose.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Abilities {
     /// Host and card can use managed memory at the same time.

@@ -26,7 +26,7 @@ pub(crate) fn tenant(world: &World, name: &str) -> anyhow::Result<Program> {
     Ok(program)
 }
 
-/// The same with managed memory, which leaves a card that others fill without an account.
+/// A program of its own session with 40 MiB of managed memory, which leaves a card that others fill without an account.
 pub(crate) fn managed_tenant(world: &World, name: &str) -> anyhow::Result<Program> {
     let mut program = Program::hold(world, &Sharing::session(name).and(&["--backend", "managed"]), name)?;
     program.must("alloc x 40MiB")?;

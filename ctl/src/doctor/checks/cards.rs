@@ -74,23 +74,20 @@ pub(super) fn managed(facts: &Facts) -> Vec<Outcome> {
 }
 
 pub(super) fn vmm(facts: &Facts) -> Vec<Outcome> {
-    each(facts, |card| {
-        match card.vmm {
+    each(facts, |card| match card.vmm {
         Some(1) => Outcome::ok("memory is mapped by handle"),
         _ => Outcome::warning(
             "memory cannot be mapped by handle: PyTorch's expandable segments and the remap backend do not work",
             "upgrade the driver; a vGPU needs a profile with unified memory",
-        )
-        .backend(Backend::Managed, "remapping needs handles"),
-    }
+        ),
     })
 }
 
 pub(super) fn registration(facts: &Facts) -> Vec<Outcome> {
     each(facts, |card| match card.host_register {
-        Some(0) => Outcome::ok("host memory cannot be registered")
-            .hint("programs get managed memory, which moves by page faults")
-            .backend(Backend::Managed, "remapped memory moves into registered memory"),
+        Some(0) => Outcome::ok("host memory cannot be registered").hint(
+            "remapped memory moves into registered memory, so `--backend remap` keeps memory on this card",
+        ),
         _ => Outcome::ok("host memory can be registered"),
     })
 }
@@ -265,18 +262,19 @@ mod tests {
     }
 
     #[test]
-    fn without_handles_or_registered_memory_it_is_managed() {
-        let without_handles = CudaCard { vmm: Some(0), ..h100() };
-        let without_registration = CudaCard { host_register: Some(0), ..h100() };
-        for (card, check) in [(without_handles, vmm as fn(&Facts) -> _), (without_registration, registration)]
-        {
-            let facts = with(card);
-            for check in [check, backend] {
-                let [outcome] = &check(&facts)[..] else { panic!() };
-                assert_eq!(outcome.backend.as_ref().unwrap().backend, Backend::Managed);
-                assert!(!outcome.finding.contains("--backend remap"), "{}", outcome.finding);
-            }
+    fn remapped_memory_is_offered_only_with_handles_and_registered_memory() {
+        for card in [CudaCard { vmm: Some(0), ..h100() }, CudaCard { host_register: Some(0), ..h100() }] {
+            let [outcome] = &backend(&with(card))[..] else { panic!() };
+            assert_eq!(outcome.finding, "managed");
         }
+        let unregistered = with(CudaCard { host_register: Some(0), ..h100() });
+        assert!(
+            registration(&unregistered)[0]
+                .hint
+                .as_ref()
+                .unwrap()
+                .contains("--backend remap")
+        );
     }
 
     #[test]

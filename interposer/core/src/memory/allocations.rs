@@ -30,8 +30,8 @@ pub enum Origin {
     Rewritten,
     /// Managed memory that the application itself asked for.
     Managed,
-    /// The same in a process whose device memory is remapped. It counts as if it stayed on the card, since such a
-    /// process moves its memory by the daemon's goals, and the driver knows none.
+    /// Managed memory that the application asked for in a process whose device memory is remapped. It counts as if it
+    /// stayed on the card: such a process moves its memory by the daemon's goals, and the driver knows none.
     FixedManaged,
     /// Device memory of the driver, which never leaves the card.
     Native,
