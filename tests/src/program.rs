@@ -109,7 +109,7 @@ impl Program {
 
     /// Waits for at most `patience` until the program has its context.
     pub fn ready_within(&mut self, patience: Duration) -> anyhow::Result<()> {
-        self.answer_within(Ticket(0), patience)?.expect("the start")
+        self.done_within(Ticket(0), patience)
     }
 
     /// Sends a line and goes on.
@@ -149,6 +149,16 @@ impl Program {
         }
     }
 
+    /// Waits for the answer to a line that must succeed.
+    pub fn done(&self, ticket: Ticket) -> anyhow::Result<()> {
+        self.done_within(ticket, PATIENCE)
+    }
+
+    /// Waits for the answer to a line that must succeed, for at most `patience`.
+    pub fn done_within(&self, ticket: Ticket, patience: Duration) -> anyhow::Result<()> {
+        self.answer_within(ticket, patience)?.expect()
+    }
+
     /// Sends a line and waits for its answer, whatever it is.
     pub fn ask(&mut self, line: &str) -> anyhow::Result<Answer> {
         let ticket = self.tell(line)?;
@@ -161,7 +171,7 @@ impl Program {
         let mut last = Answer(Value::Null);
         for line in lines.split("; ") {
             last = self.ask(line)?;
-            last.expect(line)?;
+            last.expect()?;
         }
         Ok(last)
     }
@@ -211,9 +221,9 @@ impl Answer {
         &self.0
     }
 
-    fn expect(&self, what: &str) -> anyhow::Result<()> {
+    fn expect(&self) -> anyhow::Result<()> {
         if !self.flag("ok") || self.0["matches"] == false {
-            bail!("`{what}` failed: {}", self.0);
+            bail!("the program's line failed: {}", self.0);
         }
         Ok(())
     }

@@ -192,7 +192,7 @@ fn who_dies_inside_an_allocation_holds_up_no_other_session() -> anyhow::Result<(
         waits_for(&daemon, "the reservation", Bytes::mib(88))?;
         let fill = other.tell(&format!("fill x {round}"))?;
         victim.kill()?;
-        other.answer(fill)?;
+        other.done(fill)?;
         other.must(&format!("check x {round}"))?;
         waits_for(&daemon, "only the other one's memory", Bytes::mib(40))?;
     }

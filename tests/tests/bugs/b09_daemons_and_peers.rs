@@ -61,8 +61,8 @@ fn a_daemon_that_is_killed_again_and_again_loses_no_byte_and_no_waiter() -> anyh
         daemon.kill()?;
         daemon.restart()?;
         for (of_a, of_b) in lines {
-            a.answer(of_a)?;
-            b.answer(of_b)?;
+            a.done(of_a)?;
+            b.done(of_b)?;
         }
         let status = daemon
             .until("both are back", |status| status.daemon.recovering == 0 && status.sessions.len() == 2)?;
@@ -113,7 +113,7 @@ fn an_idle_http_connection_holds_up_nobody() -> anyhow::Result<()> {
     let fill = b.tell("fill x 2")?;
     daemon.until("b waits", |status| waits(status, "b"))?;
     a.must("write-value stop 1")?;
-    b.answer(fill)?;
+    b.done(fill)?;
     b.must("check x 2")?;
     // Neither was given anything that it could take for an answer.
     balancer.set_nonblocking(true)?;

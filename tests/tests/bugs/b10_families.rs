@@ -62,7 +62,7 @@ fn a_fork_after_cuda_does_not_disturb_the_parents_turn() -> anyhow::Result<()> {
         let add = rival.tell("add x 1")?;
         let said = foreign::run(&world, &Sharing::session("family"), &family, &["after"])?;
         assert!(said.ends_with("parent 11\nparent again 12\n"), "{said}");
-        rival.answer(add)?;
+        rival.done(add)?;
     }
     rival.must("check x 5")?;
     daemon.until("only the rival is there", |status| status.sessions.len() == 1)?;

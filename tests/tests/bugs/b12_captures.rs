@@ -56,7 +56,7 @@ fn what_a_program_does_beside_its_capture_goes_on_while_a_drop_is_pending() -> a
     a.must("add x 5 --on s; @other fill y 7 --on t; @other sync t; @other alloc z 4MiB; @other free z")?;
     assert_eq!(b.peek(fill), None, "the lock is held while a capture runs");
     a.must("end-capture s g")?;
-    b.answer(fill)?;
+    b.done(fill)?;
     a.must("replay g --on s; replay g --on s; check x 10; check y 7")?;
     b.must("check x 9")?;
     Ok(())

@@ -30,7 +30,7 @@ fn a_drop_is_undone(in_flight: &str, later: &[&str]) -> anyhow::Result<()> {
         assert_eq!(a.answer(line)?.error(), None, "{in_flight}");
     }
     a.must("sync")?;
-    b.answer(fill)?;
+    b.done(fill)?;
     assert!(b.ask("check x 2")?.flag("matches"), "{in_flight}");
     assert!(a.ask("check x 3")?.flag("matches"), "{in_flight}");
     assert!(daemon.status()?.gpus[0].aborted_drops >= 1, "{in_flight}");
@@ -72,7 +72,7 @@ fn a_persistent_kernel_that_nobody_ends_is_named_as_the_reason_and_ends_well() -
     assert_eq!(b.peek(fill), None);
     // Now somebody does: what ends the kernel is work too, and for it the drop is undone.
     a.must("@host write-value flag 1 --on t")?;
-    b.answer(fill)?;
+    b.done(fill)?;
     b.must("check x 2")?;
     a.must("check x 0")?;
     Ok(())
@@ -112,11 +112,11 @@ fn half_a_collective(wanted: &str) -> anyhow::Result<()> {
     };
     daemon.until("both ranks are told to let go", dropping)?;
     let other_half = second.tell("fill x 3 --on s")?;
-    second.answer(other_half)?;
+    second.done(other_half)?;
     second.must("sync")?;
     first.must("open half; sync")?;
 
-    rival.answer(fill)?;
+    rival.done(fill)?;
     assert!(rival.ask("check x 2")?.flag("matches"), "card {wanted}");
     assert!(first.ask("check x 1")?.flag("matches"), "card {wanted}");
     assert!(second.ask("check x 3")?.flag("matches"), "card {wanted}");

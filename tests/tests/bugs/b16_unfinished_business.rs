@@ -52,7 +52,7 @@ fn a_thread_that_is_cancelled_in_a_copy_while_others_wait_holds_up_nobody() -> a
     b.must("fill x 2")?;
     a.ask("4")?;
     let add = b.tell("add x 1")?;
-    b.answer(add)?;
+    b.done(add)?;
     assert_eq!(a.ask("cancel")?, "cancelled");
     assert_eq!(a.ask("open")?, "open");
     assert_eq!(a.ask("5")?, "word 5");

@@ -21,7 +21,7 @@ fn a_capture_survives_a_drop_and_its_graph_replays_right() -> anyhow::Result<()>
         a.must("add x 1 --on s; add x 2 --on s")?;
         assert_eq!(b.peek(fill), None, "the lock is held while a capture runs ({mode})");
         a.must("end-capture s g")?;
-        b.answer(fill)?;
+        b.done(fill)?;
 
         for _ in 0..5 {
             a.must("replay g --on s")?;
@@ -142,7 +142,7 @@ fn a_stream_that_joins_a_capture_by_an_event_is_recorded_while_a_drop_is_pending
         a.must("add x 2 --on t; @other put y 7; @other get y; record f --on t; wait-event f --on s")?;
         assert_eq!(b.peek(fill), None, "the lock is held while a capture runs ({mode})");
         a.must("end-capture s g")?;
-        b.answer(fill)?;
+        b.done(fill)?;
         a.must("replay g --on s; replay g --on s")?;
         assert!(a.ask("check x 6")?.flag("matches"), "{mode}");
         assert!(b.ask("check x 1")?.flag("matches"), "{mode}");
@@ -184,7 +184,7 @@ fn nothing_is_released_in_flight(
         assert_eq!(b.peek(fill), None, "before {line}");
         assert_eq!(a.ask(line)?.error(), *error, "{line}");
     }
-    b.answer(fill)?;
+    b.done(fill)?;
     b.must("check x 1")?;
     Ok(())
 }

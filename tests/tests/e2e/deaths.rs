@@ -28,7 +28,7 @@ fn the_next_one_runs_when_the_holder_is_killed() -> anyhow::Result<()> {
     let fill = b.tell("fill x 2")?;
     daemon.until("b waits", |status| !status.gpus[0].queue.is_empty())?;
     a.kill()?;
-    b.answer(fill)?;
+    b.done(fill)?;
     b.must("check x 2")?;
     let status = daemon.until("a is gone", |status| status.sessions.len() == 1)?;
     assert_eq!(status.gpus[0].allocated_bytes, Bytes::mib(40));
@@ -49,7 +49,7 @@ fn a_killed_waiter_leaves_the_queue_and_holds_up_nobody() -> anyhow::Result<()> 
     b.kill()?;
     daemon.until("only c waits", |status| status.gpus[0].queue.len() == 1)?;
     a.must("write-value stop 1")?;
-    c.answer(fill)?;
+    c.done(fill)?;
     c.must("check x 3")?;
     Ok(())
 }
@@ -71,7 +71,7 @@ fn a_stopped_holder_is_named_as_the_reason_and_loses_nothing() -> anyhow::Result
     assert_eq!(b.peek(fill), None);
     a.process().signal(Signal::CONT)?;
     a.must("write-value stop 1")?;
-    b.answer(fill)?;
+    b.done(fill)?;
     a.must("check x 1")?;
     Ok(())
 }

@@ -129,7 +129,7 @@ fn a_thread_of_the_library_that_cannot_start_is_started_when_it_can() -> anyhow:
             .then_some(()))
     })?;
     limit(&a, false)?;
-    a.answer(fill)?;
+    a.done(fill)?;
     b.must("fill x 2; check x 2")?;
     a.must("check x 1")?;
     Ok(())

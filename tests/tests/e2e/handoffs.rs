@@ -123,7 +123,7 @@ fn a_program_allocates_before_its_first_turn_while_another_one_works() -> anyhow
     assert!(!holder(&daemon.status()?).contains(&b_id), "it had no turn");
     let fill = b.tell("fill y 2")?;
     a.must("write-value stop 1")?;
-    b.answer(fill)?;
+    b.done(fill)?;
     b.must("check y 2")?;
     a.must("check x 1")?;
     Ok(())
@@ -150,8 +150,8 @@ fn blocks_that_are_rounded_up_have_room_while_the_gate_is_open_and_while_it_is_c
         for number in 0..theirs {
             b.must(&format!("alloc y{number} 600MiB"))?;
         }
-        let turn = b.tell("fill y0 1; sync")?;
-        b.answer_within(turn, PATIENCE)?;
+        let turn = b.tell("fill y0 1")?;
+        b.done_within(turn, PATIENCE)?;
         until("memory is away", || Ok((!daemon.residence("a")?.hosted_bytes.is_zero()).then_some(())))?;
         for number in alone..alone + later {
             a.must(&format!("alloc x{number} {}", block.0))

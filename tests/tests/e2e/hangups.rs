@@ -121,7 +121,7 @@ fn a_program_that_hangs_up_keeps_its_lock_until_it_dies() -> anyhow::Result<()> 
     })?;
     assert!(waiter.peek(waits).is_none());
     holder.kill()?;
-    waiter.answer(waits)?;
+    waiter.done(waits)?;
     waiter.must("check y 2")?;
     Ok(())
 }

@@ -78,7 +78,7 @@ fn work_in_flight_is_not_idleness() -> anyhow::Result<()> {
     }
     assert_eq!(b.peek(fill), None);
     a.must("write-value stop 1")?;
-    b.answer(fill)?;
+    b.done(fill)?;
     Ok(())
 }
 
@@ -93,8 +93,8 @@ fn a_quantum_ends_for_a_holder_that_never_rests() -> anyhow::Result<()> {
         last_a = Some(a.tell("add x 1")?);
         last_b = Some(b.tell("add x 1")?);
     }
-    a.answer(last_a.expect("forty lines"))?;
-    b.answer(last_b.expect("forty lines"))?;
+    a.done(last_a.expect("forty lines"))?;
+    b.done(last_b.expect("forty lines"))?;
     a.must("check x 40")?;
     b.must("check x 40")?;
     assert!(daemon.status()?.gpus[0].handoffs >= 4);
@@ -114,9 +114,9 @@ fn a_drop_does_not_deadlock_a_host_function_that_waits_for_a_later_launch() -> a
     // The thread that will open the latch launches first, at the closed gate.
     let later = a.tell("@later fill x 3")?;
     let open = a.tell("@later open l")?;
-    a.answer(later)?;
-    a.answer(open)?;
-    b.answer(fill)?;
+    a.done(later)?;
+    a.done(open)?;
+    b.done(fill)?;
     b.must("check x 2")?;
     a.must("check x 3")?;
     assert!(daemon.status()?.gpus[0].aborted_drops >= 1);
@@ -134,8 +134,8 @@ fn a_drop_does_not_deadlock_a_wait_value_that_waits_for_a_later_launch() -> anyh
     let fill = b.tell("fill x 2")?;
     daemon.until("a is told to let go", |status| !holds(status, "a"))?;
     let write = a.tell("@later fill flag 1 --on t")?;
-    a.answer(write)?;
-    b.answer(fill)?;
+    a.done(write)?;
+    b.done(fill)?;
     a.must("sync")?;
     b.must("check x 2")?;
     assert!(daemon.status()?.gpus[0].aborted_drops >= 1);
@@ -162,7 +162,7 @@ fn the_processes_of_a_session_run_together() -> anyhow::Result<()> {
             .any(|session| session.implicit && session.clients.len() == 2)
     })?;
     for line in lines {
-        other.answer(line)?;
+        other.done(line)?;
     }
     first.must("check x 1")?;
     second.must("check x 2")?;
@@ -179,7 +179,7 @@ fn a_thread_that_waits_says_after_two_seconds_what_for() -> anyhow::Result<()> {
         Ok(b.process().stderr().contains("waiting for the GPU").then_some(()))
     })?;
     a.must("write-value stop 1")?;
-    b.answer(fill)?;
+    b.done(fill)?;
     drop(daemon);
     assert_eq!(b.process().stderr().matches("waiting for the GPU").count(), 1);
     Ok(())
@@ -212,8 +212,8 @@ fn undone_drops(kernels: &str, before: &[&str], second: &str) -> anyhow::Result<
             .any(|session| session.name == "a" && dropping(&session.lock))
     })?;
     let second = a.tell(&format!("@other {second}"))?;
-    a.answer(second)?;
-    b.answer(turn)?;
+    a.done(second)?;
+    b.done(turn)?;
     b.must("sync; check x 2")?;
     Ok(daemon.status()?.gpus[0].aborted_drops)
 }

@@ -100,7 +100,7 @@ fn a_lock_is_not_kept_by_a_child() -> anyhow::Result<()> {
     let waits = waiter.tell("fill y 2")?;
     daemon.until("the other to wait", |status| !status.gpus[0].queue.is_empty())?;
     holder.kill()?;
-    waiter.answer(waits)?;
+    waiter.done(waits)?;
     waiter.must("check y 2")?;
     drop(child);
     Ok(())

@@ -127,7 +127,7 @@ fn without_a_goal_nothing_leaves_and_nothing_comes_in() -> anyhow::Result<()> {
     assert!(program.answer_within(waiting, Duration::from_millis(300)).is_err());
     assert_eq!(on_card(&world, &program)?.0, whole);
     daemon.set_goal(Bytes::mib(256));
-    program.answer(waiting)?;
+    program.done(waiting)?;
     Ok(())
 }
 

@@ -100,9 +100,9 @@ fn holders_run_on_and_waiters_wait_while_the_daemon_is_away() -> anyhow::Result<
     // More memory than is leased: the allocation waits for the daemon.
     let alloc = a.tell("@second alloc y 8MiB")?;
     daemon.restart()?;
-    a.answer(alloc)?;
+    a.done(alloc)?;
     a.must("write-value stop 1")?;
-    b.answer(fill)?;
+    b.done(fill)?;
     a.must("check x 1")?;
     b.must("check x 2")?;
     Ok(())

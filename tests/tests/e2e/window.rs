@@ -66,7 +66,7 @@ fn alone_nothing_is_counted_and_nobody_waits() -> anyhow::Result<()> {
     let mut a = counting(&world, "a")?;
     // Two seconds of work, of which the program is through with the launches long before.
     let lines = tell_all(&mut a, "spin 10ms --on s", 200)?;
-    a.answer(lines[199])?;
+    a.done(lines[199])?;
     assert!(kernels(&world, &a)? < 200, "the launches waited for the kernels");
     a.must("sync")?;
     assert_eq!(summary(&mut a)?, [0, 0, 0, 0]);
@@ -115,7 +115,7 @@ fn a_waiting_session_gets_the_card_from_one_that_launches_ahead() -> anyhow::Res
     b.must("fill x 2; sync")?;
     let done = kernels(&world, &a)?;
     assert!(done < 3_000 / 2, "{done} kernels of the other program came first");
-    a.answer(lines[2_999])?;
+    a.done(lines[2_999])?;
     a.must("sync")?;
     assert_eq!(daemon.status()?.gpus[0].aborted_drops, 0);
     let [counted, in_flight, _, let_through] = summary(&mut a)?;
