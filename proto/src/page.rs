@@ -13,6 +13,8 @@
 //!        128   gpus[1]  ...
 //!        1088  goals[0] most bytes of the backend `remap` that may be on the card
 //!        1096  goals[1] ...
+//!        1216  host_targets[0] bytes of host memory to have ready for what leaves the card
+//!        1224  host_targets[1] ...
 //! ```
 //!
 //! The daemon writes every field. The process writes two by compare-and-swap: the *state* of the gate under
@@ -252,6 +254,9 @@ pub struct Page {
     pub gpus: [LeaseRow; MAX_GPUS],
     /// [`Goal`] of each card as bits, written by the daemon and indexed by [`GpuId`].
     pub goals: [AtomicU64; MAX_GPUS],
+    /// Bytes of registered host memory, used and unused, that a process of the backend `remap` should have ready for
+    /// what leaves each card. Written by the daemon and indexed by [`GpuId`]. Without a goal it means nothing.
+    pub host_targets: [AtomicU64; MAX_GPUS],
 }
 
 impl Page {
@@ -266,6 +271,7 @@ impl Page {
             features: AtomicU32::new(0),
             gpus: [const { LeaseRow::new() }; MAX_GPUS],
             goals: [const { AtomicU64::new(0) }; MAX_GPUS],
+            host_targets: [const { AtomicU64::new(0) }; MAX_GPUS],
         }
     }
 }
@@ -372,6 +378,7 @@ mod tests {
         assert_eq!(std::mem::offset_of!(Page, features), 20);
         assert_eq!(std::mem::offset_of!(Page, gpus), 64);
         assert_eq!(std::mem::offset_of!(Page, goals), 1088);
+        assert_eq!(std::mem::offset_of!(Page, host_targets), 1216);
         assert_eq!(size_of::<LeaseRow>(), 64);
         assert_eq!(std::mem::offset_of!(LeaseRow, part), 32);
         assert_eq!(std::mem::offset_of!(LeaseRow, refused), 40);

@@ -167,6 +167,15 @@ impl ClientPage {
         }
     }
 
+    /// Writes how much host memory the process should have ready for what leaves a card, and wakes all threads that
+    /// sleep on the page.
+    pub(crate) fn set_host_target(&self, gpu: GpuId, bytes: Bytes) {
+        if let Some(word) = self.page.host_targets.get(usize::from(gpu.0)) {
+            word.store(bytes.0, Ordering::Release);
+            ringer::ring(&self.page);
+        }
+    }
+
     /// Writes a card's figures: the session's limit, bytes of its other processes, and most free bytes
     /// allowed.
     pub(crate) fn set_figures(&self, gpu: GpuId, limit: Bytes, siblings: Bytes, ceiling: Bytes) {

@@ -34,6 +34,11 @@ impl Engine {
                     client.page.set_goal(gpu, Goal { number, bytes });
                 }
             }
+            Effect::HostTarget { client, gpu, bytes } => {
+                if let Some(client) = self.clients.get(client) {
+                    client.page.set_host_target(gpu, bytes);
+                }
+            }
             Effect::Figures { client, gpu, limit, siblings, ceiling } => {
                 if let Some(client) = self.clients.get(client) {
                     client.page.set_figures(gpu, limit, siblings, ceiling);

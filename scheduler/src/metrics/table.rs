@@ -208,6 +208,9 @@ families! {
     gauge "gpushare_gpu_remapped_moving_bytes":
         "Bytes of remapped memory that are leaving the card or coming in; no series without remapped memory",
         Source::Card(|card| card.state.remapped.map(|remapped| bytes(remapped.moving_bytes)));
+    gauge "gpushare_gpu_remapped_prepared_bytes":
+        "Bytes of host memory that are ready for what leaves the card; no series without remapped memory",
+        Source::Card(|card| card.state.remapped.map(|remapped| bytes(remapped.prepared_bytes)));
     gauge "gpushare_gpu_managed_limit_bytes":
         "Limit on the managed memory of all sessions together; no series without a limit",
         Source::Card(|card| limit(card.state.managed_limit_bytes));

@@ -195,6 +195,7 @@ fn the_endpoint_says_what_the_table_says() {
         "gpushare_gpu_remapped_hosted_bytes",
         "gpushare_gpu_remapped_mapped_bytes",
         "gpushare_gpu_remapped_moving_bytes",
+        "gpushare_gpu_remapped_prepared_bytes",
         "gpushare_gpu_remapped_resident_bytes",
         "gpushare_gpu_temperature_celsius",
         "gpushare_gpu_utilization_ratio",

@@ -25,7 +25,7 @@ ROUNDS = 4
 PART_OF_COPY = 0.90
 # Bound on a handoff / both plain copies at once, from a size on.
 FLOORS = {1: 1.25, 4: 1.15}
-# The first handoff of so much, with nothing prepared in host memory, and its bound.
+# The first handoff of so much and its bound. It begins before the programs can have prepared much host memory.
 COLD_GIB, COLD_SECONDS = 40, 2.5
 HANDOFF_LIMIT = 60
 # Longer than a program with the lock must be quiet to count as idle, so that no handoff waits for a fair share of time.
@@ -58,7 +58,7 @@ def first_handoff(stand):
         first, second = size.start("cold-first"), size.start("cold-second")
         held = size.hold(first)
         taken = size.hold(second) - held
-        figures.row(f"{name}: the first one, unprepared", f"{taken:.2f} s, {COLD_GIB * 1.073741824 / taken:.1f} GB/s")
+        figures.row(f"{name}: the first one, at once", f"{taken:.2f} s, {COLD_GIB * 1.073741824 / taken:.1f} GB/s")
         figures.check(f"{name}: the first one takes at most {COLD_SECONDS} s", taken <= COLD_SECONDS, f"{taken:.2f} s")
         for program in (first, second):
             figures.check(f"{name}: every word of {program.name} is right", program.ask("check", HANDOFF_LIMIT)["right"])
@@ -82,7 +82,7 @@ class Size:
         held = self.hold(first)
         step = min(first.ask("step")["seconds"] for _ in range(3))
         cold = self.hold(second) - held
-        self.row(f"{name}: first way out, with nothing prepared", cold, floor["out"])
+        self.row(f"{name}: first way out, at once", cold, floor["out"])
         second.ask("step", HANDOFF_LIMIT)
         taken = [program.ask("step", HANDOFF_LIMIT)["seconds"] - step for program in (first, second)]
         had = self.daemon.gpu()["moved_bytes"]
@@ -96,7 +96,7 @@ class Size:
         most = EXCESS * (self.gib << 30)
         self.figures.row(f"{name}: GiB that come in", f"{moved / (1 << 30):.3f}")
         self.figures.check(f"{name}: at most {EXCESS} x the excess moves", 0 < moved <= most, f"{moved:.0f} bytes")
-        self.row(f"{name}: both ways, unprepared on one side", taken[0], floor["both"])
+        self.row(f"{name}: both ways, the first one", taken[0], floor["both"])
         self.row(f"{name}: both ways, median of {len(prepared)}", both, floor["both"])
         bound = FLOORS[max(size for size in FLOORS if size <= self.gib)]
         self.figures.check(f"{name}: at most {bound} x both plain copies at once", both <= bound * floor["both"], f"{both:.4f} s")

@@ -197,6 +197,23 @@ fn another_program_gives_what_the_card_lacks_although_no_account_shows_it() -> a
     Ok(())
 }
 
+/// Touching and registering host memory takes longer than a copy, so it is done before anything must leave.
+#[test]
+fn programs_prepare_host_memory_before_memory_must_leave() -> anyhow::Result<()> {
+    let (world, daemon) = world()?;
+    let mut a = program(&world, "a", 10)?;
+    let host = || -> anyhow::Result<Bytes> {
+        Ok(Bytes(world.card().context("a simulated card")?.stats()?.host_bytes))
+    };
+    assert_eq!(host()?, Bytes::ZERO, "the program is alone");
+    let mut b = Program::hold(&world, &Sharing::session("b").and(&["--backend", "remap"]), "b")?;
+    b.must("alloc x 64MiB; fill x 20; sync")?;
+    until("both have prepared", || Ok((host()? == Bytes::mib(2 * 128)).then_some(())))?;
+    assert_eq!(daemon.residence("a")?.hosted_bytes, Bytes::ZERO, "nothing had to leave");
+    b.must("check x 20")?;
+    check(&mut a, 10)
+}
+
 #[test]
 fn a_program_that_is_killed_while_memory_moves_leaves_the_other_running() -> anyhow::Result<()> {
     for victim in ["the leaver", "the entrant"] {

@@ -9,6 +9,7 @@
 //! A card has threads from its first allocation on. A process with another backend has none.
 
 mod allocations;
+mod follow;
 mod reports;
 mod want;
 
@@ -18,7 +19,7 @@ use std::sync::{Mutex, OnceLock};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use gpushare_proto::page::{FEATURE_GOALS, FLAG_HOST_FULL, Goal, MAX_GPUS, Page, flag_overflows};
+use gpushare_proto::page::{MAX_GPUS, Page};
 use gpushare_proto::{Bytes, GateWord, GpuId, names};
 
 use self::reports::Told;
@@ -26,9 +27,9 @@ pub(crate) use self::want::Want;
 use super::blocks::AllocationError;
 use super::card::OnCard;
 use super::guard::{Gate, Guard, Proof};
-use super::lanes::{Lanes, Moving};
+use super::lanes::Lanes;
 use super::pins::Reason;
-use super::swap::{Engine, Phase, UNLIMITED};
+use super::swap::{Engine, Phase};
 use super::vmm::{Span, Vmm, VmmError};
 use crate::daemon::Daemon;
 use crate::driver::contexts::Contexts;
@@ -393,57 +394,5 @@ impl Card {
             .skip(*started);
         left.map(begin).take_while(|has_begun| *has_begun).for_each(|_| *started += 1);
         *started >= single.len() + task_threads()
-    }
-
-    /// Follows the words in the page of the daemon, where the card has the number `gpu`.
-    fn follow(&self, page: &'static Page, gpu: GpuId) {
-        let gives_goals = page.features.load(Ordering::Relaxed) & FEATURE_GOALS != 0;
-        let goal = page.goals.get(usize::from(gpu.0)).filter(|_| gives_goals);
-        // The goal under which memory overflows the card is written before the flag.
-        let flags = page.flags.load(Ordering::Acquire);
-        let goal = goal.map_or(UNLIMITED, |goal| Goal::from_bits(goal.load(Ordering::Acquire)));
-        let (is_full, overflows) = (flags & FLAG_HOST_FULL != 0, flags & flag_overflows(gpu) != 0);
-        // A thread may have read the page before another daemon's came into force.
-        let is_in_force = || std::ptr::eq(page, crate::gate::page());
-        if !is_in_force() {
-            return;
-        }
-        let place = Some((page, gpu));
-        let is_known = |(known, number): (&Page, GpuId)| std::ptr::eq(known, page) && number == gpu;
-        if !lock(&self.told).place.is_some_and(is_known) {
-            // The goal of the last daemon ends before the next one is told anything.
-            self.lanes.change(|moving| {
-                if is_in_force() {
-                    moving.blocks.engine().set_goal(goal);
-                }
-            });
-            let mut told = lock(&self.told);
-            if is_in_force() {
-                *told = Told { place, report: None };
-            }
-            drop(told);
-            self.lanes.change(|_| ());
-        }
-        let is_followed = |moving: &mut Moving| {
-            let has_surplus = is_full && moving.blocks.engine().has_kept_slots();
-            let engine = moving.blocks.engine();
-            (engine.goal(), engine.overflows()) == (goal, overflows) && !has_surplus
-        };
-        if !self.lanes.look(is_followed) {
-            self.lanes.change(|moving| {
-                if !is_in_force() {
-                    return;
-                }
-                let engine = moving.blocks.engine();
-                engine.set_goal(goal);
-                if engine.overflows() != overflows {
-                    engine.set_overflows(overflows);
-                }
-                if is_full {
-                    let kept = moving.blocks.engine().take_kept_slots(Bytes::MAX);
-                    kept.into_iter().for_each(|slot| moving.pool.put(slot));
-                }
-            });
-        }
     }
 }

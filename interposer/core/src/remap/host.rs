@@ -14,6 +14,9 @@
 //! A registration ends with the context in which it was made. A region that is in use then is registered again, in
 //! another context. Meanwhile the driver copies to and from it as ordinary memory, which is slow.
 //!
+//! What chunks that leave demand is made at once. What the daemon wants to be ready, the *target*, is made one region
+//! after the other.
+//!
 //! `regions ≤ budget` holds for all regions together, also for those that are being made. Regions are given
 //! back only once they exceed the target by a quarter, so that a load near the target does not make the pool
 //! grow and shrink in turns.
@@ -132,6 +135,8 @@ struct Region {
     task: Option<Task>,
     /// Whether the last task failed, so that none follows until [`Pool::retry`].
     has_failed: bool,
+    /// Whether the region is made for the target, so that nobody waits for it.
+    is_ahead: bool,
 }
 
 #[derive(Debug)]
@@ -211,6 +216,8 @@ pub struct Pool {
     budget: Bytes,
     /// Bytes that should be ready in all, taken or free.
     target: Bytes,
+    /// Whether a region for the target could not be made, so that none is tried before another target.
+    is_short: bool,
     trouble: Option<HostError>,
 }
 
@@ -222,11 +229,16 @@ impl Pool {
         self.shrink_to(budget);
     }
 
-    /// Sets the bytes that should be ready in all, taken or free. The pool grows to it within the budget, and
-    /// shrinks once it exceeds it by a quarter.
+    /// Returns the bytes that should be ready in all, taken or free.
+    pub const fn target(&self) -> Bytes {
+        self.target
+    }
+
+    /// Sets the bytes that should be ready in all, taken or free. Within the budget the pool grows to it by one region
+    /// after the other, while nothing is demanded. It shrinks once it exceeds it by a quarter.
     pub fn set_target(&mut self, target: Bytes) {
         self.target = target;
-        while self.wanted() < target && self.trouble.is_none() && self.add_region() {}
+        self.is_short = false;
         self.trim();
     }
 
@@ -267,10 +279,10 @@ impl Pool {
                 return Supply::Failed(error);
             }
             let coming = self.regions.values().filter(|region| region.is_coming()).count();
-            if Bytes(coming as u64 * REGION.0) >= bytes || self.want_again() {
+            if Bytes(coming as u64 * REGION.0) >= bytes || self.want_again(false) {
                 return Supply::Coming;
             }
-            if !self.add_region() {
+            if !self.add_region(false) {
                 return Supply::OverBudget;
             }
         }
@@ -295,7 +307,7 @@ impl Pool {
 
     /// Lets tasks that failed be tried again.
     pub fn retry(&mut self) {
-        self.trouble = None;
+        (self.trouble, self.is_short) = (None, false);
         self.regions.values_mut().for_each(|region| region.has_failed = false);
     }
 
@@ -312,11 +324,14 @@ impl Pool {
 
     /// Returns whether there is a task.
     pub fn has_tasks(&self) -> bool {
-        self.regions.values().any(|region| region.next().is_some())
+        self.may_prepare() || self.regions.values().any(|region| region.next().is_some())
     }
 
     /// Returns the next task. The caller performs it, without a lock, and reports it by [`Self::done`].
     pub fn take_task(&mut self) -> Option<(RegionId, Task)> {
+        if self.may_prepare() {
+            self.add_region(true);
+        }
         self.regions.iter_mut().find_map(|(&number, region)| {
             let task = region.next()?;
             region.task = Some(task);
@@ -329,16 +344,17 @@ impl Pool {
         let Some(region) = self.regions.get_mut(&number) else { return };
         let Some(task) = region.task.take() else { return };
         if let Err(error) = result {
+            let is_ahead = region.is_ahead;
             match task {
                 Task::Touch => {
                     self.regions.remove(&number);
-                    self.trouble = Some(error);
+                    self.note_failure(error, is_ahead);
                 }
                 // The region is in use, and stays so.
                 Task::Register(_) if region.is_unregistered => region.has_failed = true,
                 Task::Register(_) => {
                     region.is_wanted = false;
-                    self.trouble = Some(error);
+                    self.note_failure(error, is_ahead);
                 }
                 // The region is as good as before.
                 Task::Unregister(_) => region.is_wanted = true,
@@ -361,6 +377,14 @@ impl Pool {
         }
     }
 
+    /// Notes that a region could not be made. If nobody waits for it, a later demand tries anew.
+    fn note_failure(&mut self, error: HostError, is_ahead: bool) {
+        match is_ahead {
+            true => self.is_short = true,
+            false => self.trouble = Some(error),
+        }
+    }
+
     /// Returns the sizes of the pool.
     pub fn sizes(&self) -> PoolSizes {
         let ready = self.regions.values().filter_map(|region| match &region.state {
@@ -369,6 +393,12 @@ impl Pool {
         });
         let free = self.regions.values().map(Region::free).sum();
         PoolSizes { total: self.total(), taken: ready.sum(), free }
+    }
+
+    /// Whether another region is to be prepared. One at a time, since each keeps others of the driver waiting.
+    fn may_prepare(&self) -> bool {
+        let has_room = self.wanted() < self.target && self.total() + REGION <= self.budget;
+        has_room && !self.is_growing() && !self.is_short && self.trouble.is_none()
     }
 
     fn total(&self) -> Bytes {
@@ -381,19 +411,20 @@ impl Pool {
     }
 
     /// Keeps a region that was to be given back.
-    fn want_again(&mut self) -> bool {
+    fn want_again(&mut self, is_ahead: bool) -> bool {
         let has_room = self.wanted() + REGION <= self.budget;
         let mut regions = self.regions.values_mut();
         let dropped = regions.find(|region| has_room && !region.is_wanted && region.task.is_none());
         dropped.is_some_and(|region| {
-            region.is_wanted = true;
+            (region.is_wanted, region.is_ahead) = (true, is_ahead);
             region.has_failed = false;
             true
         })
     }
 
-    fn add_region(&mut self) -> bool {
-        if self.want_again() {
+    /// Makes one region more. Nobody waits for one that `is_ahead` of a demand.
+    fn add_region(&mut self, is_ahead: bool) -> bool {
+        if self.want_again(is_ahead) {
             return true;
         }
         if self.total() + REGION > self.budget {
@@ -405,6 +436,7 @@ impl Pool {
             is_unregistered: false,
             task: None,
             has_failed: false,
+            is_ahead,
         };
         self.regions.insert(self.made, region);
         self.made = self.made.wrapping_add(1);

@@ -131,4 +131,14 @@ pub enum Effect {
         /// Most remapped bytes of the process that may be on the card.
         bytes: Bytes,
     },
+    /// Stores in a process's shared page how much host memory it should have ready for what leaves a card. Only a
+    /// process that sent [`Event::Remaps`](super::Event::Remaps) gets one.
+    HostTarget {
+        /// Identifier of the process that the action is about.
+        client: ClientId,
+        /// Identifier of the card that the action is about.
+        gpu: GpuId,
+        /// Bytes of host memory, used and unused.
+        bytes: Bytes,
+    },
 }

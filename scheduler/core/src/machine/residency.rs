@@ -21,6 +21,7 @@ use crate::memory::sums::Total;
 use crate::residency::facts::Figures;
 use crate::residency::most_shortage;
 use crate::residency::plan::{self, Rank, Row, Supply};
+use crate::residency::prepare;
 use crate::residency::residents::{Resident, Residents};
 use crate::residency::transfer::{Task, Way};
 use crate::session::Session;
@@ -395,11 +396,27 @@ impl Core {
             }
         }
         self.begin_or_end_handoff(gpu, moves, &rows);
+        self.set_host_targets(gpu, &rows);
         if let Some(card) = self.view.cards.get_mut(gpu) {
             let deadline = card.residents.deadline();
             self.agenda.set_timer(Timer::Moves(gpu), &mut card.alarms.moves, deadline);
             if card.residents.is_empty() {
                 self.view.remapped.remove(gpu);
+            }
+        }
+    }
+
+    /// Tells the processes of a card how much host memory they should have ready, once it is known where all memory is.
+    fn set_host_targets(&mut self, gpu: GpuId, rows: &[Row]) {
+        if self.view.awaits_reports(gpu) {
+            return;
+        }
+        let (has, room) = (self.view.for_remapped(gpu), self.view.host_room(gpu, rows));
+        let Some(card) = self.view.cards.get_mut(gpu) else { return };
+        for (client, bytes) in prepare::targets(rows, has, room) {
+            let resident = card.residents.get_mut(client);
+            if resident.is_some_and(|resident| resident.set_host_target(bytes)) {
+                self.effects.push_back(Effect::HostTarget { client, gpu, bytes });
             }
         }
     }

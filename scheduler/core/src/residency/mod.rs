@@ -3,7 +3,7 @@
 //! ```text
 //!   Resides, Measured ─▶ facts ─┐
 //!   HostBudget ────────▶ host ──┼─▶ plan ─▶ Goal ─▶ facts, transfer (deadline)
-//!   locks and queues ───────────┘                      └─▶ handoff: what moved, for people
+//!   locks and queues ───────────┘  └─▶ prepare ─▶ HostTarget  └─▶ handoff: what moved, for people
 //! ```
 //!
 //! A goal is the most bytes of a process that may be on a card. A lower one is an eviction, a higher one a
@@ -13,6 +13,7 @@ pub(crate) mod facts;
 pub(crate) mod handoff;
 pub(crate) mod host;
 pub(crate) mod plan;
+pub(crate) mod prepare;
 pub(crate) mod rates;
 pub(crate) mod residents;
 pub(crate) mod transfer;

@@ -26,6 +26,8 @@ pub(crate) struct Resident {
     pub(crate) transfer: Transfer,
     /// Whether the card has no more room for the process, which maps what is missing from the host.
     overflows: bool,
+    /// Host memory that the process should have ready, as its page says.
+    host_target: Bytes,
     /// Whether the process has a new page, to which its latest goal is not written yet.
     has_blank_page: bool,
 }
@@ -34,11 +36,17 @@ impl Resident {
     /// Notes that the process has a new page without a goal.
     pub(crate) fn has_new_page(&mut self) {
         self.has_blank_page = self.facts.last() > GoalNumber::NONE;
+        self.host_target = Bytes::ZERO;
     }
 
     /// Whether the process overflows the card.
     pub(crate) fn overflows(&self) -> bool {
         self.overflows
+    }
+
+    /// Sets the host memory that the process should have ready, and returns whether that has changed.
+    pub(crate) fn set_host_target(&mut self, bytes: Bytes) -> bool {
+        std::mem::replace(&mut self.host_target, bytes) != bytes
     }
 
     /// Returns whether the latest goal must be written to a new page. The caller writes it.

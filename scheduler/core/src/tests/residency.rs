@@ -337,6 +337,26 @@ fn prepared_slots_are_host_memory_that_only_their_process_may_use() {
 }
 
 #[test]
+fn processes_prepare_host_memory_before_memory_must_leave() {
+    let mut world = world();
+    let (_, a) = world.remapping_program(gib(4));
+    world.run_for(ms(100));
+    assert_eq!(world.prepared(a, GPU), Bytes::ZERO, "it is alone");
+    let (_, b) = world.remapping_program(gib(3));
+    world.run_for(ms(100));
+    assert_eq!(
+        [a, b].map(|client| world.resident(client, GPU) + world.hosted(client, GPU)),
+        [gib(4), gib(3)]
+    );
+    let ready = [a, b].map(|client| world.prepared(client, GPU));
+    assert!(ready[0] >= Bytes::mib(500) && ready[0] <= gib(1), "their sum is beyond four fifths: {ready:?}");
+    assert_eq!(ready[0], ready[1]);
+    world.dies(b);
+    world.run_for(ms(1000));
+    assert_eq!(world.host_target(a, GPU), Bytes::ZERO);
+}
+
+#[test]
 fn without_a_host_budget_nothing_leaves_and_nobody_grows_beyond_the_card() {
     let mut world = world_with(Bytes::ZERO);
     let (_, a) = world.busy_remapping_program(gib(6));

@@ -171,6 +171,7 @@ impl World {
                 self.moves_soon(client, gpu);
             }
             Effect::Goal { client, gpu, number, bytes } => self.goal_changed(client, gpu, number, bytes),
+            Effect::HostTarget { client, gpu, bytes } => self.host_target_changed(client, gpu, bytes),
             Effect::Extend { client, gpu, bytes } => self.memory(client, gpu)?.free += bytes,
             Effect::Recall { client, gpu, bytes } => {
                 let memory = self.memory(client, gpu)?;

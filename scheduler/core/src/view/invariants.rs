@@ -404,6 +404,7 @@ fn effects_reach_somebody(core: &Core, effects: &[Effect]) -> Result<(), Broken>
             | Effect::Extend { client, .. }
             | Effect::Room { client, .. }
             | Effect::Goal { client, .. }
+            | Effect::HostTarget { client, .. }
             | Effect::Kill { client } => client,
             Effect::Notice(_) => continue,
         };

@@ -20,10 +20,11 @@ impl View {
     }
 
     fn add_row(&self, sums: &mut RemappedSnapshot, gpu: GpuId, row: &Row) {
-        let Figures { resident, hosted, mapped, .. } = row.figures;
+        let Figures { resident, hosted, mapped, prepared, .. } = row.figures;
         sums.resident_bytes += resident;
         sums.hosted_bytes += hosted;
         sums.mapped_bytes += mapped;
+        sums.prepared_bytes += prepared;
         let process = self.cards.get(gpu).and_then(|card| card.residents.get(row.client));
         sums.moving_bytes += process.map_or(Bytes::ZERO, |process| process.transfer.rest(resident));
     }
@@ -48,7 +49,7 @@ impl Core {
             }
         }
         let view = |((session, gpu), sums): ((SessionId, GpuId), RemappedSnapshot)| {
-            let RemappedSnapshot { resident_bytes, hosted_bytes, mapped_bytes, moving_bytes } = sums;
+            let RemappedSnapshot { resident_bytes, hosted_bytes, mapped_bytes, moving_bytes, .. } = sums;
             ResidenceView { session, gpu, resident_bytes, hosted_bytes, mapped_bytes, moving_bytes }
         };
         sums.into_iter().map(view).collect()

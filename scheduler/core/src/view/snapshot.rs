@@ -35,6 +35,8 @@ pub struct RemappedSnapshot {
     pub mapped_bytes: Bytes,
     /// Bytes that have to leave the card or to come in, as the goals ask.
     pub moving_bytes: Bytes,
+    /// Bytes of host memory that are ready for what leaves the card, and not used.
+    pub prepared_bytes: Bytes,
 }
 
 /// State of one card: a [`GpuView`] without the card's identity.

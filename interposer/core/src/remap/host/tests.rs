@@ -125,7 +125,46 @@ fn what_nobody_demands_any_more_is_not_begun() {
     assert_eq!(pool.sizes().free, regions(1));
     pool.set_target(regions(2));
     pool.call_off(Bytes::ZERO);
+    work(&mut pool, &card);
     assert_eq!(pool.sizes().total, regions(2), "the target is prepared all the same");
+}
+
+#[test]
+fn the_target_is_prepared_one_region_after_the_other_and_a_demand_at_once() {
+    let (mut pool, card) = pool(8);
+    pool.set_target(regions(3));
+    assert!(pool.has_tasks());
+    let (region, task) = pool.take_task().unwrap();
+    assert_eq!(pool.take_task(), None, "one at a time");
+    pool.demand(regions(3));
+    let demanded = std::iter::from_fn(|| pool.take_task()).collect::<Vec<_>>();
+    assert_eq!(demanded.len(), 2, "the region that is coming serves the demand");
+    for (region, task) in demanded.into_iter().chain([(region, task)]) {
+        pool.done(region, perform(task, &card));
+    }
+    work(&mut pool, &card);
+    assert_eq!((pool.sizes().free, pool.has_tasks()), (regions(3), false));
+}
+
+#[test]
+fn a_region_ahead_of_a_demand_that_could_not_be_made_fails_no_demand() {
+    for step in 0..2 {
+        let (mut pool, card) = pool(8);
+        pool.set_target(regions(3));
+        card.fail_at(&[step]);
+        work(&mut pool, &card);
+        assert_eq!(
+            (pool.sizes().total, pool.has_tasks()),
+            (Bytes::ZERO, false),
+            "step {step}: no more is tried"
+        );
+        assert_eq!(pool.demand(SMALL), Supply::Coming);
+        work(&mut pool, &card);
+        assert!(pool.take(SMALL).is_some());
+        pool.set_target(regions(2));
+        work(&mut pool, &card);
+        assert_eq!(pool.sizes().total, regions(2));
+    }
 }
 
 #[test]

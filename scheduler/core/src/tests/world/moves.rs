@@ -80,6 +80,16 @@ impl World {
         self.swap(client, gpu).map_or(Bytes::ZERO, |swap| swap.mapped)
     }
 
+    /// Host memory that is ready for the next eviction of a process.
+    pub(in crate::tests) fn prepared(&self, client: ClientId, gpu: GpuId) -> Bytes {
+        self.swap(client, gpu).map_or(Bytes::ZERO, |swap| swap.prepared)
+    }
+
+    /// Host memory that a process should have ready, as its page says.
+    pub(in crate::tests) fn host_target(&self, client: ClientId, gpu: GpuId) -> Bytes {
+        self.swap(client, gpu).map_or(Bytes::ZERO, |swap| swap.host_target)
+    }
+
     /// Whether a process is told to map from the host what a card has no room for.
     pub(in crate::tests) fn overflows(&self, client: ClientId, gpu: GpuId) -> bool {
         self.flags(client) & flag_overflows(gpu) != 0
@@ -152,7 +162,8 @@ impl World {
 
     /// Sends what a process has on a card.
     pub(in crate::tests) fn reports(&mut self, client: ClientId, gpu: GpuId) {
-        let Some(Swap { goal, resident, hosted, pinned, prepared, mapped }) = self.swap(client, gpu) else {
+        let Some(Swap { goal, resident, hosted, pinned, prepared, mapped, .. }) = self.swap(client, gpu)
+        else {
             return;
         };
         let unbacked = self.processes[&client].chunks(gpu) - resident - hosted;
@@ -164,6 +175,13 @@ impl World {
     pub(super) fn goal_changed(&mut self, client: ClientId, gpu: GpuId, number: GoalNumber, bytes: Bytes) {
         if let Some(swap) = self.swap_mut(client, gpu) {
             swap.goal = Some((number, bytes));
+            self.moves_soon(client, gpu);
+        }
+    }
+
+    pub(super) fn host_target_changed(&mut self, client: ClientId, gpu: GpuId, bytes: Bytes) {
+        if let Some(swap) = self.swap_mut(client, gpu) {
+            swap.host_target = bytes;
             self.moves_soon(client, gpu);
         }
     }
@@ -199,7 +217,7 @@ impl World {
         let Some(process) = self.processes.get(&client) else { return };
         let (chunks, in_flight) = (process.chunks(gpu), process.in_flight);
         let host_is_full = process.flags & FLAG_HOST_FULL != 0;
-        let Swap { goal, mut resident, mut hosted, pinned, mut prepared, mut mapped } = before;
+        let Swap { goal, mut resident, mut hosted, pinned, mut prepared, host_target, mut mapped } = before;
         if let Some((_, goal)) = goal {
             let holes = chunks - resident - mapped;
             let passes = matches!(state, GateState::Open | GateState::Moving);
@@ -223,16 +241,18 @@ impl World {
                 mapped -= chunk;
             }
         }
-        if host_is_full {
-            prepared = Bytes::ZERO;
-        }
+        prepared = match host_is_full {
+            true => Bytes::ZERO,
+            false => prepared + CHUNK.min(host_target - (hosted + prepared)),
+        };
         self.evicted += before.resident - resident;
-        let after = Swap { goal, resident, hosted, pinned, prepared, mapped };
+        let after = Swap { goal, resident, hosted, pinned, prepared, host_target, mapped };
         if let Some(swap) = self.swap_mut(client, gpu) {
             *swap = after;
         }
         self.reports(client, gpu);
-        if (resident, hosted, mapped) != (before.resident, before.hosted, before.mapped) {
+        let places = |swap: Swap| (swap.resident, swap.hosted, swap.mapped, swap.prepared);
+        if places(after) != places(before) {
             self.moves_soon(client, gpu);
         }
         self.enters_when_whole(client);

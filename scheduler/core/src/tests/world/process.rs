@@ -55,6 +55,8 @@ pub(super) struct Swap {
     pub(super) hosted: Bytes,
     pub(super) pinned: Bytes,
     pub(super) prepared: Bytes,
+    /// Host memory that should be ready, as the page says.
+    pub(super) host_target: Bytes,
     /// Hosted bytes that are mapped from the host.
     pub(super) mapped: Bytes,
 }

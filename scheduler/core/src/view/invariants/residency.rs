@@ -69,6 +69,12 @@ impl Residency {
             if let Effect::Goal { client, gpu, number, bytes } = *effect {
                 self.goal(core, client, gpu, number, bytes)?;
             }
+            if let Effect::HostTarget { client, gpu, bytes } = *effect {
+                let most = core.view.figures(client, gpu).map(|figures| figures.whole + CHUNK);
+                hold("nobody prepares more host memory than it uses", most >= Some(bytes), || {
+                    format!("{client} got {bytes} on {gpu}, and needs {most:?}")
+                })?;
+            }
         }
         let after = self.sums(core);
         for (&gpu, &claims) in &after.claims {

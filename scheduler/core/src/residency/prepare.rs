@@ -1,0 +1,134 @@
+//! Host memory that processes prepare before memory has to leave a card, since touching and registering it takes
+//! longer than a copy.
+//!
+//! ```text
+//!   Σ of what processes use on the card  −  four fifths of the card  =  most that one of them may have to give
+//!        each process prepares that much, at most what of its own can leave, within the host memory
+//! ```
+//!
+//! A process that is alone on its card gives nothing, so it prepares nothing. If host memory is scarce, processes that
+//! came first get it, whoever has its turn: targets that followed the turns would make memory come and go.
+
+use gpushare_proto::{Bytes, ClientId};
+use smallvec::SmallVec;
+
+use crate::memory::sums::Total;
+use crate::residency::CHUNK;
+use crate::residency::plan::Row;
+
+/// Part of a card, as `1 - 1 / PART`, above which processes prepare.
+const PART: u64 = 5;
+
+/// Bytes of host memory, used and unused, that each process should have ready. `room` is what the node has beside all that
+/// processes have or were promised.
+pub(crate) fn targets(rows: &[Row], card: Bytes, room: Bytes) -> SmallVec<[(ClientId, Bytes); 4]> {
+    let mut used = Total::default();
+    rows.iter().for_each(|row| used += row.figures.whole.into());
+    used -= (card - Bytes(card.0 / PART)).into();
+    let share = |row: &Row| row.figures.whole - row.figures.pinned;
+    let is_shared = rows.iter().filter(|row| !share(row).is_zero()).count() > 1;
+    let most = if is_shared { used.get() } else { Bytes::ZERO };
+    let mut sorted: SmallVec<[&Row; 4]> = rows.iter().collect();
+    sorted.sort_unstable_by_key(|row| row.client);
+    let mut room = room;
+    let target = |row: &Row| {
+        let has = row.figures.hosted + row.figures.prepared;
+        let wanted = whole_chunks(most.min(share(row)));
+        let target = wanted.min(has + room);
+        room -= target - has;
+        (row.client, target)
+    };
+    sorted.into_iter().map(target).collect()
+}
+
+fn whole_chunks(bytes: Bytes) -> Bytes {
+    Bytes(bytes.0.div_ceil(CHUNK.0).saturating_mul(CHUNK.0))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cmp::Reverse;
+
+    use super::*;
+    use crate::residency::facts::Figures;
+    use crate::residency::plan::Rank;
+
+    const CARD: Bytes = Bytes::gib(10);
+    const WIDE: Bytes = Bytes::gib(1000);
+
+    /// A process that uses so much, of which `hosted` is away.
+    fn row(client: u64, used: Bytes, hosted: Bytes) -> Row {
+        let resident = used - hosted;
+        let figures = Figures {
+            used,
+            leased: used,
+            resident,
+            hosted,
+            unbacked: Bytes::ZERO,
+            pinned: Bytes::ZERO,
+            prepared: Bytes::ZERO,
+            mapped: Bytes::ZERO,
+            whole: used,
+            reports: true,
+            goal: Some(resident),
+            claim: resident,
+        };
+        let rank = Rank::Idles(Reverse(None));
+        Row {
+            client: ClientId(client),
+            rank,
+            figures,
+            ends_work: false,
+            late: None,
+            may_overflow: false,
+        }
+    }
+
+    fn gib(client: u64, used: u64) -> Row {
+        row(client, Bytes::gib(used), Bytes::ZERO)
+    }
+
+    fn prepared(rows: &[Row], room: Bytes) -> Vec<Bytes> {
+        targets(rows, CARD, room).into_iter().map(|(_, bytes)| bytes).collect()
+    }
+
+    #[test]
+    fn processes_that_may_have_to_give_prepare_the_most_that_each_may_give() {
+        assert_eq!(prepared(&[gib(1, 4), gib(2, 4)], WIDE), [Bytes::ZERO; 2], "both are far from the card");
+        assert_eq!(prepared(&[gib(1, 5), gib(2, 4)], WIDE), [Bytes::gib(1); 2]);
+        assert_eq!(prepared(&[gib(1, 8), gib(2, 2), gib(3, 1)], WIDE).as_slice(), [3, 2, 1].map(Bytes::gib));
+    }
+
+    #[test]
+    fn a_process_that_is_alone_prepares_nothing() {
+        assert_eq!(prepared(&[gib(1, 9)], WIDE), [Bytes::ZERO]);
+        assert_eq!(prepared(&[gib(1, 9), gib(2, 0)], WIDE), [Bytes::ZERO; 2]);
+    }
+
+    #[test]
+    fn memory_that_cannot_leave_needs_no_place() {
+        let mut fixed = gib(1, 8);
+        fixed.figures.pinned = Bytes::gib(7);
+        assert_eq!(prepared(&[fixed, gib(2, 8)], WIDE), [Bytes::gib(1), Bytes::gib(8)]);
+    }
+
+    #[test]
+    fn processes_that_came_first_get_scarce_host_memory_whoever_has_its_turn() {
+        let rows = [gib(2, 6), gib(1, 6)];
+        assert_eq!(prepared(&rows, Bytes::gib(5)), [Bytes::gib(4), Bytes::gib(1)]);
+        let mut rows = [gib(1, 6), row(2, Bytes::gib(6), Bytes::gib(2))];
+        assert_eq!(prepared(&rows, Bytes::ZERO), [Bytes::ZERO, Bytes::gib(2)], "and what is used stays");
+        rows[0].figures.prepared = Bytes::gib(1);
+        assert_eq!(prepared(&rows, Bytes::ZERO), [Bytes::gib(1), Bytes::gib(2)]);
+    }
+
+    #[test]
+    fn a_target_is_a_whole_number_of_chunks_whatever_processes_claim() {
+        assert_eq!(
+            prepared(&[row(1, Bytes::gib(8) + Bytes(1), Bytes::ZERO), gib(2, 4)], WIDE)[0].0 % CHUNK.0,
+            0
+        );
+        let huge = [row(1, Bytes::MAX, Bytes::ZERO), row(2, Bytes::MAX, Bytes::MAX)];
+        assert!(prepared(&huge, WIDE).into_iter().all(|bytes| bytes >= WIDE));
+    }
+}
