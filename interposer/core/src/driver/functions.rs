@@ -6,7 +6,7 @@ use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
 use super::dynlink::name;
 use super::types::{
     Access, AllocationProperties, CAPTURE_MODE_RELAXED, CUDA_SUCCESS, CUcontext, CUdevice, CUdeviceptr,
-    CUevent, CUfunction, CUgraph, CUgraphNode, CUgreenCtx, CUmemHandle, CUmemoryPool, CUpointerAttribute,
+    CUevent, CUfunction, CUgraph, CUgraphNode, CUgreenCtx, CUmemHandle, CUmemoryPool, CUmodule, CUpointerAttribute,
     CUresult, CUstream, KernelNode, REFUSED_FOR_CAPTURE,
 };
 
@@ -97,6 +97,13 @@ driver! {
         // Since CUDA 4.0.
         pointer_get_attribute: cuPointerGetAttribute(*mut c_void, CUpointerAttribute, CUdeviceptr);
         mem_host_unregister: cuMemHostUnregister(*mut c_void);
+        mem_host_alloc: cuMemHostAlloc(*mut *mut c_void, usize, c_uint);
+        module_load_data: cuModuleLoadData(*mut CUmodule, *const c_void);
+        module_get_function: cuModuleGetFunction(*mut CUfunction, CUmodule, *const c_char);
+        launch_kernel: cuLaunchKernel(
+            CUfunction, c_uint, c_uint, c_uint, c_uint, c_uint, c_uint, c_uint, CUstream, *mut *mut c_void,
+            *mut *mut c_void
+        );
         copy_out: cuMemcpyDtoHAsync_v2(*mut c_void, CUdeviceptr, usize, CUstream);
         copy_in: cuMemcpyHtoDAsync_v2(CUdeviceptr, *mut c_void, usize, CUstream);
         // Since CUDA 6.5.

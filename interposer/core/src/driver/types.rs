@@ -25,7 +25,7 @@ macro_rules! handles {
 }
 
 handles! {
-    CUcontext CUstream CUevent CUfunction CUarray CUgraph CUgraphNode CUgraphExec CUgreenCtx CUmemoryPool
+    CUcontext CUstream CUevent CUfunction CUmodule CUarray CUgraph CUgraphNode CUgraphExec CUgreenCtx CUmemoryPool
 }
 
 /// Default stream in which a call without a stream argument runs.

@@ -3,18 +3,21 @@
 //! Calls that need a context borrow a live one of the card for the time of the call. Copies of each direction run
 //! in a stream of their own, with an event behind each. If their context is destroyed, they count as failed.
 
+mod kernel;
+
 use std::collections::{BTreeMap, VecDeque};
 use std::ffi::{c_int, c_void};
-use std::ptr::{null_mut, with_exposed_provenance, with_exposed_provenance_mut};
+use std::ptr::{null_mut, with_exposed_provenance_mut};
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Mutex, OnceLock};
+use std::sync::Mutex;
 use std::thread;
 use std::time::Duration;
 
 use gpushare_proto::Bytes;
 use gpushare_proto::page::MAX_GPUS;
 
-use super::digest;
+use self::kernel::{Fingerprints, Kernel, Use};
+use super::fingerprint::{BLOCK, Key};
 use super::guard::Guard;
 use super::host::{HostError, HostMemory};
 use super::lanes::Hardware;
@@ -38,8 +41,13 @@ const REGISTER_PORTABLE: u32 = 1;
 
 /// Address of no context.
 const NO_CONTEXT: usize = 0;
-/// Pause between two looks at the read of a piece for a digest, which takes 0.15 ms.
+/// Number of looks for the end of a fingerprint without a pause. It takes 0.1 ms.
+const LOOKS: u32 = 200;
+/// Pause between two later looks.
 const POLL: Duration = Duration::from_micros(50);
+
+/// Error of a fingerprint on a card that computes none.
+const UNUSABLE: VmmError = VmmError::Refused(CUDA_ERROR_NOT_SUPPORTED);
 
 /// One card, as its engine uses it.
 #[derive(Debug)]
@@ -55,17 +63,16 @@ pub(super) struct OnCard {
     regions: Mutex<FreeRegions>,
     /// Addresses of the contexts in which regions were registered, by region.
     registered: Mutex<BTreeMap<HostAddress, usize>>,
-    /// Registered memory to which digests read.
-    scratch: OnceLock<HostAddress>,
+    fingerprints: Fingerprints,
 }
 
-/// Stream in which gpushare copies.
+/// Stream of gpushare's own work.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Stream {
     Out,
     In,
-    /// Reads of a chunk for its digest.
-    Digest,
+    /// Kernels that fingerprint chunks.
+    Kernel,
 }
 
 impl From<Direction> for Stream {
@@ -113,7 +120,7 @@ impl OnCard {
             copies: Mutex::default(),
             regions: Mutex::default(),
             registered: Mutex::default(),
-            scratch: OnceLock::new(),
+            fingerprints: Fingerprints::default(),
         }
     }
 
@@ -133,6 +140,7 @@ impl OnCard {
     /// Forgets what was made in a context that has ended, and returns the regions that were registered there. Its copies
     /// count as failed, also if another context gets the same address.
     pub(super) fn end_context(&self, context: usize) -> Vec<HostAddress> {
+        self.fingerprints.end_context();
         let mut copies = lock(&self.copies);
         copies.streams.take_if(|(of, _)| *of == context);
         let under_way = copies.under_way.iter_mut().flatten();
@@ -159,8 +167,13 @@ impl OnCard {
         live.try_enter(self.driver, work)
     }
 
-    /// Begins a copy in one of gpushare's streams.
-    fn begin(&self, stream: Stream, span: Span, host: HostAddress) -> Result<UnderWay, CUresult> {
+    /// Begins work in one of gpushare's streams, which `submit` gives to the driver.
+    fn begin(
+        &self,
+        stream: Stream,
+        address: CUdeviceptr,
+        submit: impl FnOnce(&Live, CUstream) -> CUresult,
+    ) -> Result<UnderWay, CUresult> {
         let (event_record, event_destroy) = self
             .driver
             .event_record
@@ -172,16 +185,7 @@ impl OnCard {
             // SAFETY: writes one handle; the context is current.
             let create = |event: &mut _| unsafe { (self.driver.event_create)(event, EVENT_DISABLE_TIMING) };
             let event = try_answer(null_mut(), create)?;
-            let size = span.size.0 as usize;
-            let host: *mut c_void = with_exposed_provenance_mut(host.0 as usize);
-            // SAFETY: the range is mapped, and the slot belongs to its chunk until the copy has ended.
-            let begun = unsafe {
-                match stream {
-                    Stream::Out | Stream::Digest => (self.calls.copy_out)(host, span.address, size, handle),
-                    Stream::In => (self.calls.copy_in)(span.address, host, size, handle),
-                }
-            };
-            let begun = match begun {
+            let begun = match submit(live, handle) {
                 // SAFETY: the event and the stream are gpushare's own and of this context.
                 CUDA_SUCCESS => unsafe { event_record(event, handle) },
                 error => error,
@@ -192,45 +196,86 @@ impl OnCard {
                 return Err(begun);
             }
             let (context, event) = (live.context().addr(), event.expose_provenance());
-            let copy = UnderWay { context, event, address: span.address };
-            if stream != Stream::Digest {
-                copies.under_way[stream as usize].push_back(copy);
+            let work = UnderWay { context, event, address };
+            if stream != Stream::Kernel {
+                copies.under_way[stream as usize].push_back(work);
             }
-            Ok(copy)
+            Ok(work)
         })
     }
 
-    /// Copies a range to registered memory, and returns its bytes there. Only the lane of calls does so, for one
-    /// range after the other.
-    fn read(&self, span: Span, host: HostAddress) -> Result<&[u8], VmmError> {
-        let copy = self.begin(Stream::Digest, span, host).map_err(VmmError::of_work)?;
-        let result = loop {
-            match self.end(copy) {
-                Some(result) => break result,
-                None => thread::sleep(POLL),
+    /// Begins a copy between a mapped range and registered memory.
+    fn begin_copy(&self, direction: Direction, span: Span, host: HostAddress) -> Result<UnderWay, CUresult> {
+        let size = span.size.0 as usize;
+        let host: *mut c_void = with_exposed_provenance_mut(host.0 as usize);
+        self.begin(direction.into(), span.address, |_, stream| {
+            // SAFETY: the range is mapped, and the slot belongs to its chunk until the copy has ended.
+            unsafe {
+                match direction {
+                    Direction::Out => (self.calls.copy_out)(host, span.address, size, stream),
+                    Direction::In => (self.calls.copy_in)(span.address, host, size, stream),
+                }
             }
-        };
-        let bytes = with_exposed_provenance::<u8>(host.0 as usize);
-        // SAFETY: the memory lives as long as the process, and the only copy to it has ended.
-        result.map(|()| unsafe { std::slice::from_raw_parts(bytes, span.size.0 as usize) })
+        })
     }
 
-    /// Returns registered memory for a piece of a digest. It is beyond the budget for host memory.
-    fn scratch(&self) -> Result<HostAddress, VmmError> {
-        if let Some(known) = self.scratch.get() {
-            return Ok(*known);
+    /// Loads the kernel for fingerprints and proves it, unless it is loaded. It may wait for work of the application.
+    pub(super) fn prepare_fingerprints(&self) {
+        // Without it, all memory that leaves is copied.
+        let _ = self.kernel(&mut lock(&self.fingerprints.kernel));
+    }
+
+    /// Returns the kernel, which is loaded and proved at first.
+    fn kernel(&self, known: &mut Use) -> Result<Kernel, VmmError> {
+        let ended = self.fingerprints.ended.load(Ordering::SeqCst);
+        let context = self.in_context(|live| Ok(live.context().addr()))?;
+        match *known {
+            Use::Proved(kernel) if kernel.is_alive(ended) && kernel.context == context => return Ok(kernel),
+            Use::Unusable => return Err(UNUSABLE),
+            Use::Proved(_) | Use::Unloaded => *known = Use::Unloaded,
         }
-        let error = |error| match error {
-            HostError::Refused(result) => VmmError::from(result),
-            HostError::NoMemory { .. } => VmmError::OutOfMemory,
+        let Some(key) = Key::draw() else {
+            *known = Use::Unusable;
+            return Err(UNUSABLE);
         };
-        let memory = self.touch(digest::PIECE).map_err(error)?;
-        if let Err(refused) = self.register(memory, digest::PIECE) {
-            // A region that keeps its pages is lost, which the refusal says already.
-            let _ = HostMemory::unmap(self, memory, digest::PIECE);
-            return Err(error(refused));
+        let load = |live: &mut Live| Kernel::load(self.driver, live, key, ended);
+        let kernel = self.in_context(load).map_err(VmmError::of_work);
+        if let Err(VmmError::Refused(error)) = kernel
+            && error != CUDA_ERROR_INVALID_CONTEXT
+        {
+            // The driver cannot compile it, and need not try for each chunk.
+            *known = Use::Unusable;
         }
-        Ok(*self.scratch.get_or_init(|| memory))
+        let kernel = kernel?;
+        let is_right = self.compute(&kernel, kernel.known(), Kernel::is_right)?;
+        *known = if is_right { Use::Proved(kernel) } else { Use::Unusable };
+        is_right.then_some(kernel).ok_or(UNUSABLE)
+    }
+
+    /// Launches the kernel, waits for its end, and reads what it has computed.
+    fn compute<T>(&self, kernel: &Kernel, span: Span, read: impl FnOnce(&Kernel) -> T) -> Result<T, VmmError> {
+        let launch = |live: &Live, stream| match live.context().addr() == kernel.context {
+            true => kernel.launch(self.driver, span, stream),
+            false => CUDA_ERROR_INVALID_CONTEXT,
+        };
+        let work = self.begin(Stream::Kernel, span.address, launch).map_err(VmmError::of_work)?;
+        let mut looks = 0;
+        let result = loop {
+            match self.end(work) {
+                Some(result) => break result,
+                None if looks < LOOKS => std::hint::spin_loop(),
+                None => thread::sleep(POLL),
+            }
+            looks += 1;
+        };
+        result?;
+        let contexts = self.contexts.visit();
+        // Its pinned memory ends with the context.
+        let is_alive = contexts.iter().any(|live| live.context().addr() == kernel.context)
+            && kernel.is_alive(self.fingerprints.ended.load(Ordering::SeqCst));
+        is_alive
+            .then(|| read(kernel))
+            .ok_or(VmmError::Refused(CUDA_ERROR_INVALID_CONTEXT))
     }
 
     /// Returns the result of a copy; `None` while it is under way.
@@ -316,12 +361,15 @@ impl Vmm for OnCard {
     }
 
     fn digest(&self, span: Span) -> Result<u128, VmmError> {
-        let scratch = self.scratch()?;
-        digest::of(span, |piece| self.read(piece, scratch))
+        if !span.size.0.is_multiple_of(BLOCK.0) {
+            return Err(UNUSABLE);
+        }
+        let kernel = self.kernel(&mut lock(&self.fingerprints.kernel))?;
+        self.compute(&kernel, span, |kernel| kernel.fingerprint(span.size))
     }
 
     fn copy(&self, direction: Direction, span: Span, host: HostAddress) -> Result<(), VmmError> {
-        self.begin(direction.into(), span, host).map(drop).map_err(VmmError::of_work)
+        self.begin_copy(direction, span, host).map(drop).map_err(VmmError::of_work)
     }
 }
 

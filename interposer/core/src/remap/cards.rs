@@ -384,7 +384,10 @@ impl Card {
         let pin: Loop = ("gpushare-pin", |card| card.lanes.run_tasks(&card.hardware));
         let single: [Loop; 3] = [
             ("gpushare-remap", |card| card.lanes.run_calls(&card.hardware)),
-            ("gpushare-copy", |card| card.lanes.run_copies(&card.hardware)),
+            ("gpushare-copy", |card| {
+                card.hardware.prepare_fingerprints();
+                card.lanes.run_copies(&card.hardware);
+            }),
             ("gpushare-tell", Self::run_reports),
         ];
         let mut started = lock(&self.started);

@@ -15,16 +15,19 @@
 //! ```
 //!
 //! *Both* means that the slot and the handle hold the same bytes. Such a chunk leaves without a copy, and one
-//! that is unmapped but not released returns without one. The handle may be memory of the card or of the host
+//! that is unmapped but not released returns without one. A digest of the bytes is taken before they are copied out, and
+//! is kept with the slot. If the next one is the same, the slot has the bytes already. The handle may be memory of the card or of the host
 //! ([`Tier`]); a chunk changes between the two through a slot.
 //!
 //! A call that fails changes nothing. The aim then falls back to the safe side: a chunk that was to leave
 //! stays where it is, and one that was to come in becomes a hole again and keeps its slot. The bytes are lost
 //! in no case, and the same move can be asked for again.
 
+mod digests;
 mod steps;
 mod views;
 
+use self::digests::Digests;
 use super::host::Slot;
 use super::vmm::{Call, Direction, Span, Tier, VmmError};
 use crate::driver::types::CUmemHandle;
@@ -65,8 +68,7 @@ pub struct Chunk {
     /// Whether work ran since that call was handed out.
     was_worked_on: bool,
     is_immovable: bool,
-    /// Digest of the bytes, for chunks that are checked.
-    check: Check,
+    digests: Digests,
 }
 
 #[derive(Debug)]
@@ -123,23 +125,10 @@ impl Holder {
     }
 }
 
-/// State of the check that no work changes a chunk while it leaves (`--paranoid`).
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Check {
-    Off,
-    /// On; no digest was taken since work may have run.
-    Due,
-    /// Digest of the bytes before their copy.
-    Before(u128),
-    /// The digest was the same after the copy.
-    Passed,
-}
-
 impl Chunk {
     /// Creates a chunk without memory: a hole. If `is_checked`, digests prove that no work changes it on its
     /// way out.
     pub const fn new(span: Span, is_checked: bool) -> Self {
-        let check = if is_checked { Check::Due } else { Check::Off };
         Self {
             span,
             state: State::Hole { slot: None },
@@ -147,7 +136,7 @@ impl Chunk {
             asked: None,
             was_worked_on: false,
             is_immovable: false,
-            check,
+            digests: Digests::new(is_checked),
         }
     }
 
@@ -221,14 +210,14 @@ impl Chunk {
         match (mapping, bytes) {
             (Mapping::Accessible, Holder::Handle(slot)) if !is_freed => {
                 let slot = slot.as_ref()?;
-                match self.check {
-                    Check::Due => Some(Call::Digest),
-                    _ => Some(Call::Copy(Direction::Out, slot.address())),
+                match self.digests.is_due(backing.tier) {
+                    true => Some(Call::Digest),
+                    false => Some(Call::Copy(Direction::Out, slot.address())),
                 }
             }
-            (Mapping::Accessible, Holder::Both(_)) if !is_freed => match self.check {
-                Check::Before(_) => Some(Call::Digest),
-                _ => Some(Call::Unmap),
+            (Mapping::Accessible, Holder::Both(_)) if !is_freed => match self.digests.needs_proof() {
+                true => Some(Call::Digest),
+                false => Some(Call::Unmap),
             },
             // Only the handle has the bytes, so it must be readable first.
             (Mapping::Mapped, Holder::Handle(_)) if !is_freed => Some(Call::SetAccess),
@@ -288,6 +277,7 @@ impl Chunk {
         if !self.has_spare_slot(keeps) {
             return None;
         }
+        self.digests.lose_slot();
         match &mut self.state {
             State::Hole { slot } => slot.take(),
             State::Backed { bytes, .. } => std::mem::replace(bytes, Holder::Handle(None)).into_slot(),
@@ -325,13 +315,7 @@ impl Chunk {
             State::Hole { .. } | State::Backed { .. } | State::Copying { .. } => {}
         }
         self.was_worked_on = true;
-        self.renew_check();
-    }
-
-    fn renew_check(&mut self) {
-        if self.check != Check::Off {
-            self.check = Check::Due;
-        }
+        self.digests.note_work();
     }
 }
 

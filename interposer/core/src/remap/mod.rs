@@ -22,7 +22,7 @@ pub mod pins;
 pub mod swap;
 pub mod blocks;
 pub mod lanes;
-mod digest;
+mod fingerprint;
 mod guard;
 mod regions;
 mod card;

@@ -1,10 +1,11 @@
 //! The kernels: what each reads and writes, and what it computes.
 //!
 //! A kernel is known by the name of its `.entry` in `tests/workload/src/kernels.ptx`, the text that a real
-//! driver compiles. Here it is a *walk* over its words, in pieces that end where a 2 MiB page ends
+//! driver compiles, or in gpushare's own `fingerprint.ptx`. Here it is a *walk* over its words, in pieces that end where a 2 MiB page ends
 //! (`walk.rs`): each piece costs time, may fault, and does its share of the real computation when its time
 //! is over. So a kernel that was interrupted half-way has written half of its words, as a real one has.
 
+use std::sync::atomic::AtomicU32;
 use std::sync::atomic::Ordering::Relaxed;
 
 use serde::{Deserialize, Serialize};
@@ -28,18 +29,22 @@ pub enum Kernel {
     Checksum { p: u64, n: u64, out: u64 },
     /// Reads every `stride`-th word and writes it back.
     Touch { p: u64, n: u64, stride: u64 },
+    /// `out[2b + i] = Σ w · key[i]^e` modulo 2^61 − 1 over the words of each block `b` of 65,536 words, with an
+    /// exponent for each word (`fingerprint.ptx`).
+    Fingerprint { p: u64, n: u64, key: [u64; 2], out: u64 },
     /// Ends when `*flag` is not zero (if `flag` is not null) or after `nanoseconds`.
     Spin { flag: u64, nanoseconds: u64 },
 }
 
 /// The size of each parameter of each kernel, in bytes, by the name of its `.entry`.
-pub const SIGNATURES: [(&str, &[usize]); 6] = [
+pub const SIGNATURES: [(&str, &[usize]); 7] = [
     ("empty", &[]),
     ("fill", &[8, 8, 4]),
     ("add", &[8, 8, 4]),
     ("checksum", &[8, 8, 8]),
     ("touch", &[8, 8, 8]),
     ("spin", &[8, 8]),
+    ("fingerprint", &[8, 8, 8, 8, 8]),
 ];
 
 impl Kernel {
@@ -51,6 +56,7 @@ impl Kernel {
             Self::Add { .. } => "add",
             Self::Checksum { .. } => "checksum",
             Self::Touch { .. } => "touch",
+            Self::Fingerprint { .. } => "fingerprint",
             Self::Spin { .. } => "spin",
         }
     }
@@ -66,6 +72,7 @@ impl Kernel {
             ("add", &[p, n, value]) => Self::Add { p, n, value: word(value) },
             ("checksum", &[p, n, out]) => Self::Checksum { p, n, out },
             ("touch", &[p, n, stride]) => Self::Touch { p, n, stride: stride.max(1) },
+            ("fingerprint", &[p, n, first, second, out]) => Self::Fingerprint { p, n, key: [first, second], out },
             ("spin", &[flag, nanoseconds]) => Self::Spin { flag, nanoseconds },
             _ => return None,
         })
@@ -77,6 +84,7 @@ impl Kernel {
             Self::Fill { p, n, .. }
             | Self::Add { p, n, .. }
             | Self::Checksum { p, n, .. }
+            | Self::Fingerprint { p, n, .. }
             | Self::Touch { p, n, .. } => (p, n),
             Self::Empty | Self::Spin { .. } => (0, 0),
         }
@@ -85,7 +93,7 @@ impl Kernel {
     /// How many bytes the card's memory moves for `count` of the kernel's words.
     pub fn traffic(&self, count: u64) -> u64 {
         match *self {
-            Self::Fill { .. } | Self::Checksum { .. } => count * 4,
+            Self::Fill { .. } | Self::Checksum { .. } | Self::Fingerprint { .. } => count * 4,
             Self::Add { .. } => count * 8,
             Self::Touch { stride, .. } => count.div_ceil(stride) * 2 * SECTOR,
             Self::Empty | Self::Spin { .. } => 0,
@@ -112,10 +120,58 @@ impl Kernel {
                 }
             }
             // Written back as they were: nothing that anybody could see.
-            Self::Touch { .. } | Self::Empty | Self::Spin { .. } => {}
+            Self::Touch { .. } | Self::Fingerprint { .. } | Self::Empty | Self::Spin { .. } => {}
         }
         Some(sum)
     }
+
+    /// The bytes that the kernel writes at `out` when it ends, if it does so: address and number.
+    pub fn output(&self) -> Option<(u64, u64)> {
+        match *self {
+            Self::Checksum { out, .. } => Some((out, 8)),
+            Self::Fingerprint { n, out, .. } => Some((out, n / BLOCK_WORDS * 16)),
+            _ => None,
+        }
+    }
+
+    /// What the kernel computes of the words `count` from byte `offset` of `bytes` on, which are whole blocks: two
+    /// values for each. `None` if they are not there, and nothing for another kernel.
+    pub fn fingerprints(&self, bytes: &SharedBytes, offset: u64, count: u64) -> Option<Vec<u64>> {
+        let Self::Fingerprint { key, .. } = *self else { return Some(Vec::new()) };
+        let words = bytes.words(offset, count)?;
+        let blocks = words.chunks_exact(BLOCK_WORDS as usize);
+        blocks.remainder().is_empty().then_some(())?;
+        Some(blocks.flat_map(|block| key.map(|point| fingerprint(block, point))).collect())
+    }
+}
+
+/// Words of a block of a fingerprint.
+const BLOCK_WORDS: u64 = 1 << 16;
+/// Threads of a block that work for one point of the key.
+const LANES: usize = 256;
+/// Size of the field of fingerprints.
+const PRIME: u64 = (1 << 61) - 1;
+
+/// Each thread adds up its own words, then their sums are added up.
+fn fingerprint(block: &[AtomicU32], point: u64) -> u64 {
+    let mut lanes = [0; LANES];
+    for row in block.chunks_exact(2 * LANES) {
+        for (lane, unit) in lanes.iter_mut().zip(row.chunks_exact(2)) {
+            for word in unit {
+                *lane = mul_add(*lane, point, word.load(Relaxed).into());
+            }
+        }
+    }
+    let weight = (0..8).fold(point, |power, _| mul_add(power, power, 0));
+    lanes.into_iter().fold(0, |sum, lane| mul_add(sum, weight, lane))
+}
+
+/// `a · b + c` in the field.
+fn mul_add(a: u64, b: u64, c: u64) -> u64 {
+    let product = u128::from(a) * u128::from(b) + u128::from(c);
+    #[expect(clippy::cast_possible_truncation, reason = "both halves are below 2^62")]
+    let sum = (product as u64 & PRIME) + (product >> 61) as u64;
+    if sum >= PRIME { sum - PRIME } else { sum }
 }
 
 #[cfg(test)]
@@ -125,13 +181,18 @@ mod tests {
 
     #[test]
     fn the_ptx_text_has_every_kernel_with_these_parameters() {
-        let module = Module::parse(include_str!("../../../workload/src/kernels.ptx"));
+        let texts = [
+            include_str!("../../../workload/src/kernels.ptx"),
+            include_str!("../../../../interposer/core/src/remap/fingerprint.ptx"),
+        ];
+        let modules = texts.map(Module::parse);
         for (name, sizes) in SIGNATURES {
-            let entry = module.entry(name).unwrap_or_else(|| panic!("no .entry {name}"));
+            let entry = modules.iter().find_map(|module| module.entry(name));
+            let entry = entry.unwrap_or_else(|| panic!("no .entry {name}"));
             let declared: Vec<usize> = entry.parameters.iter().map(|parameter| parameter.size).collect();
             assert_eq!(declared, sizes, "{name}");
         }
-        assert_eq!(module.entries.len(), SIGNATURES.len());
+        assert_eq!(modules.map(|module| module.entries.len()).iter().sum::<usize>(), SIGNATURES.len());
     }
 
     #[test]

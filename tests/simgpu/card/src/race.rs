@@ -74,6 +74,10 @@ impl Running {
         let words = |p: u64, n: u64| Some(Span::range(p, n.saturating_mul(4)));
         let (reads, writes, is_copy) = match *op {
             Op::Kernel(Kernel::Checksum { p, n, out }) => (words(p, n), Some(Span::range(out, 8)), false),
+            Op::Kernel(ref kernel @ Kernel::Fingerprint { p, n, .. }) => {
+                let output = kernel.output().map(|(out, length)| Span::range(out, length));
+                (words(p, n), output, false)
+            }
             Op::Kernel(Kernel::Fill { p, n, .. } | Kernel::Add { p, n, .. } | Kernel::Touch { p, n, .. }) => {
                 (None, words(p, n), false)
             }

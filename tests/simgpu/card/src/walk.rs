@@ -59,11 +59,13 @@ pub(crate) struct Walk {
     /// The piece under way: words of a kernel, bytes of anything else.
     piece: std::ops::Range<u64>,
     sum: u64,
+    /// Values of the blocks so far.
+    values: Vec<u64>,
 }
 
 impl Walk {
     pub(crate) fn new(key: StreamKey, gpu: GpuIndex, job: Job) -> Self {
-        Self { key, gpu, job, begun: false, piece: 0..0, sum: 0 }
+        Self { key, gpu, job, begun: false, piece: 0..0, sum: 0, values: Vec::new() }
     }
 
     /// Chooses the next piece and answers how long it takes; `None` when all is done.
@@ -108,6 +110,8 @@ impl Walk {
                     let (bytes, offset) = memory.bytes(client, p + self.piece.start * 4, count * 4)?;
                     let sum = kernel.compute(bytes, offset, self.piece.start, count).ok_or(IllegalAddress)?;
                     self.sum = self.sum.wrapping_add(sum);
+                    self.values
+                        .extend(kernel.fingerprints(bytes, offset, count).ok_or(IllegalAddress)?);
                 }
                 Ok(())
             }
@@ -208,9 +212,9 @@ impl Walk {
             return Ok(Duration::ZERO);
         }
         let mut time = Duration::ZERO;
-        if let (Kernel::Checksum { out, .. }, 0) = (kernel, start) {
-            memory.reachable(self.key.client, self.gpu, *out)?;
-            time += memory.reach(self.key.client, self.gpu, *out, 8)?;
+        if let (Some((out, length)), 0) = (kernel.output(), start) {
+            memory.reachable(self.key.client, self.gpu, out)?;
+            time += memory.reach(self.key.client, self.gpu, out, length)?;
         }
         let from = start
             .checked_mul(4)
@@ -277,6 +281,11 @@ impl Walk {
             if let Kernel::Checksum { out, .. } = kernel {
                 let (bytes, offset) = memory.bytes(self.key.client, *out, 8)?;
                 bytes.wide_word(offset).ok_or(IllegalAddress)?.fetch_add(self.sum, Relaxed);
+            }
+            if let Kernel::Fingerprint { out, .. } = kernel {
+                let values: Vec<u8> = self.values.iter().flat_map(|value| value.to_le_bytes()).collect();
+                let (bytes, offset) = memory.bytes(self.key.client, *out, values.len() as u64)?;
+                bytes.write(offset, &values).then_some(()).ok_or(IllegalAddress)?;
             }
         }
         Ok(())

@@ -1,6 +1,7 @@
 //! Steps of a chunk: what an answer of the driver changes, and where the aim falls back after a failure.
 
-use super::{Aim, Backing, Change, Check, Chunk, Holder, Mapping, State};
+use super::digests::Comparison;
+use super::{Aim, Backing, Change, Chunk, Holder, Mapping, State};
 use crate::remap::vmm::{Answer, Call, Direction, VmmError};
 
 impl Chunk {
@@ -17,6 +18,10 @@ impl Chunk {
 
     fn apply(&mut self, call: Call, answer: Answer) -> Change {
         if let Answer::Failed(error) = answer {
+            let is_lost = matches!(error, VmmError::ContextLost(_));
+            if call == Call::Digest && !is_lost && self.digests.do_without() {
+                return Change::Moved;
+            }
             self.fall_back(call);
             return Change::Failed(call, error);
         }
@@ -27,7 +32,7 @@ impl Chunk {
             (Call::Unmap, _) => self.set_mapping(Mapping::Unmapped),
             (Call::Release(_), _) => self.release(),
             (Call::Copy(direction, _), _) => self.begin_copy(direction),
-            (Call::Digest, Answer::Digest(digest)) => return self.check(digest),
+            (Call::Digest, Answer::Digest(digest)) => return self.compare(digest),
             // An answer of another call: nothing is known to have changed.
             (Call::Create(_) | Call::Digest, _) => {}
         }
@@ -44,8 +49,12 @@ impl Chunk {
         let call = Call::Copy(direction, slot.address());
         let bytes = match (direction, result) {
             // What came in was not checked, so a checked chunk is copied out again.
-            (Direction::In, Ok(())) if self.check != Check::Off => Holder::Handle(Some(slot)),
-            (_, Ok(())) if !is_torn => Holder::Both(slot),
+            (Direction::In, Ok(())) if self.digests.is_checked() => Holder::Handle(Some(slot)),
+            (Direction::Out, Ok(())) if !is_torn => {
+                self.digests.keep();
+                Holder::Both(slot)
+            }
+            (Direction::In, Ok(())) if !is_torn => Holder::Both(slot),
             (Direction::Out, _) => Holder::Handle(Some(slot)),
             (Direction::In, _) => Holder::Slot(slot),
         };
@@ -102,10 +111,13 @@ impl Chunk {
             State::Backed { bytes, .. } => State::Hole { slot: bytes.into_slot() },
             other => other,
         };
-        self.renew_check();
+        self.digests.note_work();
     }
 
     fn begin_copy(&mut self, direction: Direction) {
+        if direction == Direction::Out {
+            self.digests.begin_copy();
+        }
         let state = std::mem::replace(&mut self.state, State::Hole { slot: None });
         self.state = match state {
             State::Backed { backing, bytes: Holder::Slot(slot) | Holder::Handle(Some(slot)), .. } => {
@@ -115,22 +127,19 @@ impl Chunk {
         };
     }
 
-    fn check(&mut self, digest: u128) -> Change {
-        match self.check {
-            Check::Before(before) if before != digest => {
-                self.note_work();
-                self.make_immovable();
-                Change::Written
-            }
-            Check::Before(_) => {
-                self.check = Check::Passed;
-                Change::Moved
-            }
-            Check::Due => {
-                self.check = Check::Before(digest);
-                Change::Moved
-            }
-            Check::Off | Check::Passed => Change::Moved,
+    /// Compares a digest of the handle's bytes with an earlier one.
+    fn compare(&mut self, digest: u128) -> Change {
+        let State::Backed { bytes, .. } = &mut self.state else { return Change::Moved };
+        let is_copied = matches!(bytes, Holder::Both(_));
+        match (self.digests.add(digest, is_copied), std::mem::replace(bytes, Holder::Nobody)) {
+            (Comparison::SameAsSlot, Holder::Handle(Some(slot))) => *bytes = Holder::Both(slot),
+            (_, before) => *bytes = before,
         }
+        if self.digests.has_failed() {
+            self.note_work();
+            self.make_immovable();
+            return Change::Written;
+        }
+        Change::Moved
     }
 }
