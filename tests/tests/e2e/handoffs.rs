@@ -169,6 +169,44 @@ fn blocks_that_are_rounded_up_have_room_while_the_gate_is_open_and_while_it_is_c
     Ok(())
 }
 
+#[test]
+fn memory_that_did_not_change_leaves_without_a_copy() -> anyhow::Result<()> {
+    let (world, daemon) = world()?;
+    let remaps = |name: &str| Sharing::session(name).and(&["--backend", "remap"]);
+    let mut weights = Program::hold(&world, &remaps("a"), "a")?;
+    weights.must("alloc x 128MiB; alloc y 128MiB; alloc z 120MiB; fill x 1; fill y 2; fill z 3; sync")?;
+    let mut other = Program::hold(&world, &remaps("b"), "b")?;
+    other.must("alloc x 376MiB; fill x 9; sync")?;
+    let copied = |program: &Program| -> anyhow::Result<u64> {
+        let stats = world.card().context("a simulated card")?.stats()?;
+        let pid = program.process().pid();
+        let process = stats.processes.iter().find(|process| process.pid == pid);
+        let counters = &process.context("the program")?.counters;
+        Ok(counters.downloaded_bytes + counters.copied_bytes)
+    };
+    settled(&daemon)?;
+    let first = copied(&weights)?;
+    assert!(first >= Bytes::mib(224).0, "the other program needs its room, and {first} were copied");
+    let mut turn = |line: &str| -> anyhow::Result<u64> {
+        weights.must(line)?;
+        let before = copied(&weights)?;
+        other.must("check x 9")?;
+        settled(&daemon)?;
+        let hosted = daemon.residence("a")?.hosted_bytes;
+        assert!(hosted >= Bytes::mib(224), "only {hosted} had to leave");
+        Ok(copied(&weights)? - before)
+    };
+    // What stayed until now may have to leave for the first time.
+    turn("check x 1")?;
+    for _ in 0..3 {
+        assert_eq!(turn("check x 1; check y 2; check z 3")?, 0, "the host has the same bytes");
+    }
+    let again = turn("fill x 4; fill y 5; fill z 6; sync")?;
+    assert!(again >= Bytes::mib(192).0, "all has changed, and {again} were copied");
+    weights.must("check x 4; check y 5; check z 6")?;
+    Ok(())
+}
+
 /// A program that shares nothing takes all that the card has left.
 #[test]
 fn another_program_gives_what_the_card_lacks_although_no_account_shows_it() -> anyhow::Result<()> {
