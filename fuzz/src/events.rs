@@ -358,9 +358,9 @@ fn remapped(tape: &mut Tape<'_>, client: ClientId, gpu: GpuId) -> Event {
         4 => Event::HostBudget { bytes: tape.bytes() },
         5 => Event::CardFree { gpu, bytes: tape.bytes() },
         _ => {
-            let [resident, hosted, unbacked, pinned, prepared, mapped] =
+            let [resident, hosted, unbacked, pinned, prepared, mapped, copied_out] =
                 std::array::from_fn(|_| tape.bytes());
-            let residence = Residence { resident, hosted, unbacked, pinned, prepared, mapped };
+            let residence = Residence { resident, hosted, unbacked, pinned, prepared, mapped, copied_out };
             Event::Resides { client, gpu, seen: GoalNumber(u64::from(tape.below(9))), residence }
         }
     }

@@ -24,6 +24,9 @@ pub struct Handoff {
     pub took_ns: Nanos,
     /// Memory that leaves the card for host memory.
     pub out: Direction,
+    /// Part of the bytes that left which crossed the bus. The rest had not changed since it came in, or was never
+    /// written.
+    pub copied_out_bytes: Bytes,
     /// Memory that comes onto the card.
     #[serde(rename = "in")]
     pub into: Direction,

@@ -243,6 +243,9 @@ pub struct Residence {
     pub prepared: Bytes,
     /// Part of `hosted` that is mapped from the host, so that kernels reach it over the bus.
     pub mapped: Bytes,
+    /// Bytes that were copied out since the process began to use the card. Memory that has not changed leaves without
+    /// a copy.
+    pub copied_out: Bytes,
 }
 
 impl Residence {

@@ -90,7 +90,8 @@ impl Words {
                     let who = list(sessions.map(|of| format!("{} of {}", of.bytes, named(&of.session))));
                     (!way.bytes.is_zero()).then(|| format!("{who} {to} at {}/s", way.bytes_per_second))
                 };
-                let ways = [moved(&handoff.out, "out"), moved(&handoff.into, "in")];
+                let out = moved(&handoff.out, "out").map(|out| out + &copied(handoff));
+                let ways = [out, moved(&handoff.into, "in")];
                 format!(
                     "{} handed over: {}{}",
                     handoff.gpu,
@@ -105,6 +106,15 @@ impl Words {
                 format!("{gpu} has been handing over for {took}: {}", list(ways.into_iter().flatten()))
             }
         }
+    }
+}
+
+/// Returns how much of what left was copied, if not all of it was.
+fn copied(handoff: &Handoff) -> String {
+    let copied = handoff.copied_out_bytes;
+    match copied < handoff.out.bytes {
+        true => format!(", of which {copied} were copied"),
+        false => String::new(),
     }
 }
 
@@ -147,7 +157,16 @@ mod tests {
 
     fn handoff(out: Direction, into: Direction) -> Handoff {
         let (took_ns, both_ns) = (Nanos::from_millis(125), Nanos::from_millis(100));
-        Handoff { gpu: GpuId(0), took_ns, out, into, both_ns, overlap: Percent(8049) }
+        let copied_out_bytes = out.bytes;
+        Handoff {
+            gpu: GpuId(0),
+            took_ns,
+            out,
+            copied_out_bytes,
+            into,
+            both_ns,
+            overlap: Percent(8049),
+        }
     }
 
     #[test]
@@ -162,8 +181,13 @@ mod tests {
         );
         let only = handoff(way(3, 4, 0), Direction::default());
         assert_eq!(
-            words.words(&Kind::HandedOver(only)),
+            words.words(&Kind::HandedOver(only.clone())),
             "gpu0 handed over: 4GiB of train (s3) out at 40GiB/s, in 125ms"
+        );
+        let unchanged = Handoff { copied_out_bytes: Bytes::gib(1), ..only };
+        assert_eq!(
+            words.words(&Kind::HandedOver(unchanged)),
+            "gpu0 handed over: 4GiB of train (s3) out at 40GiB/s, of which 1GiB were copied, in 125ms"
         );
     }
 

@@ -166,6 +166,7 @@ fn handoff(rest: Bytes) -> Handoff {
         gpu: GpuId(0),
         took_ns: Nanos::from_millis(125),
         out: way(3, 4, Bytes::ZERO),
+        copied_out_bytes: Bytes::gib(4),
         into: way(4, 3, rest),
         both_ns: Nanos::from_millis(100),
         overlap: Percent(8000),

@@ -39,6 +39,8 @@ struct RemappedEvents {
     handoffs: Histogram,
     /// Bytes out and in.
     bytes: [Counter; 2],
+    /// Bytes that were copied out.
+    copied_out: Counter,
     /// Times of the way out, of the way in, and of both at once.
     times: [Histogram; 3],
 }
@@ -122,6 +124,7 @@ impl CardEvents {
             remapped: RemappedEvents {
                 handoffs: histogram(&table::REMAPPED_HANDOFFS),
                 bytes: ["out", "in"].map(moved),
+                copied_out: recorder.register_counter(&key(&table::REMAPPED_COPIED), &METADATA),
                 times: ["out", "in", "both"].map(moves),
             },
             grants: histogram(&table::GRANTS),
@@ -139,7 +142,8 @@ impl CardEvents {
 }
 
 impl RemappedEvents {
-    fn note(&self, Handoff { took_ns, out, into, both_ns, .. }: &Handoff) {
+    fn note(&self, Handoff { took_ns, out, copied_out_bytes, into, both_ns, .. }: &Handoff) {
+        self.copied_out.increment(copied_out_bytes.0);
         self.handoffs.record(table::seconds(*took_ns));
         for (counter, way) in self.bytes.iter().zip([out, into]) {
             counter.increment(way.bytes.0);
@@ -234,6 +238,7 @@ mod tests {
             gpu: GPU,
             took_ns: Nanos::from_millis(1000),
             out: way(5, 750),
+            copied_out_bytes: Bytes(3),
             into: way(7, 500),
             both_ns: Nanos::from_millis(250),
             overlap: Percent(2500),
@@ -244,6 +249,7 @@ mod tests {
         for line in [
             "gpushare_gpu_remapped_moved_bytes_total{@,direction=\"out\"} 10",
             "gpushare_gpu_remapped_moved_bytes_total{@,direction=\"in\"} 14",
+            "gpushare_gpu_remapped_copied_bytes_total{@} 6",
             "gpushare_gpu_remapped_handoff_seconds_sum{@} 2",
             "gpushare_gpu_remapped_move_seconds_sum{@,direction=\"out\"} 1.5",
             "gpushare_gpu_remapped_move_seconds_sum{@,direction=\"in\"} 1",

@@ -105,6 +105,11 @@ pub(super) const REMAPPED_BYTES: Family = Family::counter(
     "Bytes of remapped memory that handoffs moved off the card (out) and onto it (in), counted at their ends",
     Source::Events(&["gpu", "uuid", "direction"]),
 );
+pub(super) const REMAPPED_COPIED: Family = Family::counter(
+    "gpushare_gpu_remapped_copied_bytes_total",
+    "Part of the bytes of remapped memory that left the card which were copied, since they had changed",
+    Source::Events(&["gpu", "uuid"]),
+);
 pub(super) const REMAPPED_HANDOFFS: Family = Family::histogram(
     "gpushare_gpu_remapped_handoff_seconds",
     "Time from the first byte of remapped memory that moves until nothing is left to move",
@@ -184,6 +189,7 @@ families! {
     = DRAINS;
     = HANDOFFS;
     = REMAPPED_BYTES;
+    = REMAPPED_COPIED;
     = REMAPPED_HANDOFFS;
     = REMAPPED_MOVES;
     = REFUSALS;

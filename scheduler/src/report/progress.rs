@@ -78,6 +78,7 @@ mod tests {
             gpu: GPU,
             took_ns: now - began,
             out: Direction::default(),
+            copied_out_bytes: Bytes::ZERO,
             into: Direction { bytes: Bytes(bytes), ..Direction::default() },
             both_ns: Nanos::ZERO,
             overlap: Percent(0),

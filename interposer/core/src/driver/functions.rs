@@ -6,8 +6,8 @@ use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
 use super::dynlink::name;
 use super::types::{
     Access, AllocationProperties, CAPTURE_MODE_RELAXED, CUDA_SUCCESS, CUcontext, CUdevice, CUdeviceptr,
-    CUevent, CUfunction, CUgraph, CUgraphNode, CUgreenCtx, CUmemHandle, CUmemoryPool, CUmodule, CUpointerAttribute,
-    CUresult, CUstream, KernelNode, REFUSED_FOR_CAPTURE,
+    CUevent, CUfunction, CUgraph, CUgraphNode, CUgreenCtx, CUmemHandle, CUmemoryPool, CUmodule,
+    CUpointerAttribute, CUresult, CUstream, KernelNode, REFUSED_FOR_CAPTURE,
 };
 
 macro_rules! driver {

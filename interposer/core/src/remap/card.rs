@@ -8,8 +8,8 @@ mod kernel;
 use std::collections::{BTreeMap, VecDeque};
 use std::ffi::{c_int, c_void};
 use std::ptr::{null_mut, with_exposed_provenance_mut};
-use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::Mutex;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread;
 use std::time::Duration;
 
@@ -253,7 +253,12 @@ impl OnCard {
     }
 
     /// Launches the kernel, waits for its end, and reads what it has computed.
-    fn compute<T>(&self, kernel: &Kernel, span: Span, read: impl FnOnce(&Kernel) -> T) -> Result<T, VmmError> {
+    fn compute<T>(
+        &self,
+        kernel: &Kernel,
+        span: Span,
+        read: impl FnOnce(&Kernel) -> T,
+    ) -> Result<T, VmmError> {
         let launch = |live: &Live, stream| match live.context().addr() == kernel.context {
             true => kernel.launch(self.driver, span, stream),
             false => CUDA_ERROR_INVALID_CONTEXT,

@@ -249,7 +249,15 @@ impl Chunk {
 
     /// Returns whether a copy is under way.
     pub const fn is_copying(&self) -> bool {
-        matches!(self.state, State::Copying { .. })
+        self.copies().is_some()
+    }
+
+    /// Returns the direction of the copy that is under way.
+    pub const fn copies(&self) -> Option<Direction> {
+        match self.state {
+            State::Copying { direction, .. } => Some(direction),
+            State::Hole { .. } | State::Backed { .. } => None,
+        }
     }
 
     /// Returns whether the chunk needs a slot to come closer to its aim.

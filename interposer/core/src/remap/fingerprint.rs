@@ -64,7 +64,8 @@ impl Key {
     pub(super) fn block(self, words: &[u32]) -> [u64; 2] {
         let lane = |lane| words.chunks_exact(2).skip(lane).step_by(LANES).flatten();
         let in_order = || (0..LANES).flat_map(lane);
-        self.0.map(|point| in_order().fold(0, |sum, &word| mul_add(sum, point, word.into())))
+        self.0
+            .map(|point| in_order().fold(0, |sum, &word| mul_add(sum, point, word.into())))
     }
 }
 
@@ -97,7 +98,9 @@ mod tests {
     const KEY: Key = Key([3, PRIME - 1]);
 
     fn words(seed: u32) -> Vec<u32> {
-        (0..1 << WORDS).map(|i: u32| i.wrapping_mul(2_654_435_761).wrapping_add(seed)).collect()
+        (0..1 << WORDS)
+            .map(|i: u32| i.wrapping_mul(2_654_435_761).wrapping_add(seed))
+            .collect()
     }
 
     fn of(blocks: &[Vec<u32>]) -> u128 {
@@ -133,7 +136,11 @@ mod tests {
         let mut third = [vec![0; 1 << WORDS], vec![0; 1 << WORDS]];
         third[0][(1 << WORDS) - 1] = 1;
         let weight = (0..1 << WORDS).fold(1, |power, _| mul_add(power, 3, 0));
-        assert_eq!(of(&third) >> 64, u128::from(weight), "a block is as far from the next one as it has words");
+        assert_eq!(
+            of(&third) >> 64,
+            u128::from(weight),
+            "a block is as far from the next one as it has words"
+        );
     }
 
     #[test]

@@ -31,7 +31,7 @@ use gpushare_proto::page::{Goal, GoalNumber};
 
 use super::chunk::{Aim, Change, Chunk};
 use super::host::Slot;
-use super::vmm::{Answer, Call, Span, VmmError};
+use super::vmm::{Answer, Call, Direction, Span, VmmError};
 use crate::driver::types::CUdeviceptr;
 
 pub use births::Birth;
@@ -126,6 +126,8 @@ pub struct Engine {
     /// Chunk that was written while the process was taken for idle, until it is reported.
     missed: Option<Span>,
     lost: Option<VmmError>,
+    /// Bytes that were copied out so far.
+    copied_out: Bytes,
     /// Ranges of freed chunks, of which nothing is left.
     gone: Vec<Span>,
     /// Whether the aims follow from all facts that are known.
@@ -151,6 +153,7 @@ impl Default for Engine {
             is_immovable: false,
             missed: None,
             lost: None,
+            copied_out: Bytes::ZERO,
             gone: Vec::new(),
             is_settled: false,
             is_changed: false,
@@ -335,7 +338,11 @@ impl Engine {
     /// Notes the end of a copy.
     pub fn copied(&mut self, address: CUdeviceptr, result: Result<(), VmmError>) {
         let Some(entry) = self.chunks.get_mut(&address) else { return };
+        let direction = entry.chunk.copies();
         let change = entry.chunk.copied(result);
+        if (direction, change) == (Some(Direction::Out), Change::Moved) {
+            self.copied_out += entry.chunk.span().size;
+        }
         self.note(address, change);
     }
 

@@ -141,6 +141,7 @@ pub(super) fn handoff(rest: Bytes) -> Handoff {
         gpu: GpuId(1),
         took_ns: Nanos::from_millis(100),
         out: way(3, Bytes::ZERO),
+        copied_out_bytes: Bytes::gib(3),
         into: way(4, rest),
         both_ns: Nanos::from_millis(75),
         overlap: Percent(7500),
@@ -195,6 +196,7 @@ pub(super) fn residence() -> Residence {
         pinned: Bytes::mib(64),
         prepared: Bytes::mib(128),
         mapped: Bytes::mib(256),
+        copied_out: Bytes::gib(5),
     }
 }
 

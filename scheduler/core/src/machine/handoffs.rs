@@ -47,7 +47,7 @@ impl View {
 
 impl Core {
     /// Notes the bytes that a process has moved since it had `before` bytes on a card, if it was asked to move.
-    pub(crate) fn note_moved(&mut self, client: ClientId, gpu: GpuId, before: Bytes) {
+    pub(crate) fn note_moved(&mut self, client: ClientId, gpu: GpuId, before: Bytes, copied: Bytes) {
         let (now, after) = (self.view.now, self.view.said_resident(client, gpu));
         let session = self.view.session_of(client);
         if let (Some(session), Some(card)) = (session, self.view.cards.get_mut(gpu))
@@ -58,9 +58,11 @@ impl Core {
                 Way::Out => before - after,
                 Way::In => after - before,
             };
+            let copied = process.facts.copied_out() - copied;
             if !bytes.is_zero() {
                 card.residents.handoffs.note(now, since, way, session, bytes);
             }
+            card.residents.handoffs.note_copied(copied);
         }
     }
 

@@ -154,6 +154,10 @@ impl Core {
     pub(crate) fn resides(&mut self, client: ClientId, gpu: GpuId, seen: GoalNumber, residence: Residence) {
         let before = self.view.said_resident(client, gpu);
         let Some(card) = self.view.cards.get_mut(gpu) else { return };
+        let copied = card
+            .residents
+            .get(client)
+            .map_or(Bytes::ZERO, |resident| resident.facts.copied_out());
         if card.residents.say(client, seen, residence) {
             let chunks = self.view.believed_chunks(client, gpu, residence.whole());
             let grew = self.change_book(client, gpu, |book| {
@@ -165,7 +169,7 @@ impl Core {
             if grew == Some(true) {
                 self.grown = self.view.session_of(client);
             }
-            self.note_moved(client, gpu, before);
+            self.note_moved(client, gpu, before, copied);
             self.learn_from_move(client, gpu);
             self.agenda.look_at(gpu);
         }

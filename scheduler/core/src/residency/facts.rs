@@ -132,6 +132,11 @@ impl Facts {
         self.goals.acknowledge(seen)
     }
 
+    /// Bytes that the process has copied out so far, by its own word.
+    pub(crate) fn copied_out(&self) -> Bytes {
+        self.report.map_or(Bytes::ZERO, |report| report.copied_out)
+    }
+
     /// Notes the least number of bytes on the card, by NVML's figure for the process.
     pub(crate) fn measure(&mut self, bytes: Bytes) {
         self.measured = bytes;

@@ -30,6 +30,8 @@ pub(crate) struct Handoffs {
 struct Account {
     began: Nanos,
     out: Moves,
+    /// Bytes that were copied out.
+    copied_out: Bytes,
     into: Moves,
 }
 
@@ -51,7 +53,12 @@ pub(crate) struct Rest {
 impl Handoffs {
     /// Begins a handoff, unless one is running.
     pub(crate) fn begin(&mut self, now: Nanos) {
-        let new = || Account { began: now, out: Moves::default(), into: Moves::default() };
+        let new = || Account {
+            began: now,
+            out: Moves::default(),
+            copied_out: Bytes::ZERO,
+            into: Moves::default(),
+        };
         self.running.get_or_insert_with(new);
     }
 
@@ -63,6 +70,13 @@ impl Handoffs {
                 Way::Out => account.out.add(now, since, session, bytes),
                 Way::In => account.into.add(now, since, session, bytes),
             }
+        }
+    }
+
+    /// Notes bytes that were copied out.
+    pub(crate) fn note_copied(&mut self, bytes: Bytes) {
+        if let Some(account) = &mut self.running {
+            account.copied_out += bytes;
         }
     }
 
@@ -106,10 +120,12 @@ impl Account {
             end.min(other_end) - begin.max(other_begin)
         };
         let both_ns = out.zip(into).map(both).unwrap_or_default();
+        let out = self.out.direction(out, rest.out);
         Handoff {
             gpu,
             took_ns,
-            out: self.out.direction(out, rest.out),
+            copied_out_bytes: self.copied_out.min(out.bytes),
+            out,
             into: self.into.direction(into, rest.into),
             both_ns,
             overlap: part(both_ns, took_ns),

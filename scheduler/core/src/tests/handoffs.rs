@@ -46,8 +46,8 @@ fn a_handoff_tells_exactly_what_left_and_what_came_in() {
     assert!(handoffs.len() > 15, "{}", handoffs.len());
     let excess = gib(4) - SPARE;
     for handoff in &handoffs {
-        let Handoff { out, into, took_ns, both_ns, .. } = handoff;
-        assert_eq!((out.bytes, into.bytes), (excess, excess), "{handoff:?}");
+        let Handoff { out, copied_out_bytes, into, took_ns, both_ns, .. } = handoff;
+        assert_eq!((out.bytes, *copied_out_bytes, into.bytes), (excess, excess, excess), "{handoff:?}");
         let leaver = out.sessions[0].session;
         let entrant = if leaver == first { second } else { first };
         assert_eq!((&out.sessions, &into.sessions), (&all(leaver, excess), &all(entrant, excess)));

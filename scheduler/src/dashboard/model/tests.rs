@@ -220,6 +220,7 @@ fn places_of_remapped_memory_and_the_last_handoff_are_shown() {
         gpu,
         took_ns: Nanos::from_millis(1500),
         out: way(4, 0),
+        copied_out_bytes: Bytes::ZERO,
         into: way(3, 1),
         both_ns: Nanos::from_millis(750),
         overlap: gpushare_proto::Percent(5000),

@@ -72,7 +72,9 @@ impl Kernel {
             ("add", &[p, n, value]) => Self::Add { p, n, value: word(value) },
             ("checksum", &[p, n, out]) => Self::Checksum { p, n, out },
             ("touch", &[p, n, stride]) => Self::Touch { p, n, stride: stride.max(1) },
-            ("fingerprint", &[p, n, first, second, out]) => Self::Fingerprint { p, n, key: [first, second], out },
+            ("fingerprint", &[p, n, first, second, out]) => {
+                Self::Fingerprint { p, n, key: [first, second], out }
+            }
             ("spin", &[flag, nanoseconds]) => Self::Spin { flag, nanoseconds },
             _ => return None,
         })

@@ -69,7 +69,10 @@ impl Kernel {
     /// # Errors
     /// Error of the driver, which cannot compile the kernel, or has no memory.
     pub(super) fn load(driver: &Driver, live: &Live, key: Key, ended: u64) -> Result<Self, CUresult> {
-        let calls = driver.module_load_data.zip(driver.module_get_function).zip(driver.mem_host_alloc);
+        let calls = driver
+            .module_load_data
+            .zip(driver.module_get_function)
+            .zip(driver.mem_host_alloc);
         let ((load, get), allocate) = calls.ok_or(CUDA_ERROR_NOT_SUPPORTED)?;
         // SAFETY: reads the text and writes one handle; the context is current.
         let module = try_answer(null_mut(), |module| unsafe { load(module, PTX.as_ptr().cast()) })?;
@@ -110,7 +113,9 @@ impl Kernel {
         let [first, second] = self.key.points();
         let values = self.memory as u64 + BLOCK.0;
         let mut parameters = [span.address, span.size.0 / 4, first, second, values];
-        let mut places = parameters.each_mut().map(|parameter| std::ptr::from_mut(parameter).cast::<c_void>());
+        let mut places = parameters
+            .each_mut()
+            .map(|parameter| std::ptr::from_mut(parameter).cast::<c_void>());
         let function = with_exposed_provenance_mut(self.function);
         let (grid, places) = (blocks as u32, places.as_mut_ptr());
         // SAFETY: the function takes these five parameters, and reads and writes mapped memory only.
@@ -141,5 +146,7 @@ fn blocks(size: Bytes) -> usize {
 
 /// Words on which the kernel is proved. They have all bits, and none repeats.
 fn known_words() -> Vec<u32> {
-    (0..BLOCK.0 as u32 / 4).map(|number| number.wrapping_mul(2_654_435_761)).collect()
+    (0..BLOCK.0 as u32 / 4)
+        .map(|number| number.wrapping_mul(2_654_435_761))
+        .collect()
 }

@@ -117,6 +117,7 @@ impl Card {
             pinned: figures.immovable,
             prepared: sizes.total - figures.needed_slots,
             mapped: figures.mapped,
+            copied_out: figures.copied_out,
         };
         let failure = |_| Failure { number: engine.goal().number, refused: engine.refused() };
         let failed = engine.trouble().map(failure);

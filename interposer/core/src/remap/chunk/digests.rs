@@ -50,7 +50,14 @@ pub(super) enum Comparison {
 
 impl Digests {
     pub(super) const fn new(is_checked: bool) -> Self {
-        Self { is_checked, now: None, of_slot: None, proof: Proof::Missing, changes: 0, rests: 0 }
+        Self {
+            is_checked,
+            now: None,
+            of_slot: None,
+            proof: Proof::Missing,
+            changes: 0,
+            rests: 0,
+        }
     }
 
     /// Whether a second digest must prove that no work changes the chunk.

@@ -161,7 +161,8 @@ fn a_failure_at_any_step_of_any_move_loses_nothing_and_the_move_can_be_repeated(
             let mut rig = at(is_checked, from);
             rig.card.fail_at(&[step]);
             // Without a digest a chunk moves all the same, unless it is checked.
-            let is_needless = !is_checked && from == DEVICE && ![DEVICE, Aim::Gone].contains(&to) && step == 0;
+            let is_needless =
+                !is_checked && from == DEVICE && ![DEVICE, Aim::Gone].contains(&to) && step == 0;
             assert_eq!(rig.drive(to).is_err(), !is_needless, "{from:?} to {to:?}, step {step}");
             failures += 1;
             // The rollback ends where the bytes were, or in a slot. A release is only repeated.

@@ -30,6 +30,8 @@ pub struct Figures {
     pub slots: Bytes,
     /// Of them, bytes of slots without which data would be lost: those of chunks that have no handle on the card.
     pub needed_slots: Bytes,
+    /// Bytes that were copied out so far.
+    pub copied_out: Bytes,
 }
 
 /// Reason why the gate cannot open.
@@ -46,7 +48,7 @@ pub enum Obstacle {
 impl Engine {
     /// Returns the figures of the card.
     pub fn figures(&self) -> Figures {
-        let mut figures = Figures { seen: self.seen, ..Figures::default() };
+        let mut figures = Figures { seen: self.seen, copied_out: self.copied_out, ..Figures::default() };
         for Entry { chunk, .. } in self.chunks.values() {
             let (footprint, size) = (chunk.footprint(), chunk.span().size);
             figures.resident += footprint.device;

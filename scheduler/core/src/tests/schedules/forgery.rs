@@ -72,6 +72,7 @@ pub(super) fn forge(world: &mut World, forgery: &Forgery) {
                 pinned: bytes,
                 prepared: Bytes(time),
                 mapped: bytes,
+                copied_out: Bytes(amount),
             },
         },
         14 => Event::MoveFailed { client, gpu, number: GoalNumber(time % 8), refused: bytes },

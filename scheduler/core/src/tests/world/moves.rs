@@ -162,13 +162,14 @@ impl World {
 
     /// Sends what a process has on a card.
     pub(in crate::tests) fn reports(&mut self, client: ClientId, gpu: GpuId) {
-        let Some(Swap { goal, resident, hosted, pinned, prepared, mapped, .. }) = self.swap(client, gpu)
+        let Some(Swap { goal, resident, hosted, pinned, prepared, mapped, copied_out, .. }) =
+            self.swap(client, gpu)
         else {
             return;
         };
         let unbacked = self.processes[&client].chunks(gpu) - resident - hosted;
         let seen = goal.map_or(GoalNumber::NONE, |(number, _)| number);
-        let residence = Residence { resident, hosted, unbacked, pinned, prepared, mapped };
+        let residence = Residence { resident, hosted, unbacked, pinned, prepared, mapped, copied_out };
         self.send(Event::Resides { client, gpu, seen, residence });
     }
 
@@ -217,7 +218,8 @@ impl World {
         let Some(process) = self.processes.get(&client) else { return };
         let (chunks, in_flight) = (process.chunks(gpu), process.in_flight);
         let host_is_full = process.flags & FLAG_HOST_FULL != 0;
-        let Swap { goal, mut resident, mut hosted, pinned, mut prepared, host_target, mut mapped } = before;
+        let Swap { goal, mut resident, mut hosted, pinned, mut prepared, host_target, .. } = before;
+        let (mut mapped, mut copied_out) = (before.mapped, before.copied_out);
         if let Some((_, goal)) = goal {
             let holes = chunks - resident - mapped;
             let passes = matches!(state, GateState::Open | GateState::Moving);
@@ -226,6 +228,7 @@ impl World {
                 resident -= chunk;
                 hosted += chunk;
                 prepared -= chunk;
+                copied_out += chunk;
             } else if resident < goal && passes && !holes.is_zero() {
                 let chunk = CHUNK.min(goal - resident).min(holes);
                 resident += chunk;
@@ -246,7 +249,7 @@ impl World {
             false => prepared + CHUNK.min(host_target - (hosted + prepared)),
         };
         self.evicted += before.resident - resident;
-        let after = Swap { goal, resident, hosted, pinned, prepared, host_target, mapped };
+        let after = Swap { goal, resident, hosted, pinned, prepared, host_target, mapped, copied_out };
         if let Some(swap) = self.swap_mut(client, gpu) {
             *swap = after;
         }

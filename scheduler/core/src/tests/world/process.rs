@@ -59,6 +59,8 @@ pub(super) struct Swap {
     pub(super) host_target: Bytes,
     /// Hosted bytes that are mapped from the host.
     pub(super) mapped: Bytes,
+    /// Bytes that were copied out so far.
+    pub(super) copied_out: Bytes,
 }
 
 #[derive(Clone, Debug)]
