@@ -18,6 +18,8 @@
 //! back only once they exceed the target by a quarter, so that a load near the target does not make the pool
 //! grow and shrink in turns.
 
+mod repack;
+
 use std::collections::BTreeMap;
 use std::ops::Range;
 
@@ -249,10 +251,19 @@ impl Pool {
 
     /// Takes a slot back.
     pub fn put(&mut self, slot: Slot) {
+        self.free(slot);
+        self.shrink();
+    }
+
+    fn free(&mut self, slot: Slot) {
         let Slot { region, range, .. } = slot;
         if let Some(Region { state: State::Ready(_, slots), .. }) = self.regions.get_mut(&region) {
             slots.free_range(range);
         }
+    }
+
+    /// Gives regions back that are unused by now and exceed the budget or the target.
+    fn shrink(&mut self) {
         if self.total() > self.budget {
             self.shrink_to(self.budget);
         }

@@ -13,10 +13,12 @@
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use gpushare_proto::Bytes;
+
 use super::blocks::Blocks;
 use super::host::{self, HostMemory, Pool};
 use super::swap::{Engine, Lane, Order, Phase};
-use super::vmm::{Vmm, VmmError, perform};
+use super::vmm::{Span, Vmm, VmmError, perform};
 use crate::driver::types::CUdeviceptr;
 use crate::process::lock;
 
@@ -55,6 +57,31 @@ impl Moving {
     }
 }
 
+/// Addresses for a change of the state. See [`Lanes::change_with_addresses`].
+#[derive(Debug, Default)]
+pub struct Addresses {
+    /// Size of the last reservation, and its result.
+    reserved: Option<(Bytes, Result<CUdeviceptr, VmmError>)>,
+    /// Size of the reservation that is needed.
+    wanted: Option<Bytes>,
+}
+
+impl Addresses {
+    /// Returns reserved addresses of `size` bytes.
+    ///
+    /// # Errors
+    /// Error of the reservation; or they are not reserved yet, and the change is made again.
+    pub fn take(&mut self, size: Bytes) -> Result<CUdeviceptr, VmmError> {
+        match self.reserved.take() {
+            Some((reserved, result)) if reserved >= size => result,
+            _ => {
+                self.wanted = Some(size);
+                Err(VmmError::OutOfMemory)
+            }
+        }
+    }
+}
+
 /// State that the lanes share with the hooks and the drainer.
 #[derive(Debug, Default)]
 pub struct Lanes {
@@ -86,6 +113,34 @@ impl Lanes {
         self.changed.notify_all();
         if has_tasks {
             self.has_tasks.notify_all();
+        }
+    }
+
+    /// Changes the state with the addresses that it needs. `reserve` is called without the lock, and then `change`
+    /// is called again.
+    pub fn change_with_addresses<T, E>(
+        &self,
+        reserve: impl Fn(Bytes) -> Result<CUdeviceptr, VmmError>,
+        mut change: impl FnMut(&mut Moving, &mut Addresses) -> Result<T, E>,
+    ) -> Result<T, E> {
+        let mut addresses = Addresses::default();
+        loop {
+            let result = self.change(|moving| change(moving, &mut addresses));
+            match addresses.wanted.take() {
+                Some(size) => addresses.reserved = Some((size, reserve(size))),
+                None => return result,
+            }
+        }
+    }
+
+    /// Lets the devices that may use the card's memory by now use all chunks that are mapped. The lock is not held in
+    /// the driver's calls, of which there are many.
+    pub fn renew_access(&self, vmm: &impl Vmm) {
+        let all = Span { address: 0, size: Bytes::MAX };
+        for chunk in self.look(|moving| moving.blocks.engine().chunks_in(all)) {
+            // A hole is refused, and so is a chunk that was freed meanwhile. A chunk that is mapped later gets the
+            // access then.
+            let _ = vmm.set_access(chunk);
         }
     }
 
@@ -208,15 +263,16 @@ impl Lanes {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::mpsc;
     use std::thread;
 
-    use gpushare_proto::Bytes;
     use gpushare_proto::page::{Goal, GoalNumber};
 
     use super::*;
+    use crate::driver::types::CUmemHandle;
     use crate::remap::blocks::Allocation;
     use crate::remap::fake::FakeCard;
-    use crate::remap::vmm::{Span, Tier};
+    use crate::remap::vmm::{Direction, HostAddress, Tier};
 
     /// Allocates a block, and returns its chunks.
     fn allocate(lanes: &Lanes, card: &FakeCard, base: CUdeviceptr, size: Bytes) -> (CUdeviceptr, Vec<Span>) {
@@ -323,6 +379,84 @@ mod tests {
             assert!(card.is_marked(), "the block is a hole");
             assert!(lanes.look(|moving| moving.blocks.engine().can_open().is_err()));
         });
+    }
+
+    /// Asserts that another thread can take the lock.
+    fn assert_free(lanes: &'static Lanes) {
+        let (free, is_free) = mpsc::channel();
+        thread::spawn(move || {
+            lanes.look(|_| ());
+            free.send(())
+        });
+        let patience = Duration::from_secs(10);
+        assert_eq!(is_free.recv_timeout(patience), Ok(()), "the lock is held in a driver call");
+    }
+
+    #[test]
+    fn addresses_are_reserved_without_the_lock_and_an_error_is_not_asked_for_again() {
+        let lanes: &Lanes = Box::leak(Box::default());
+        let reserve = |base| {
+            move |_| {
+                assert_free(lanes);
+                base
+            }
+        };
+        let begin = |base| {
+            lanes.change_with_addresses(reserve(base), |moving, addresses| {
+                moving.blocks.begin(Bytes::mib(64), |size| addresses.take(size)).map(drop)
+            })
+        };
+        assert_eq!(begin(Err(VmmError::Refused(3))), Err(VmmError::Refused(3).into()));
+        assert_eq!(begin(Ok(1 << 40)), Ok(()));
+        assert_eq!(begin(Err(VmmError::Refused(3))), Ok(()), "there are addresses");
+    }
+
+    #[test]
+    fn peers_get_their_access_without_the_lock() {
+        let lanes: &Lanes = Box::leak(Box::default());
+        let (_, chunks) = allocate(lanes, &FakeCard::default(), 1 << 40, Bytes::mib(96));
+        let peers = Peers { lanes, given: Mutex::default() };
+        lanes.renew_access(&peers);
+        assert_eq!(*lock(&peers.given), chunks);
+    }
+
+    /// Driver that is only asked for access.
+    struct Peers {
+        lanes: &'static Lanes,
+        given: Mutex<Vec<Span>>,
+    }
+
+    impl Vmm for Peers {
+        fn set_access(&self, span: Span) -> Result<(), VmmError> {
+            assert_free(self.lanes);
+            lock(&self.given).push(span);
+            // As of a hole.
+            Err(VmmError::Refused(1))
+        }
+
+        fn create(&self, _: Tier, _: Bytes) -> Result<CUmemHandle, VmmError> {
+            unreachable!()
+        }
+
+        fn map(&self, _: Span, _: CUmemHandle) -> Result<(), VmmError> {
+            unreachable!()
+        }
+
+        fn unmap(&self, _: Span) -> Result<(), VmmError> {
+            unreachable!()
+        }
+
+        fn release(&self, _: CUmemHandle) -> Result<(), VmmError> {
+            unreachable!()
+        }
+
+        fn digest(&self, _: Span) -> Result<u128, VmmError> {
+            unreachable!()
+        }
+
+        fn copy(&self, _: Direction, _: Span, _: HostAddress) -> Result<(), VmmError> {
+            unreachable!()
+        }
     }
 
     #[test]

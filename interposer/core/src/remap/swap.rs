@@ -126,6 +126,8 @@ pub struct Engine {
     /// Chunk that was written while the process was taken for idle, until it is reported.
     missed: Option<Span>,
     lost: Option<VmmError>,
+    /// Whether chunks have begun to leave since slots were last handed out.
+    has_new_victims: bool,
     /// Ranges of freed chunks, of which nothing is left.
     gone: Vec<Span>,
     /// Whether the aims follow from all facts that are known.
@@ -151,6 +153,7 @@ impl Default for Engine {
             is_immovable: false,
             missed: None,
             lost: None,
+            has_new_victims: false,
             gone: Vec::new(),
             is_settled: false,
             is_changed: false,

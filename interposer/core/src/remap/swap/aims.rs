@@ -75,7 +75,7 @@ impl Engine {
             return;
         }
         for address in in_order(self.victims(excess)) {
-            self.turn(address, Aim::Away);
+            self.has_new_victims |= self.turn(address, Aim::Away);
         }
     }
 

@@ -138,6 +138,9 @@ impl Engine {
 
     /// Gives slots to chunks that leave. Those for which there is no host memory stay where they are.
     fn hand_out_slots(&mut self, pool: &mut Pool) {
+        if std::mem::take(&mut self.has_new_victims) && pool.is_sparse() {
+            self.repack_slots(pool);
+        }
         loop {
             let missing = self.give_slots(pool);
             // A goal that has risen again needs no more slots.
@@ -155,6 +158,19 @@ impl Engine {
                     return self.do_without_slots();
                 }
                 kept.into_iter().for_each(|slot| pool.put(slot));
+            }
+        }
+    }
+
+    /// Lets chunks that leave change their slots, so that those fill whole regions and others have room for large slots.
+    fn repack_slots(&mut self, pool: &mut Pool) {
+        let entries = self.chunks.values_mut();
+        let (mut chunks, slots): (Vec<_>, Vec<_>) = entries
+            .filter_map(|Entry { chunk, .. }| chunk.take_stale_slot().map(|slot| (chunk, slot)))
+            .unzip();
+        for (chunk, slot) in chunks.iter_mut().zip(pool.repack(slots)) {
+            if let Some(unused) = slot.and_then(|slot| chunk.give_slot(slot)) {
+                pool.put(unused);
             }
         }
     }

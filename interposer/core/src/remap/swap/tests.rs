@@ -1,6 +1,7 @@
 //! The swap engine against a card that holds real values.
 
 mod moves;
+mod packing;
 mod random;
 
 use std::collections::BTreeMap;

@@ -3,16 +3,16 @@
 use super::*;
 use crate::remap::chunk::Place;
 
-const LARGE: Bytes = CHUNK;
+pub(super) const LARGE: Bytes = CHUNK;
 
 /// Closes the gate of a process and sets its goal.
-fn evict(world: &mut World, number: u64, goal: Bytes) {
+pub(super) fn evict(world: &mut World, number: u64, goal: Bytes) {
     world.set_phase(Phase::Drained);
     world.set_goal(number, goal);
     world.run();
 }
 
-fn enter(world: &mut World, number: u64, goal: Bytes) -> Result<(), Obstacle> {
+pub(super) fn enter(world: &mut World, number: u64, goal: Bytes) -> Result<(), Obstacle> {
     world.set_phase(Phase::Entering);
     world.set_goal(number, goal);
     world.run();
