@@ -205,7 +205,7 @@ impl Lanes {
             }
             let mut moving = lock(&self.moving);
             let Moving { blocks, pool, is_ending } = &mut *moving;
-            let (engine, sizes) = (blocks.engine(), pool.sizes());
+            let engine = blocks.engine();
             match engine.next(lane, pool) {
                 Some(order) => {
                     drop(moving);
@@ -213,7 +213,7 @@ impl Lanes {
                 }
                 None if *is_ending && engine.is_quiet() => return,
                 // The look itself has changed something for another lane.
-                None if engine.take_changed() | (pool.sizes() != sizes) => self.announce(moving),
+                None if engine.take_changed() => self.announce(moving),
                 None if lane == Lane::Copies && engine.is_copying() => {
                     drop(self.changed.wait_timeout(moving, POLL));
                 }

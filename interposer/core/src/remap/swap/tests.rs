@@ -1,5 +1,6 @@
 //! The swap engine against a card that holds real values.
 
+mod cost;
 mod moves;
 mod packing;
 mod random;
@@ -248,6 +249,7 @@ impl World {
 
     /// All bytes are accounted, and the goal is kept.
     fn check(&mut self) {
+        self.engine.chunks.check();
         let figures = self.engine.figures();
         let creating: Bytes = self
             .orders
@@ -295,7 +297,7 @@ impl World {
         }
         self.run();
         self.card.assert_empty();
-        assert!(self.engine.chunks.is_empty() && self.engine.is_quiet());
+        assert!(self.engine.chunks.addresses().is_empty() && self.engine.is_quiet());
         assert_eq!(self.pool.sizes().taken, Bytes::ZERO);
         self.pool.set_budget(Bytes::ZERO);
         while self.prepare() {}
