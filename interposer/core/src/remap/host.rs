@@ -214,6 +214,8 @@ pub struct Pool {
     /// Bytes that should be ready in all, taken or free.
     target: Bytes,
     trouble: Option<HostError>,
+    /// Number of changes after which a demand may have another answer.
+    changes: u64,
 }
 
 impl Pool {
@@ -221,6 +223,7 @@ impl Pool {
     /// until their slots are put back.
     pub fn set_budget(&mut self, budget: Bytes) {
         self.budget = budget;
+        self.changes += 1;
         self.shrink_to(budget);
     }
 
@@ -256,6 +259,7 @@ impl Pool {
     }
 
     fn free(&mut self, slot: Slot) {
+        self.changes += 1;
         let Slot { region, range, .. } = slot;
         if let Some(Region { state: State::Ready(_, slots), .. }) = self.regions.get_mut(&region) {
             slots.free_range(range);
@@ -306,6 +310,7 @@ impl Pool {
 
     /// Lets tasks that failed be tried again.
     pub fn retry(&mut self) {
+        self.changes += 1;
         self.trouble = None;
         self.regions.values_mut().for_each(|region| region.has_failed = false);
     }
@@ -337,6 +342,7 @@ impl Pool {
 
     /// Notes the result of a task.
     pub fn done(&mut self, RegionId(number): RegionId, result: Result<Option<HostAddress>, HostError>) {
+        self.changes += 1;
         let Some(region) = self.regions.get_mut(&number) else { return };
         let Some(task) = region.task.take() else { return };
         if let Err(error) = result {
@@ -370,6 +376,11 @@ impl Pool {
                 self.regions.remove(&number);
             }
         }
+    }
+
+    /// Returns a number that rises whenever a demand may have another answer.
+    pub const fn changes(&self) -> u64 {
+        self.changes
     }
 
     /// Returns the sizes of the pool.
@@ -431,6 +442,7 @@ impl Pool {
 
     /// Gives unused regions back until at most `bytes` are left. Regions that were not begun are dropped.
     fn shrink_to(&mut self, bytes: Bytes) {
+        self.changes += 1;
         let excess = self.wanted().saturating_sub(bytes).0.div_ceil(REGION.0);
         let unused = |region: &&mut Region| region.is_wanted && region.is_unused() && region.task.is_none();
         let unused = self.regions.values_mut().rev().filter(unused);

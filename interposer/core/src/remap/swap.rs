@@ -126,8 +126,10 @@ pub struct Engine {
     /// Chunk that was written while the process was taken for idle, until it is reported.
     missed: Option<Span>,
     lost: Option<VmmError>,
-    /// Whether chunks wanted slots when those were last handed out.
-    has_demand: bool,
+    /// Number of changes of the pool by which slots were last handed out.
+    supplied_at: u64,
+    /// Bytes for which there were no slots then.
+    missing: Bytes,
     /// Whether chunks have begun to leave since slots were last handed out.
     has_new_victims: bool,
     /// Ranges of freed chunks, of which nothing is left.
@@ -155,7 +157,8 @@ impl Default for Engine {
             is_immovable: false,
             missed: None,
             lost: None,
-            has_demand: false,
+            supplied_at: 0,
+            missing: Bytes::ZERO,
             has_new_victims: false,
             gone: Vec::new(),
             is_settled: false,

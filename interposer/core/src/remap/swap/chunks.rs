@@ -84,6 +84,8 @@ struct Index {
     wanting: BTreeSet<(u64, CUdeviceptr)>,
     ending: BTreeSet<CUdeviceptr>,
     creating: BTreeSet<CUdeviceptr>,
+    /// Whether chunks have begun to want slots since [`Chunks::take_new_wants`].
+    has_new_wants: bool,
 }
 
 impl Chunks {
@@ -157,6 +159,11 @@ impl Chunks {
         self.index.wanting.iter().map(|(_, address)| *address).collect()
     }
 
+    /// Returns whether chunks have begun to want slots since the last call.
+    pub(super) fn take_new_wants(&mut self) -> bool {
+        std::mem::take(&mut self.index.has_new_wants)
+    }
+
     /// Returns the addresses of chunks that end, or whose slot is not needed since the host maps their memory.
     pub(super) fn ending(&self) -> Vec<CUdeviceptr> {
         self.index.ending.iter().copied().collect()
@@ -174,6 +181,7 @@ impl Chunks {
         for (&address, entry) in &self.entries {
             fresh.add(address, &entry.marks());
         }
+        fresh.has_new_wants = self.index.has_new_wants;
         assert_eq!(fresh, self.index);
     }
 }
@@ -203,6 +211,7 @@ impl Index {
         }
         if marks.wants_slot {
             self.wanting.insert(key);
+            self.has_new_wants = true;
         }
         if marks.is_ending {
             self.ending.insert(address);

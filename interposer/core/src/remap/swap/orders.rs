@@ -134,8 +134,10 @@ impl Engine {
     /// Gives slots to chunks that leave. Those for which there is no host memory stay where they are.
     fn hand_out_slots(&mut self, pool: &mut Pool) {
         let has_new_victims = std::mem::take(&mut self.has_new_victims);
-        // Without a demand, one that was made before may have to be called off.
-        if !has_new_victims && !self.has_demand && self.chunks.bytes(Sum::Wanting).is_zero() {
+        let has_new_wants = self.chunks.take_new_wants();
+        let is_known = self.missing == self.chunks.bytes(Sum::Wanting)
+            && (self.missing.is_zero() || pool.changes() == self.supplied_at);
+        if is_known && !has_new_victims && !has_new_wants {
             return;
         }
         let sizes = pool.sizes();
@@ -143,7 +145,8 @@ impl Engine {
             self.repack_slots(pool);
         }
         self.supply_slots(pool);
-        self.has_demand = !self.chunks.bytes(Sum::Wanting).is_zero();
+        self.missing = self.chunks.bytes(Sum::Wanting);
+        self.supplied_at = pool.changes();
         self.is_changed |= pool.sizes() != sizes;
     }
 
