@@ -10,6 +10,7 @@ mod copy;
 mod set;
 mod place;
 mod order;
+mod addresses;
 mod memory;
 mod pool;
 mod context;
@@ -33,6 +34,7 @@ static TABLE: Table = Table::new(&[
     set::ROWS,
     place::ROWS,
     order::ROWS,
+    addresses::ROWS,
     memory::ROWS,
     pool::ROWS,
     context::ROWS,

@@ -57,6 +57,9 @@ hooks! {
     [change: address] cuMulticastBindAddr_v2(
         object: CUmemHandle, device: CUdevice, offset: usize, address: CUdeviceptr, size: usize, flags: c_ulonglong
     );
+    [change: address.addr() as CUdeviceptr] cuLogicalEndpointBindAddr(
+        endpoint: c_uint, device: CUdevice, offset: u64, address: Pointer, size: u64, flags: c_ulonglong
+    );
     [map_arrays: parts, count] cuMemMapArrayAsync cuMemMapArrayAsync_ptsz(
         parts: *mut ArrayMap, count: c_uint, stream: CUstream
     );

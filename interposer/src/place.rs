@@ -1,4 +1,5 @@
-//! Placement of managed memory: prefetch and discard. `cuMemAdvise` needs no hook, because it moves no page.
+//! Placement of managed memory: prefetch and discard. `cuMemAdvise` needs no hook: it moves no page, and
+//! refuses device memory wherever that is.
 
 use std::ffi::c_uint;
 

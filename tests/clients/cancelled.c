@@ -3,6 +3,7 @@
 //   cancelled copy      in a copy that waits for a stream which a host function holds
 //   cancelled launch    in a call that gives work to a stream which has no room for more
 //   cancelled gate      in a call that gives work to the card, wherever that waits
+//   cancelled room      in an allocation, wherever that waits
 //   cancelled alloc     in an allocation, at the first place in it where a thread can be cancelled
 //
 // Each line of stdin is a step: "cancel" a thread in that place, "open" the held stream, "exit" with a thread in that
@@ -34,9 +35,9 @@ static void *held(void *unused) {
     int (*set)(address, unsigned, size_t, void *) = DRIVER(cuMemsetD32Async, address, unsigned, size_t, void *);
     unsigned word;
     enter();
+    int (*alloc)(address *, size_t) = DRIVER(cuMemAlloc_v2, address *, size_t);
+    address block;
     if (!strcmp(way, "alloc")) {
-        int (*alloc)(address *, size_t) = DRIVER(cuMemAlloc_v2, address *, size_t);
-        address block;
         int state;
         pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &state);
         sem_post(&arrived);
@@ -48,6 +49,8 @@ static void *held(void *unused) {
     sem_post(&arrived);
     if (!strcmp(way, "copy"))
         copy(&word, memory, 4);
+    else if (!strcmp(way, "room"))
+        alloc(&block, 16 << 20);
     else
         for (int times = !strcmp(way, "launch") ? 1 << 20 : 1; times > 0; times--)
             set(memory, 99, 1, NULL);
@@ -57,11 +60,12 @@ static void *held(void *unused) {
 static void cancel(void) {
     pthread_t thread;
     void *outcome;
-    if (strcmp(way, "gate") && strcmp(way, "alloc"))
+    int is_told_when = !strcmp(way, "gate") || !strcmp(way, "room");
+    if (!is_told_when && strcmp(way, "alloc"))
         must("cuLaunchHostFunc", DRIVER(cuLaunchHostFunc, void *, void (*)(void *), void *)(NULL, hold, NULL));
     pthread_create(&thread, NULL, held, NULL);
     sem_wait(&arrived);
-    if (!strcmp(way, "gate")) {
+    if (is_told_when) {
         char line[16];
         printf("arrived\n");
         if (!fgets(line, sizeof line, stdin))

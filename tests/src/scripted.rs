@@ -131,6 +131,15 @@ impl ScriptedDaemon {
         })
     }
 
+    /// Waits until a thread of the client waits at the closed gate.
+    pub fn is_asked_for_turn(&self) -> anyhow::Result<()> {
+        let word = self.word;
+        self.wait_for(
+            "a thread asks for the card",
+            |said| matches!(said, TenantRequest::Wait { word: of } if *of == word),
+        )
+    }
+
     fn wait_for(&self, what: &str, is_it: impl Fn(&TenantRequest) -> bool) -> anyhow::Result<()> {
         until(what, || {
             let said = self.said.lock().unwrap_or_else(PoisonError::into_inner);

@@ -79,6 +79,7 @@ families! {
     Array = "arrays are charged at the size that they take on the card";
     Ipc = "memory is handed to other processes only if it cannot move";
     GraphMemory = "memory of graphs is charged when their reserve grows";
+    Addresses = "the driver looks at addresses only while remapped memory is on the card";
     Module = "a call that finds no memory for code is repeated if the card has some";
     Totals = "a session sees its quota and its own usage as the card's memory";
     Identity = "managed memory that stands for device memory is described as device memory";

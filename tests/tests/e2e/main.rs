@@ -23,6 +23,7 @@ mod utilization;
 mod orphans;
 mod backends;
 mod remap;
+mod addresses;
 mod audit;
 mod captures;
 mod containers;

@@ -8,7 +8,7 @@ use anyhow::Context;
 use gpushare_proto::{Bytes, GateState, names};
 use gpushare_tests::patience::until;
 use gpushare_tests::scripted::ScriptedDaemon;
-use gpushare_tests::{Artifacts, Process, Program, Sharing, World, foreign, output_of};
+use gpushare_tests::{Artifacts, Dialogue, Process, Program, Sharing, World, foreign, output_of};
 
 /// A program whose memory is remapped, and the daemon that the test plays for it.
 fn program() -> anyhow::Result<(World, ScriptedDaemon, Program)> {
@@ -129,6 +129,51 @@ fn without_a_goal_nothing_leaves_and_nothing_comes_in() -> anyhow::Result<()> {
     daemon.set_goal(Bytes::mib(256));
     program.done(waiting)?;
     Ok(())
+}
+
+/// The daemon has started again, and waits for the reports of all processes.
+#[test]
+fn an_allocation_waits_longer_for_the_first_goal_than_for_room() -> anyhow::Result<()> {
+    let (world, mut daemon, mut program) = program()?;
+    program.must("alloc x 64MiB; fill x 7; sync")?;
+    daemon.give_goals();
+    let waiting = program.tell("alloc y 64MiB")?;
+    // Longer than an allocation waits for room under a goal.
+    assert!(program.answer_within(waiting, Duration::from_secs(12)).is_err());
+    daemon.set_goal(Bytes::mib(256));
+    program.done(waiting)?;
+    program.must("fill y 3; check x 7; check y 3")?;
+    assert_eq!(on_card(&world, &program)?.0, Bytes::mib(130));
+    Ok(())
+}
+
+#[test]
+fn a_thread_that_is_cancelled_while_its_allocation_waits_wants_nothing_any_more() -> anyhow::Result<()> {
+    let world = World::of(Bytes::mib(256))?;
+    let mut daemon = ScriptedDaemon::listen(&world)?;
+    let program = foreign::compile(&world, "cancelled.c", "cancelled", &["-ldl", "-pthread"])?;
+    let mut command = world.sharing(&Sharing::Preload, &program);
+    command.arg("room").env(names::BACKEND, "remap");
+    let mut program = Dialogue::start(&world, command, "cancelled")?;
+    assert_eq!(program.answer()?, "word 1");
+    let whole = Bytes::mib(40);
+    until("the client says where its memory is", || Ok((resident(&daemon) == whole).then_some(())))?;
+
+    // There is no room for a block more, and the thread waits for it.
+    daemon.set_goal(whole);
+    assert_eq!(program.ask("cancel")?, "arrived");
+    let wanted = |daemon: &ScriptedDaemon| daemon.residence().1.unbacked;
+    until("the client wants room", || Ok((!wanted(&daemon).is_zero()).then_some(())))?;
+    daemon.set_gate(GateState::Closed)?;
+    daemon.is_asked_for_turn()?;
+    assert_eq!(program.ask("now")?, "cancelled");
+    until("the client wants nothing", || Ok(wanted(&daemon).is_zero().then_some(())))?;
+    daemon.set_goal(Bytes::ZERO);
+    daemon.is_followed()?;
+    daemon.set_goal(Bytes::mib(256));
+    daemon.set_gate(GateState::Moving)?;
+    assert_eq!(program.ask("5")?, "word 5");
+    program.end()
 }
 
 /// A program of 64 MiB that gives work to the card past every hook, or is idle, and its further lines.

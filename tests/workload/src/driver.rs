@@ -187,6 +187,9 @@ driver_functions! {
         node: *mut Handle, graph: Handle, after: *const Handle, count: usize, parameters: *mut AllocationNode,
     );
     graph_instantiate = "cuGraphInstantiateWithFlags" + "" @ 11040 (exec: *mut Handle, graph: Handle, flags: u64);
+    graph_update = "cuGraphExecUpdate" + "" @ 10020 (
+        exec: Handle, graph: Handle, failed: *mut Handle, result: *mut c_uint,
+    );
     graph_launch = "cuGraphLaunch" + "" @ 10000 (exec: Handle, stream: Handle);
     graph_destroy = "cuGraphDestroy" + "" @ 10000 (graph: Handle);
     graph_exec_destroy = "cuGraphExecDestroy" + "" @ 10000 (exec: Handle);

@@ -168,15 +168,34 @@ impl Gpu {
 
     /// Ends the capture and makes its graph launchable.
     pub fn end_capture(&self, stream: Handle) -> Result<Handle, CudaError> {
-        let driver = &self.device.driver;
-        let (mut graph, mut exec) = (0, 0);
-        // SAFETY: the results are writable, and the graph lives until the line after its use.
-        unsafe {
-            driver.stream_end_capture(stream, &raw mut graph)?;
-            driver.graph_instantiate(&raw mut exec, graph, 0)?;
-            driver.graph_destroy(graph)?;
-        }
+        let graph = self.end_capture_as_template(stream)?;
+        let exec = self.instantiate(graph)?;
+        // SAFETY: nobody else knows the graph.
+        unsafe { self.device.driver.graph_destroy(graph)? };
         Ok(exec)
+    }
+
+    /// Ends the capture. Its graph is not launchable yet.
+    pub fn end_capture_as_template(&self, stream: Handle) -> Result<Handle, CudaError> {
+        let mut graph = 0;
+        // SAFETY: the result is writable.
+        unsafe { self.device.driver.stream_end_capture(stream, &raw mut graph)? };
+        Ok(graph)
+    }
+
+    /// Makes a graph launchable.
+    pub fn instantiate(&self, graph: Handle) -> Result<Handle, CudaError> {
+        let mut exec = 0;
+        // SAFETY: the result is writable.
+        unsafe { self.device.driver.graph_instantiate(&raw mut exec, graph, 0)? };
+        Ok(exec)
+    }
+
+    /// Changes a launchable graph to what another graph of the same shape does.
+    pub fn update(&self, exec: Handle, graph: Handle) -> Result<(), CudaError> {
+        let (mut failed, mut result) = (0, 0);
+        // SAFETY: the results are writable.
+        unsafe { self.device.driver.graph_update(exec, graph, &raw mut failed, &raw mut result) }
     }
 
     /// Launches a captured graph.

@@ -155,10 +155,7 @@ impl Drainer {
         let (collectives, entries) = (&self.gate.collectives, GATE.entries());
         let excused = EXCUSED.load(Ordering::SeqCst);
         let target = Nanos(u64::from(page.drain_target.load(Ordering::Relaxed)) * 1_000);
-        // The gate was marked under an earlier grant, which was taken away before it opened: memory is away.
-        if !GateWord(page.gate.load(Ordering::SeqCst)).is_evicting() {
-            collectives.admit(word, clock::monotonic(), target);
-        }
+        collectives.admit(word, clock::monotonic(), target);
         let mut told = false;
         let mut drained = self.drained(page, word, || {
             // An older daemon does not know the report, and shows no overlapping switches either.

@@ -118,26 +118,32 @@ impl Gatekeeper {
         self.gives_back.ask(super::page());
     }
 
-    /// Passes the closed gate with work that communicates between cards, unless the drain has ended.
+    /// Passes the closed gate with work that communicates between cards, unless the drain has ended or memory is away.
     pub(crate) fn pass_communication(&self, word: GateWord) -> Option<Pass<'static>> {
         // The drainer may not have noticed yet that the gate closed.
         let began = clock::monotonic();
         loop {
             let now = clock::monotonic();
-            if self.collectives.is_admitted(word, now) {
+            let (page, heard) = listen();
+            if self.admits(page, word, now) {
                 let pass = GATE.enter_anyway();
                 // Checked again inside: a drain that ended before this thread was counted does not wait for
                 // it.
-                let admitted = self.collectives.is_admitted(word, now);
-                return admitted.then_some(pass);
+                return self.admits(page, word, now).then_some(pass);
             }
-            let (page, heard) = listen();
             let seen = GateWord(page.gate.load(Ordering::Acquire)).plain();
             if seen != word || self.answered.covers(page, word) || now - began >= DRAIN_BEGINS {
                 return None;
             }
             let _ = bell::sleep(page, heard, Some(GLANCE));
         }
+    }
+
+    /// Returns whether work that communicates between cards passes the gate of `page` under a closed word. Memory is away
+    /// if the gate was marked under an earlier grant, which was taken away before the gate opened.
+    fn admits(&self, page: &Page, word: GateWord, now: Nanos) -> bool {
+        let is_away = GateWord(page.gate.load(Ordering::SeqCst)).is_evicting();
+        !is_away && self.collectives.is_admitted(word, now)
     }
 
     /// Passes the closed gate in a process that is ending, or while a capture records launches. Nobody passes while
@@ -181,6 +187,21 @@ mod tests {
     use std::thread;
 
     use super::*;
+
+    #[test]
+    fn work_that_communicates_passes_a_closed_gate_only_while_memory_is_there() {
+        let (gate, page, word) =
+            (Gatekeeper::default(), Page::default(), GateWord::new(4, GateState::Closed));
+        let ms = Nanos::from_millis;
+        gate.collectives.admit(word, ms(1), ms(10));
+        page.gate.store(word.0, Ordering::SeqCst);
+        assert!(gate.admits(&page, word, ms(2)));
+        page.gate.store(word.0 | GateWord::EVICTING, Ordering::SeqCst);
+        assert!(!gate.admits(&page, word, ms(2)), "an earlier grant has left holes");
+        page.gate.store(word.0, Ordering::SeqCst);
+        gate.collectives.end_admission();
+        assert!(!gate.admits(&page, word, ms(2)));
+    }
 
     #[test]
     fn a_thread_that_asked_sees_the_answer_without_sleep_and_gives_up_soon() {

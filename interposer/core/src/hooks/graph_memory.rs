@@ -6,6 +6,7 @@ use std::ffi::{c_int, c_void};
 
 use gpushare_proto::Bytes;
 
+use super::addresses::look;
 use super::allocation::shared;
 use super::location::Location;
 use crate::daemon::MemoryKind;
@@ -62,12 +63,12 @@ pub unsafe fn add_alloc_node(parameters: *const NodeParameters, real: impl FnOnc
     result
 }
 
-/// `cuGraphAddNode`: treats a node that allocates like [`add_alloc_node`].
+/// `cuGraphAddNode`: treats a node that allocates like [`add_alloc_node`]. In others the driver may look at addresses.
 pub unsafe fn add_node(parameters: *const AnyNode, real: impl FnOnce() -> CUresult) -> CUresult {
     // SAFETY: readable if not null. All kinds have the same beginning; the rest is read only for this kind.
     unsafe {
         if parameters.is_null() || (*parameters).kind != NODE_MEM_ALLOC {
-            return real();
+            return look(real);
         }
         add_alloc_node(&raw const (*parameters).allocation, real)
     }

@@ -3,13 +3,15 @@
 
 use std::ffi::{c_int, c_uint, c_void};
 use std::ptr::null_mut;
+use std::slice::from_raw_parts;
 
+use super::addresses::look;
 use crate::driver::types::{
     ACCESS_READ_WRITE, ATTRIBUTE_ACCESS_FLAGS, ATTRIBUTE_BUFFER_ID, ATTRIBUTE_CONTEXT,
     ATTRIBUTE_DEVICE_ORDINAL, ATTRIBUTE_DEVICE_POINTER, ATTRIBUTE_HANDLE_TYPES, ATTRIBUTE_HOST_POINTER,
     ATTRIBUTE_IS_IPC_CAPABLE, ATTRIBUTE_IS_MANAGED, ATTRIBUTE_MAPPED, ATTRIBUTE_MEMORY_TYPE, ATTRIBUTE_POOL,
-    ATTRIBUTE_RANGE_SIZE, ATTRIBUTE_RANGE_START, ATTRIBUTE_SYNC_MEMOPS, CUDA_ERROR_INVALID_VALUE,
-    CUDA_SUCCESS, CUdeviceptr, CUpointerAttribute, CUresult, MEMORYTYPE_DEVICE,
+    ATTRIBUTE_RANGE_SIZE, ATTRIBUTE_RANGE_START, CUDA_ERROR_INVALID_VALUE, CUDA_SUCCESS, CUdeviceptr,
+    CUpointerAttribute, CUresult, MEMORYTYPE_DEVICE,
 };
 use crate::memory::allocations::{Block, Origin};
 use crate::state::State;
@@ -31,12 +33,15 @@ pub unsafe fn attribute(
         // Device memory has no address on the host.
         return CUDA_ERROR_INVALID_VALUE;
     }
-    let result = real();
-    // The driver does not know an address whose memory is away.
-    // SAFETY: writable for the attribute's type, as the driver's function demands.
-    if block.origin == Origin::Remapped && unsafe { describe(data, attribute, address, start, block) } {
+    if block.origin == Origin::Remapped && DESCRIBED.contains(&attribute) {
+        // The driver writes all bytes of a boolean, however many those are. It does not know an address whose memory is
+        // away, so its result does not count.
+        real();
+        // SAFETY: writable for the attribute's type, as the driver's function demands.
+        unsafe { describe(data, attribute, address, start, block) };
         return CUDA_SUCCESS;
     }
+    let result = look(real);
     if result == CUDA_SUCCESS {
         // SAFETY: the driver just wrote an answer of this attribute's type there.
         unsafe { amend(data, attribute, start, block) };
@@ -52,22 +57,30 @@ pub unsafe fn attributes(
     address: CUdeviceptr,
     real: impl FnOnce() -> CUresult,
 ) -> CUresult {
-    let result = real();
-    let Some((start, block)) = moves(address) else { return result };
-    if result != CUDA_SUCCESS || wanted.is_null() || data.is_null() {
+    let Some((start, block)) = moves(address) else { return real() };
+    if count == 0 || wanted.is_null() || data.is_null() {
+        return real();
+    }
+    // SAFETY: both arrays have `count` elements, as the driver's function demands.
+    let (wanted, slots) =
+        unsafe { (from_raw_parts(wanted, count as usize), from_raw_parts(data, count as usize)) };
+    let is_remapped = block.origin == Origin::Remapped;
+    let is_described = |attribute: &CUpointerAttribute| is_remapped && DESCRIBED.contains(attribute);
+    let is_answered =
+        |attribute: &CUpointerAttribute| *attribute == ATTRIBUTE_HOST_POINTER || is_described(attribute);
+    // Of an address whose memory is away, the driver says that each attribute is zero.
+    let result = if wanted.iter().all(is_answered) { real() } else { look(real) };
+    if result != CUDA_SUCCESS {
         return result;
     }
-    for i in 0..count as usize {
-        // SAFETY: both arrays have `count` elements, and the driver just used each of them.
-        let (attribute, slot) = unsafe { (wanted.add(i).read(), data.add(i).read()) };
-        if slot.is_null() {
-            continue;
-        }
+    for (&attribute, &slot) in wanted.iter().zip(slots).filter(|(_, slot)| !slot.is_null()) {
         // SAFETY: the slot is writable for its attribute's type.
         unsafe {
             if attribute == ATTRIBUTE_HOST_POINTER {
                 slot.cast::<*mut c_void>().write(null_mut());
-            } else if block.origin != Origin::Remapped || !describe(slot, attribute, address, start, block) {
+            } else if is_described(&attribute) {
+                describe(slot, attribute, address, start, block);
+            } else {
                 amend(slot, attribute, start, block);
             }
         }
@@ -120,8 +133,25 @@ pub(super) fn moves(address: CUdeviceptr) -> Option<(CUdeviceptr, Block)> {
         .filter(|(_, block)| matches!(block.origin, Origin::Rewritten | Origin::Remapped))
 }
 
-/// Writes an attribute of remapped memory, wherever its bytes are. Returns `false` for an attribute that only the
-/// driver knows.
+/// Attributes of remapped memory that [`describe`] writes. Others only the driver knows, and only while the memory is on
+/// the card. Whether copies are synchronous is among those, since the program may have changed it.
+const DESCRIBED: [CUpointerAttribute; 13] = [
+    ATTRIBUTE_CONTEXT,
+    ATTRIBUTE_MEMORY_TYPE,
+    ATTRIBUTE_DEVICE_POINTER,
+    ATTRIBUTE_BUFFER_ID,
+    ATTRIBUTE_IS_MANAGED,
+    ATTRIBUTE_DEVICE_ORDINAL,
+    ATTRIBUTE_IS_IPC_CAPABLE,
+    ATTRIBUTE_RANGE_START,
+    ATTRIBUTE_RANGE_SIZE,
+    ATTRIBUTE_MAPPED,
+    ATTRIBUTE_HANDLE_TYPES,
+    ATTRIBUTE_ACCESS_FLAGS,
+    ATTRIBUTE_POOL,
+];
+
+/// Writes one of the attributes in [`DESCRIBED`] of remapped memory, wherever its bytes are.
 ///
 /// # Safety
 /// `data` is writable for the attribute's type.
@@ -131,28 +161,19 @@ unsafe fn describe(
     address: CUdeviceptr,
     start: CUdeviceptr,
     block: Block,
-) -> bool {
+) {
     // SAFETY: the types are those of the CUDA driver API for each attribute.
     unsafe {
         match attribute {
             ATTRIBUTE_DEVICE_POINTER => data.cast::<CUdeviceptr>().write(address),
-            ATTRIBUTE_SYNC_MEMOPS | ATTRIBUTE_IS_MANAGED | ATTRIBUTE_IS_IPC_CAPABLE => {
-                data.cast::<u8>().write(0);
-            }
             // Unique among live blocks, and the same after a move.
             ATTRIBUTE_BUFFER_ID => data.cast::<u64>().write(start >> BUFFER_SHIFT),
             ATTRIBUTE_MAPPED => data.cast::<u8>().write(1),
             ATTRIBUTE_HANDLE_TYPES | ATTRIBUTE_POOL => data.cast::<u64>().write(0),
             ATTRIBUTE_ACCESS_FLAGS => data.cast::<c_int>().write(ACCESS_READ_WRITE),
-            ATTRIBUTE_CONTEXT
-            | ATTRIBUTE_MEMORY_TYPE
-            | ATTRIBUTE_RANGE_START
-            | ATTRIBUTE_RANGE_SIZE
-            | ATTRIBUTE_DEVICE_ORDINAL => amend(data, attribute, start, block),
-            _ => return false,
+            _ => amend(data, attribute, start, block),
         }
     }
-    true
 }
 
 /// Replaces the driver's answer for the attributes that differ between managed and device memory.

@@ -3,6 +3,7 @@
 
 use std::sync::atomic::AtomicBool;
 
+use super::addresses::look;
 use super::identity::moves;
 use crate::driver::types::{CUDA_ERROR_NOT_SUPPORTED, CUDA_SUCCESS, CUdeviceptr, CUresult};
 use crate::memory::allocations::Origin;
@@ -23,15 +24,19 @@ pub fn hand_out(address: CUdeviceptr, real: impl FnOnce() -> CUresult) -> CUresu
 /// `cuPointerSetAttribute`: prints a reason if the call fails for memory that gpushare can move. Remapped memory with
 /// an attribute of its pages stays on the card from then on.
 pub fn prepare(address: CUdeviceptr, real: impl FnOnce() -> CUresult) -> CUresult {
-    let result = real();
-    match (moves(address), State::existing()) {
-        (Some((start, block)), Some(state)) if result == CUDA_SUCCESS && block.origin == Origin::Remapped => {
-            state.memory.remap.pin(block.device, start, Reason::SyncMemops);
+    let Some((start, block)) = moves(address) else { return real() };
+    look(|| {
+        let result = real();
+        match State::existing() {
+            Some(state) if result == CUDA_SUCCESS && block.origin == Origin::Remapped => {
+                // Before this thread leaves the gate, so that the memory stays.
+                state.memory.remap.pin(block.device, start, Reason::SyncMemops);
+            }
+            _ if result != CUDA_SUCCESS => refuse(),
+            _ => {}
         }
-        (Some(_), _) if result != CUDA_SUCCESS => refuse(),
-        _ => {}
-    }
-    result
+        result
+    })
 }
 
 fn refuse() {

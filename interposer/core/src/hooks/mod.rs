@@ -6,6 +6,7 @@
 //! Hooks with other demands state them.
 #![expect(clippy::missing_safety_doc, reason = "the demand of all hooks is stated once, above")]
 
+pub mod addresses;
 pub mod allocation;
 pub mod array;
 pub mod capture;

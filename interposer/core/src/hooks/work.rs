@@ -10,6 +10,7 @@ use std::sync::atomic::Ordering;
 use gpushare_proto::page::{FLAG_CAPTURING, FLAG_CONTENDED, FLAG_LIMITED, Page};
 use gpushare_proto::{GateWord, Nanos};
 
+use super::addresses::look;
 use crate::driver::types::{
     CUDA_SUCCESS, CUdeviceptr, CUfunction, CUgraph, CUgraphExec, CUresult, CUstream, DefaultStream,
     LAUNCH_PROGRAMMATIC, STREAM_PER_THREAD,
@@ -302,13 +303,14 @@ unsafe fn admit(work: Work, default: DefaultStream) -> Option<()> {
     Some(())
 }
 
-/// `cuGraphInstantiate` and its newer forms: counts the kernels of the new graph.
+/// `cuGraphInstantiate` and its newer forms: counts the kernels of the new graph. The driver looks at the addresses in
+/// its nodes.
 pub unsafe fn instantiate(
     made: *mut CUgraphExec,
     graph: CUgraph,
     real: impl FnOnce() -> CUresult,
 ) -> CUresult {
-    let result = real();
+    let result = look(real);
     if let (CUDA_SUCCESS, Some(state), false) = (result, State::existing(), made.is_null())
         && state.window.get().is_some()
     {

@@ -30,7 +30,7 @@ use super::guard::{Gate, Guard, Proof};
 use super::lanes::Lanes;
 use super::pins::Reason;
 use super::swap::{Engine, Phase};
-use super::vmm::{Span, Vmm, VmmError};
+use super::vmm::VmmError;
 use crate::daemon::Daemon;
 use crate::driver::contexts::Contexts;
 use crate::driver::types::{
@@ -185,14 +185,9 @@ impl Remap {
     /// Lets the kernels of peers, given as bits, use the memory of a card, present and later.
     pub(crate) fn set_peers(&self, device: CUdevice, peers: u32) {
         let Some(card) = self.card(device) else { return };
+        // Before the chunks are looked up: those that are mapped later get the peers then.
         card.hardware.add_peers(peers);
-        // A hole is refused here, and gets the peers when it is mapped.
-        card.lanes.change(|moving| {
-            let all = Span { address: 0, size: Bytes::MAX };
-            for chunk in moving.blocks.engine().chunks_in(all) {
-                let _ = card.hardware.set_access(chunk);
-            }
-        });
+        card.lanes.renew_access(&card.hardware);
     }
 
     /// Returns whether the process has memory of this backend, now or before.

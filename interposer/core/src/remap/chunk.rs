@@ -311,6 +311,19 @@ impl Chunk {
         is_spare && self.asked.is_none() && self.has_slot()
     }
 
+    /// Takes the slot of a chunk that leaves and has not begun to, so that the slot holds no bytes that are needed. The
+    /// caller gives it another one.
+    pub fn take_stale_slot(&mut self) -> Option<Slot> {
+        let (is_leaving, is_idle) = (self.is_leaving() && self.aim != Aim::Gone, self.asked.is_none());
+        match &mut self.state {
+            State::Backed { bytes: Holder::Handle(slot), .. } if is_leaving && is_idle => {
+                self.digests.lose_slot();
+                slot.take()
+            }
+            _ => None,
+        }
+    }
+
     /// Notes that work may have written the chunk, so that a copy in a slot is no longer the same.
     pub fn note_work(&mut self) {
         match &mut self.state {

@@ -21,6 +21,8 @@
 //! back only once they exceed the target by a quarter, so that a load near the target does not make the pool
 //! grow and shrink in turns.
 
+mod repack;
+
 use std::collections::BTreeMap;
 use std::ops::Range;
 
@@ -219,6 +221,8 @@ pub struct Pool {
     /// Whether a region for the target could not be made, so that none is tried before another target.
     is_short: bool,
     trouble: Option<HostError>,
+    /// Number of changes after which a demand may have another answer.
+    changes: u64,
 }
 
 impl Pool {
@@ -226,6 +230,7 @@ impl Pool {
     /// until their slots are put back.
     pub fn set_budget(&mut self, budget: Bytes) {
         self.budget = budget;
+        self.changes += 1;
         self.shrink_to(budget);
     }
 
@@ -261,10 +266,20 @@ impl Pool {
 
     /// Takes a slot back.
     pub fn put(&mut self, slot: Slot) {
+        self.free(slot);
+        self.shrink();
+    }
+
+    fn free(&mut self, slot: Slot) {
+        self.changes += 1;
         let Slot { region, range, .. } = slot;
         if let Some(Region { state: State::Ready(_, slots), .. }) = self.regions.get_mut(&region) {
             slots.free_range(range);
         }
+    }
+
+    /// Gives regions back that are unused by now and exceed the budget or the target.
+    fn shrink(&mut self) {
         if self.total() > self.budget {
             self.shrink_to(self.budget);
         }
@@ -307,6 +322,7 @@ impl Pool {
 
     /// Lets tasks that failed be tried again.
     pub fn retry(&mut self) {
+        self.changes += 1;
         (self.trouble, self.is_short) = (None, false);
         self.regions.values_mut().for_each(|region| region.has_failed = false);
     }
@@ -341,6 +357,7 @@ impl Pool {
 
     /// Notes the result of a task.
     pub fn done(&mut self, RegionId(number): RegionId, result: Result<Option<HostAddress>, HostError>) {
+        self.changes += 1;
         let Some(region) = self.regions.get_mut(&number) else { return };
         let Some(task) = region.task.take() else { return };
         if let Err(error) = result {
@@ -383,6 +400,11 @@ impl Pool {
             true => self.is_short = true,
             false => self.trouble = Some(error),
         }
+    }
+
+    /// Returns a number that rises whenever a demand may have another answer.
+    pub const fn changes(&self) -> u64 {
+        self.changes
     }
 
     /// Returns the sizes of the pool.
@@ -452,6 +474,7 @@ impl Pool {
 
     /// Gives unused regions back until at most `bytes` are left. Regions that were not begun are dropped.
     fn shrink_to(&mut self, bytes: Bytes) {
+        self.changes += 1;
         let excess = self.wanted().saturating_sub(bytes).0.div_ceil(REGION.0);
         let unused = |region: &&mut Region| region.is_wanted && region.is_unused() && region.task.is_none();
         let unused = self.regions.values_mut().rev().filter(unused);

@@ -13,10 +13,12 @@
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use gpushare_proto::Bytes;
+
 use super::blocks::Blocks;
 use super::host::{self, HostMemory, Pool};
 use super::swap::{Engine, Lane, Order, Phase};
-use super::vmm::{Vmm, VmmError, perform};
+use super::vmm::{Span, Vmm, VmmError, perform};
 use crate::driver::types::CUdeviceptr;
 use crate::process::lock;
 
@@ -55,6 +57,31 @@ impl Moving {
     }
 }
 
+/// Addresses for a change of the state. See [`Lanes::change_with_addresses`].
+#[derive(Debug, Default)]
+pub struct Addresses {
+    /// Size of the last reservation, and its result.
+    reserved: Option<(Bytes, Result<CUdeviceptr, VmmError>)>,
+    /// Size of the reservation that is needed.
+    wanted: Option<Bytes>,
+}
+
+impl Addresses {
+    /// Returns reserved addresses of `size` bytes.
+    ///
+    /// # Errors
+    /// Error of the reservation; or they are not reserved yet, and the change is made again.
+    pub fn take(&mut self, size: Bytes) -> Result<CUdeviceptr, VmmError> {
+        match self.reserved.take() {
+            Some((reserved, result)) if reserved >= size => result,
+            _ => {
+                self.wanted = Some(size);
+                Err(VmmError::OutOfMemory)
+            }
+        }
+    }
+}
+
 /// State that the lanes share with the hooks and the drainer.
 #[derive(Debug, Default)]
 pub struct Lanes {
@@ -86,6 +113,34 @@ impl Lanes {
         self.changed.notify_all();
         if has_tasks {
             self.has_tasks.notify_all();
+        }
+    }
+
+    /// Changes the state with the addresses that it needs. `reserve` is called without the lock, and then `change`
+    /// is called again.
+    pub fn change_with_addresses<T, E>(
+        &self,
+        reserve: impl Fn(Bytes) -> Result<CUdeviceptr, VmmError>,
+        mut change: impl FnMut(&mut Moving, &mut Addresses) -> Result<T, E>,
+    ) -> Result<T, E> {
+        let mut addresses = Addresses::default();
+        loop {
+            let result = self.change(|moving| change(moving, &mut addresses));
+            match addresses.wanted.take() {
+                Some(size) => addresses.reserved = Some((size, reserve(size))),
+                None => return result,
+            }
+        }
+    }
+
+    /// Lets the devices that may use the card's memory by now use all chunks that are mapped. The lock is not held in
+    /// the driver's calls, of which there are many.
+    pub fn renew_access(&self, vmm: &impl Vmm) {
+        let all = Span { address: 0, size: Bytes::MAX };
+        for chunk in self.look(|moving| moving.blocks.engine().chunks_in(all)) {
+            // A hole is refused, and so is a chunk that was freed meanwhile. A chunk that is mapped later gets the
+            // access then.
+            let _ = vmm.set_access(chunk);
         }
     }
 
@@ -150,7 +205,7 @@ impl Lanes {
             }
             let mut moving = lock(&self.moving);
             let Moving { blocks, pool, is_ending } = &mut *moving;
-            let (engine, sizes) = (blocks.engine(), pool.sizes());
+            let engine = blocks.engine();
             match engine.next(lane, pool) {
                 Some(order) => {
                     drop(moving);
@@ -158,7 +213,7 @@ impl Lanes {
                 }
                 None if *is_ending && engine.is_quiet() => return,
                 // The look itself has changed something for another lane.
-                None if engine.take_changed() | (pool.sizes() != sizes) => self.announce(moving),
+                None if engine.take_changed() => self.announce(moving),
                 None if lane == Lane::Copies && engine.is_copying() => {
                     drop(self.changed.wait_timeout(moving, POLL));
                 }
@@ -207,144 +262,4 @@ impl Lanes {
 }
 
 #[cfg(test)]
-mod tests {
-    use std::thread;
-
-    use gpushare_proto::Bytes;
-    use gpushare_proto::page::{Goal, GoalNumber};
-
-    use super::*;
-    use crate::remap::blocks::Allocation;
-    use crate::remap::fake::FakeCard;
-    use crate::remap::vmm::{Span, Tier};
-
-    /// Allocates a block, and returns its chunks.
-    fn allocate(lanes: &Lanes, card: &FakeCard, base: CUdeviceptr, size: Bytes) -> (CUdeviceptr, Vec<Span>) {
-        let begun = lanes.change(|moving| moving.blocks.begin(size, |_| Ok(base)).unwrap());
-        let Allocation::Backing(backing) = begun else { panic!("a block of its own") };
-        while let Some((chunk, call)) = lanes.change(|moving| moving.blocks.take(&backing)) {
-            let answer = perform(call, chunk, card);
-            lanes.change(|moving| moving.blocks.done(chunk, answer));
-        }
-        let address = lanes.change(|moving| moving.blocks.finish(backing).unwrap().unwrap());
-        let chunks = lanes.change(|moving| moving.blocks.engine().chunks_in(Span { address, size }));
-        (address, chunks)
-    }
-
-    /// Ends the lanes, also after a failed assertion.
-    struct Ending<'a>(&'a Lanes);
-
-    impl Drop for Ending<'_> {
-        fn drop(&mut self) {
-            self.0.end();
-        }
-    }
-
-    fn set(lanes: &Lanes, phase: Phase, number: u64, bytes: Bytes) {
-        lanes.change(|moving| {
-            moving.blocks.engine().set_goal(Goal { number: GoalNumber(number), bytes });
-            moving.blocks.engine().set_phase(phase);
-        });
-    }
-
-    #[test]
-    fn threads_move_memory_out_and_in_and_end() {
-        let (lanes, card) = (Lanes::default(), FakeCard::default());
-        lanes.change(|moving| moving.pool.set_budget(Bytes::gib(2)));
-        thread::scope(|scope| {
-            let _ending = Ending(&lanes);
-            scope.spawn(|| lanes.run_calls(&card));
-            scope.spawn(|| lanes.run_copies(&card));
-            (0..2).for_each(|_| drop(scope.spawn(|| lanes.run_tasks(&card))));
-            let (address, chunks) = allocate(&lanes, &card, 1 << 40, Bytes::gib(1));
-            assert_eq!(chunks.len(), 32);
-            for round in 0..50 {
-                for chunk in &chunks {
-                    let before = card.work(chunk.address, round + 1);
-                    assert_eq!(before, round, "lost bytes at {:#x}", chunk.address);
-                }
-                let goal = Bytes::mib(100 * (round % 11));
-                set(&lanes, Phase::Drained, 2 * round + 1, goal);
-                lanes.wait_for(|moving| (moving.blocks.engine().figures().resident <= goal).then_some(()));
-                set(&lanes, Phase::Entering, 2 * round + 2, Bytes::gib(1));
-                lanes.wait_for(|moving| moving.blocks.engine().can_open().ok());
-                assert!(!card.is_marked());
-                set(&lanes, Phase::Open, 2 * round + 2, Bytes::gib(1));
-            }
-            assert!(lanes.change(|moving| moving.blocks.end(address)));
-            lanes.wait_for(|moving| (moving.blocks.engine().chunks_in(chunks[0]).is_empty()).then_some(()));
-            lanes.wait_for(|_| card.bytes(Tier::Device).is_zero().then_some(()));
-        });
-        card.assert_empty();
-        assert!(lanes.change(|moving| moving.pool.sizes().taken.is_zero()));
-    }
-
-    #[test]
-    fn memory_leaves_after_the_proof_that_follows_a_refused_mark() {
-        let (lanes, card) = (Lanes::default(), FakeCard::default());
-        lanes.change(|moving| moving.pool.set_budget(Bytes::gib(2)));
-        card.refuse_marks(2);
-        thread::scope(|scope| {
-            let _ending = Ending(&lanes);
-            scope.spawn(|| lanes.run_calls(&card));
-            scope.spawn(|| lanes.run_copies(&card));
-            scope.spawn(|| lanes.run_tasks(&card));
-            allocate(&lanes, &card, 1 << 40, Bytes::mib(256));
-            for refused in 1..=2 {
-                set(&lanes, Phase::Drained, 1, Bytes::ZERO);
-                while card.asked_for_proofs() < refused {
-                    thread::yield_now();
-                }
-                assert_eq!(lanes.look(|moving| moving.blocks.engine().phase()), Phase::Open);
-            }
-            set(&lanes, Phase::Drained, 1, Bytes::ZERO);
-            lanes.wait_for(|moving| moving.blocks.engine().figures().resident.is_zero().then_some(()));
-            assert_eq!((card.asked_for_proofs(), card.is_marked()), (2, true));
-        });
-    }
-
-    #[test]
-    fn the_gate_is_marked_for_an_allocation_that_waits_for_it() {
-        let (lanes, card) = (Lanes::default(), FakeCard::default());
-        thread::scope(|scope| {
-            let _ending = Ending(&lanes);
-            scope.spawn(|| lanes.run_calls(&card));
-            set(&lanes, Phase::Drained, 1, Bytes::ZERO);
-            let size = Bytes::mib(256);
-            assert!(lanes.look(|moving| moving.blocks.engine().may_be_hole(size)));
-            lanes.change(|moving| moving.blocks.engine().wait_for_mark(true));
-            lanes.wait_for(|moving| (!moving.blocks.engine().may_be_hole(size)).then_some(()));
-            assert!(card.is_marked());
-            lanes
-                .change(|moving| moving.blocks.begin(size, |_| Ok(1 << 40)).map(drop))
-                .unwrap();
-            lanes.change(|moving| moving.blocks.engine().wait_for_mark(false));
-            set(&lanes, Phase::Entering, 2, Bytes::ZERO);
-            assert!(card.is_marked(), "the block is a hole");
-            assert!(lanes.look(|moving| moving.blocks.engine().can_open().is_err()));
-        });
-    }
-
-    #[test]
-    fn lanes_end_in_the_middle_of_a_move() {
-        for round in 0..20 {
-            let (lanes, card) = (Lanes::default(), FakeCard::default());
-            lanes.change(|moving| moving.pool.set_budget(Bytes::gib(2)));
-            thread::scope(|scope| {
-                let _ending = Ending(&lanes);
-                scope.spawn(|| lanes.run_calls(&card));
-                scope.spawn(|| lanes.run_copies(&card));
-                scope.spawn(|| lanes.run_tasks(&card));
-                allocate(&lanes, &card, 1 << 40, Bytes::gib(1));
-                set(&lanes, Phase::Drained, 1, Bytes::ZERO);
-                let left = Bytes::mib(64 * round % 1024);
-                lanes.wait_for(|moving| {
-                    let resident = moving.blocks.engine().figures().resident;
-                    (resident <= Bytes::gib(1) - left).then_some(())
-                });
-            });
-            assert!(card.copies().is_empty());
-            assert!(lanes.change(|moving| moving.blocks.engine().is_quiet()));
-        }
-    }
-}
+mod tests;

@@ -21,10 +21,9 @@
 
 mod aims;
 mod births;
+mod chunks;
 mod orders;
 mod views;
-
-use std::collections::BTreeMap;
 
 use gpushare_proto::Bytes;
 use gpushare_proto::page::{Goal, GoalNumber};
@@ -35,6 +34,7 @@ use super::vmm::{Answer, Call, Direction, Span, VmmError};
 use crate::driver::types::CUdeviceptr;
 
 pub use births::Birth;
+use chunks::Chunks;
 pub use orders::{Lane, Order};
 pub use views::{Figures, Obstacle};
 
@@ -105,7 +105,7 @@ struct Entry {
 /// Swap engine of one card. See the [module](self).
 #[derive(Debug)]
 pub struct Engine {
-    chunks: BTreeMap<CUdeviceptr, Entry>,
+    chunks: Chunks,
     goal: Goal,
     seen: GoalNumber,
     phase: Phase,
@@ -128,6 +128,12 @@ pub struct Engine {
     lost: Option<VmmError>,
     /// Bytes that were copied out so far.
     copied_out: Bytes,
+    /// Number of changes of the pool by which slots were last handed out.
+    supplied_at: u64,
+    /// Bytes for which there were no slots then.
+    missing: Bytes,
+    /// Whether chunks have begun to leave since slots were last handed out.
+    has_new_victims: bool,
     /// Ranges of freed chunks, of which nothing is left.
     gone: Vec<Span>,
     /// Whether the aims follow from all facts that are known.
@@ -139,7 +145,7 @@ pub struct Engine {
 impl Default for Engine {
     fn default() -> Self {
         Self {
-            chunks: BTreeMap::new(),
+            chunks: Chunks::default(),
             goal: UNLIMITED,
             seen: GoalNumber::NONE,
             phase: Phase::Open,
@@ -154,6 +160,9 @@ impl Default for Engine {
             missed: None,
             lost: None,
             copied_out: Bytes::ZERO,
+            supplied_at: 0,
+            missing: Bytes::ZERO,
+            has_new_victims: false,
             gone: Vec::new(),
             is_settled: false,
             is_changed: false,
@@ -222,7 +231,7 @@ impl Engine {
 
     /// Returns whether the driver still has something of a freed range, and no step of it has failed.
     pub fn is_freeing(&self, range: Span) -> bool {
-        let mut freed = self.chunks.range(range.address..range.end()).map(|(_, entry)| entry);
+        let mut freed = self.chunks.range(range.address..range.end());
         freed.any(|entry| entry.chunk.aim() == Aim::Gone && entry.trouble.is_none())
     }
 
@@ -231,13 +240,12 @@ impl Engine {
         self.phase = phase;
         self.is_settled = false;
         if phase == Phase::Open {
-            for entry in self.chunks.values_mut() {
-                let Entry { chunk, .. } = entry;
+            self.chunks.change_all(|Entry { chunk, .. }| {
                 chunk.note_work();
                 if let (Aim::Away | Aim::At(_), Some(tier)) = (chunk.aim(), chunk.tier()) {
                     chunk.set_aim(Aim::At(tier));
                 }
-            }
+            });
         }
     }
 
@@ -262,19 +270,18 @@ impl Engine {
 
     /// Frees the chunk at an address, whose work is over. [`Self::take_gone`] returns its range later.
     pub fn free(&mut self, address: CUdeviceptr) {
-        if let Some(entry) = self.chunks.get_mut(&address) {
+        let freed = self.chunks.change(address, |entry| {
             entry.is_unborn = false;
             entry.failures = 0;
             entry.trouble = None;
             entry.chunk.set_aim(Aim::Gone);
-            self.is_settled = false;
-        }
+        });
+        self.is_settled &= freed.is_none();
     }
 
     /// Frees all chunks, as when the context has ended or is lost.
     pub fn free_all(&mut self) {
-        let addresses: Vec<_> = self.chunks.keys().copied().collect();
-        addresses.into_iter().for_each(|address| self.free(address));
+        self.chunks.addresses().into_iter().for_each(|address| self.free(address));
     }
 
     /// Notes that the memory of the context is lost. Nothing moves any more, and the gate may open onto holes: work on
@@ -292,41 +299,44 @@ impl Engine {
     /// Makes the chunk at an address immovable, and brings it to the card before the gate opens. One that is mapped from
     /// the host stays there.
     pub fn pin(&mut self, address: CUdeviceptr) {
-        if let Some(entry) = self.chunks.get_mut(&address) {
-            entry.chunk.make_immovable();
-            self.is_settled = false;
-        }
+        let pinned = self.chunks.change(address, |entry| entry.chunk.make_immovable());
+        self.is_settled &= pinned.is_none();
     }
 
     /// Makes all chunks immovable, present and later ones.
     pub fn pin_all(&mut self) {
         self.is_immovable = true;
         self.is_settled = false;
-        self.chunks.values_mut().for_each(|entry| entry.chunk.make_immovable());
+        self.chunks.change_all(|entry| entry.chunk.make_immovable());
     }
 
     /// Lets chunks whose steps failed try again. A chunk that is being allocated does not: its thread hears of the
     /// failure.
     pub fn retry(&mut self) {
-        for entry in self.chunks.values_mut().filter(|entry| !entry.is_unborn) {
-            entry.trouble = None;
-            entry.failures = 0;
-            entry.is_refused = false;
-        }
+        self.chunks.change_all(|entry| {
+            if !entry.is_unborn {
+                entry.trouble = None;
+                entry.failures = 0;
+                entry.is_refused = false;
+            }
+        });
         self.is_settled = false;
     }
 
     /// Notes the answer to a call that a lane or an allocating thread has made.
     pub fn done(&mut self, address: CUdeviceptr, answer: Answer) {
         let is_open = self.phase == Phase::Open;
-        let Some(entry) = self.chunks.get_mut(&address) else { return };
-        let asked = entry.chunk.asked();
-        let change = entry.chunk.done(answer);
-        // Work may reach a chunk as soon as it is mapped.
-        if is_open {
-            entry.chunk.note_work();
-        }
-        if !entry.is_unborn && asked.is_some_and(|call| Lane::of(call) == Lane::Calls) {
+        let done = self.chunks.change(address, |Entry { chunk, is_unborn, .. }| {
+            let asked = chunk.asked();
+            let change = chunk.done(answer);
+            // Work may reach a chunk as soon as it is mapped.
+            if is_open {
+                chunk.note_work();
+            }
+            (asked, change, *is_unborn)
+        });
+        let Some((asked, change, is_unborn)) = done else { return };
+        if !is_unborn && asked.is_some_and(|call| Lane::of(call) == Lane::Calls) {
             self.is_calling = false;
         }
         if let Some(Call::Release(_)) = asked {
@@ -337,11 +347,13 @@ impl Engine {
 
     /// Notes the end of a copy.
     pub fn copied(&mut self, address: CUdeviceptr, result: Result<(), VmmError>) {
-        let Some(entry) = self.chunks.get_mut(&address) else { return };
-        let direction = entry.chunk.copies();
-        let change = entry.chunk.copied(result);
+        let copied = self.chunks.change(address, |entry| {
+            let direction = entry.chunk.copies();
+            (direction, entry.chunk.copied(result), entry.chunk.span().size)
+        });
+        let Some((direction, change, size)) = copied else { return };
         if (direction, change) == (Some(Direction::Out), Change::Moved) {
-            self.copied_out += entry.chunk.span().size;
+            self.copied_out += size;
         }
         self.note(address, change);
     }
@@ -351,16 +363,16 @@ impl Engine {
             Change::Moved => {}
             Change::Failed(call, error) => {
                 self.is_settled = false;
-                if let Some(entry) = self.chunks.get_mut(&address) {
+                self.chunks.change(address, |entry| {
                     entry.trouble = Some(Trouble::Driver(call, error));
                     entry.failures += 1;
-                }
+                });
                 if let VmmError::ContextLost(_) = error {
                     self.lose(error);
                 }
             }
             Change::Written => {
-                self.missed = self.chunks.get(&address).map(|entry| entry.chunk.span());
+                self.missed = self.chunks.get(address).map(|entry| entry.chunk.span());
                 self.pin_all();
             }
         }
@@ -370,9 +382,7 @@ impl Engine {
     /// The goal is seen once no handle is being created that was asked for under an older one.
     fn note_seen(&mut self) {
         let number = self.goal.number;
-        let is_creating = |entry: &Entry| matches!(entry.chunk.asked(), Some(Call::Create(_)));
-        let is_older = |entry: &Entry| is_creating(entry) && entry.created_under != number;
-        if !self.chunks.values().any(is_older) {
+        if self.chunks.creating().all(|entry| entry.created_under == number) {
             self.seen = number;
         }
     }
@@ -401,15 +411,11 @@ impl Engine {
     /// Takes slots away from chunks that keep one without need, until `bytes` are taken.
     pub fn take_kept_slots(&mut self, bytes: Bytes) -> Vec<Slot> {
         let (mut slots, mut taken) = (Vec::new(), Bytes::ZERO);
-        for entry in self.chunks.values_mut() {
-            if taken >= bytes {
-                break;
-            }
-            if let Some(slot) = entry.chunk.take_spare_slot(false) {
-                taken += slot.size();
-                slots.push(slot);
-            }
-        }
+        self.chunks.change_all(|entry| {
+            let slot = if taken < bytes { entry.chunk.take_spare_slot(false) } else { None };
+            taken += slot.as_ref().map_or(Bytes::ZERO, Slot::size);
+            slots.extend(slot);
+        });
         slots
     }
 }

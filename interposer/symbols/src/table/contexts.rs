@@ -74,12 +74,14 @@ super::symbols! {
         cuStreamCreateWithPriority 5050;
         cuGreenCtxStreamCreate 12050;
     }
-    passed "asks about a stream or sets its attributes" {
+    wrapped Addresses {
+        cuStreamSetAttribute 11000, 11000 _ptsz;
+    }
+    passed "asks about a stream or copies its attributes" {
         cuStreamGetFlags 5050, 7000 _ptsz;
         cuStreamGetId 12000, 12000 _ptsz;
         cuStreamGetPriority 5050, 7000 _ptsz;
         cuStreamGetAttribute 11000, 11000 _ptsz;
-        cuStreamSetAttribute 11000, 11000 _ptsz;
         cuStreamCopyAttributes 11000, 11000 _ptsz;
     }
     passed "divides the multiprocessors of a card; work on the parts passes the gate" {

@@ -1,9 +1,24 @@
 //! Graphs, apart from their launch.
 
 super::symbols! {
-    passed "builds, changes or asks about a graph; nothing is executed before its launch" {
+    wrapped Addresses {
         cuGraphAddBatchMemOpNode 11070;
         cuGraphAddChildGraphNode 10000;
+        cuGraphAddMemcpyNode 10000;
+        cuGraphAddMemsetNode 10000;
+        cuGraphBatchMemOpNodeSetParams 11070;
+        cuGraphExecBatchMemOpNodeSetParams 11070;
+        cuGraphExecChildGraphNodeSetParams 11010;
+        cuGraphExecMemcpyNodeSetParams 10020;
+        cuGraphExecMemsetNodeSetParams 10020;
+        cuGraphExecNodeSetParams 12020;
+        cuGraphExecUpdate 10020, 12000 _v2;
+        cuGraphKernelNodeSetAttribute 11000;
+        cuGraphMemcpyNodeSetParams 10000;
+        cuGraphMemsetNodeSetParams 10000;
+        cuGraphNodeSetParams 12020, 13040 _v2;
+    }
+    passed "builds, changes or asks about a graph, and names no memory; nothing is executed before its launch" {
         cuGraphAddDependencies 10000, 12030 _v2;
         cuGraphAddEmptyNode 10000;
         cuGraphAddEventRecordNode 11010;
@@ -13,10 +28,7 @@ super::symbols! {
         cuGraphAddHostNode 10000;
         cuGraphAddKernelNode 10000, 12000 _v2;
         cuGraphAddMemFreeNode 11040;
-        cuGraphAddMemcpyNode 10000;
-        cuGraphAddMemsetNode 10000;
         cuGraphBatchMemOpNodeGetParams 11070;
-        cuGraphBatchMemOpNodeSetParams 11070;
         cuGraphChildGraphNodeGetGraph 10000;
         cuGraphClone 10000;
         cuGraphConditionalHandleCreate 12030;
@@ -28,8 +40,6 @@ super::symbols! {
         cuGraphEventRecordNodeSetEvent 11010;
         cuGraphEventWaitNodeGetEvent 11010;
         cuGraphEventWaitNodeSetEvent 11010;
-        cuGraphExecBatchMemOpNodeSetParams 11070;
-        cuGraphExecChildGraphNodeSetParams 11010;
         cuGraphExecEventRecordNodeSetEvent 11010;
         cuGraphExecEventWaitNodeSetEvent 11010;
         cuGraphExecExternalSemaphoresSignalNodeSetParams 11020;
@@ -38,10 +48,6 @@ super::symbols! {
         cuGraphExecGetId 13010;
         cuGraphExecHostNodeSetParams 10020;
         cuGraphExecKernelNodeSetParams 10010, 12000 _v2;
-        cuGraphExecMemcpyNodeSetParams 10020;
-        cuGraphExecMemsetNodeSetParams 10020;
-        cuGraphExecNodeSetParams 12020;
-        cuGraphExecUpdate 10020, 12000 _v2;
         cuGraphExternalSemaphoresSignalNodeGetParams 11020;
         cuGraphExternalSemaphoresSignalNodeSetParams 11020;
         cuGraphExternalSemaphoresWaitNodeGetParams 11020;
@@ -55,14 +61,11 @@ super::symbols! {
         cuGraphKernelNodeCopyAttributes 11000;
         cuGraphKernelNodeGetAttribute 11000;
         cuGraphKernelNodeGetParams 10000, 12000 _v2;
-        cuGraphKernelNodeSetAttribute 11000;
         cuGraphKernelNodeSetParams 10000, 12000 _v2;
         cuGraphMemAllocNodeGetParams 11040;
         cuGraphMemFreeNodeGetParams 11040;
         cuGraphMemcpyNodeGetParams 10000;
-        cuGraphMemcpyNodeSetParams 10000;
         cuGraphMemsetNodeGetParams 10000;
-        cuGraphMemsetNodeSetParams 10000;
         cuGraphNodeFindInClone 10000;
         cuGraphNodeGetContainingGraph 13010;
         cuGraphNodeGetDependencies 10000, 12030 _v2;
@@ -73,7 +76,6 @@ super::symbols! {
         cuGraphNodeGetToolsId 13010;
         cuGraphNodeGetType 10000;
         cuGraphNodeSetEnabled 11060;
-        cuGraphNodeSetParams 12020, 13040 _v2;
         cuGraphReleaseUserObject 11030;
         cuGraphRemoveDependencies 10000, 12030 _v2;
         cuGraphRetainUserObject 11030;

@@ -29,6 +29,7 @@ super::symbols! {
         cuMemSetAccess 10020;
         cuMemAddressFree 10020;
         cuMulticastBindAddr 12010, 13010 _v2;
+        cuLogicalEndpointBindAddr 13030;
     }
     passed "shares memory by handle; it is charged to the process that created it" {
         cuMemExportToShareableHandle 10020;
@@ -67,6 +68,9 @@ super::symbols! {
         cuMemRangeGetAttribute 8000;
         cuMemRangeGetAttributes 8000;
     }
+    wrapped Addresses {
+        cuMemGetAccess 10020;
+    }
     passed "asks about 32-bit addresses, which managed memory never has" {
         cuMemGetAddressRange 2000;
     }
@@ -75,9 +79,6 @@ super::symbols! {
     }
     passed "reserves addresses, which take no memory of a card" {
         cuMemAddressReserve 10020;
-    }
-    passed "asks for the access to memory that is already charged" {
-        cuMemGetAccess 10020;
     }
     passed "asks about sizes and layouts before anything is allocated" {
         cuMemGetAllocationGranularity 10020;
@@ -131,7 +132,6 @@ super::symbols! {
     }
     passed "creates a logical endpoint of a fabric or binds memory to it that is already charged" {
         cuLogicalEndpointAddDevice 13030;
-        cuLogicalEndpointBindAddr 13030;
         cuLogicalEndpointBindMem 13030;
         cuLogicalEndpointCreate 13030;
         cuLogicalEndpointDestroy 13030;

@@ -72,8 +72,17 @@ super::symbols! {
         cuParamSeti 2000;
         cuParamSetv 2000;
     }
-    passed "describes a texture, surface or tensor over memory that is already charged" {
+    wrapped Addresses {
         cuTexObjectCreate 5000;
+        cuTexRefSetAddress 3020 _v2;
+        cuTexRefSetAddress2D 3020 _v2, 4010 _v3;
+    }
+    passed "names 32-bit addresses, which remapped memory never has" {
+        cuTexRefSetAddress 2000;
+        cuTexRefSetAddress2D 2020;
+    }
+    passed "describes a texture or surface over an array, or stores an address that the driver does not look at" {
+        cuSurfObjectCreate 5000;
         cuTexObjectDestroy 5000;
         cuTexObjectGetResourceDesc 5000;
         cuTexObjectGetResourceViewDesc 5000;
@@ -92,8 +101,6 @@ super::symbols! {
         cuTexRefGetMipmapLevelBias 5000;
         cuTexRefGetMipmapLevelClamp 5000;
         cuTexRefGetMipmappedArray 5000;
-        cuTexRefSetAddress 2000, 3020 _v2;
-        cuTexRefSetAddress2D 2020, 3020 _v2, 4010 _v3;
         cuTexRefSetAddressMode 2000;
         cuTexRefSetArray 2000;
         cuTexRefSetBorderColor 8000;
@@ -105,7 +112,6 @@ super::symbols! {
         cuTexRefSetMipmapLevelBias 5000;
         cuTexRefSetMipmapLevelClamp 5000;
         cuTexRefSetMipmappedArray 5000;
-        cuSurfObjectCreate 5000;
         cuSurfObjectDestroy 5000;
         cuSurfObjectGetResourceDesc 5000;
         cuSurfRefGetArray 3000;

@@ -34,6 +34,7 @@ pub(crate) mod pointer;
 pub(crate) mod pool;
 pub(crate) mod set;
 pub(crate) mod stream;
+pub(crate) mod texture;
 
 use std::ffi::c_void;
 
@@ -60,7 +61,7 @@ unsafe impl Sync for Pointer {}
 
 /// Every row of every family.
 pub(crate) fn rows() -> impl Iterator<Item = &'static Row> {
-    let families: [&'static [Row]; 24] = [
+    let families: [&'static [Row]; 25] = [
         init::ROWS,
         device::ROWS,
         context::ROWS,
@@ -76,6 +77,7 @@ pub(crate) fn rows() -> impl Iterator<Item = &'static Row> {
         copy::ROWS,
         set::ROWS,
         stream::ROWS,
+        texture::ROWS,
         event::ROWS,
         launch::ROWS,
         capture::ROWS,

@@ -173,6 +173,17 @@ impl Graph {
     }
 }
 
+/// Addresses in a piece of work at which the driver looks itself.
+fn addresses(op: &Op) -> Vec<u64> {
+    match op {
+        Op::Copy { to, from, .. } => vec![to.address, from.address],
+        Op::Set { to, .. } | Op::Upload { to, .. } => vec![to.address],
+        Op::Download { from, .. } => vec![from.address],
+        Op::WaitValue { address, .. } | Op::WriteValue { address, .. } => vec![*address],
+        _ => Vec::new(),
+    }
+}
+
 impl State {
     pub(crate) fn graph(&mut self, handle: Handle) -> Answer<(u32, &mut Graph)> {
         let id = Tag::Graph.id(handle).ok_or(Code::INVALID_VALUE)?;
@@ -195,6 +206,10 @@ impl State {
     /// Keeps an instantiated graph, anew or changed, and tells the card what a launch of it is.
     pub(crate) fn define(&mut self, id: u32, graph: Graph) -> Answer {
         let work = graph.work()?;
+        // The real driver looks at the addresses of copies and fills, and not at those that kernels get.
+        if work.iter().flat_map(addresses).any(|address| self.is_hole(address)) {
+            return Err(Code::INVALID_VALUE);
+        }
         let exec = Exec {
             graph,
             size: work.len(),

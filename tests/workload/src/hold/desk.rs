@@ -57,6 +57,7 @@ pub(super) struct Desk {
     pub(super) events: Names<Handle>,
     pub(super) latches: Names<Latch>,
     pub(super) graphs: Names<Handle>,
+    pub(super) templates: Names<Handle>,
     pub(super) contexts: Names<Held>,
 }
 
@@ -71,6 +72,7 @@ impl Desk {
             events: Names::new("event"),
             latches: Names::new("latch"),
             graphs: Names::new("graph"),
+            templates: Names::new("template"),
             contexts: Names::new("context"),
         }
     }

@@ -71,7 +71,17 @@ pub(super) enum StreamCommand {
         mode: CaptureMode,
     },
     /// End the capture of a stream as a graph
-    EndCapture { stream: String, graph: String },
+    EndCapture {
+        stream: String,
+        graph: String,
+        /// Keep it as a template, which `instantiate` makes a graph
+        #[arg(long)]
+        template: bool,
+    },
+    /// Make a graph of a template
+    Instantiate { template: String, graph: String },
+    /// Change a graph to what a template is
+    Update { graph: String, template: String },
     /// Launch a graph
     Replay {
         graph: String,
@@ -129,7 +139,17 @@ impl Desk {
             StreamCommand::Capture { stream, mode } => {
                 gpu.begin_capture(self.streams.get(stream)?, *mode)?;
             }
-            StreamCommand::EndCapture { stream, graph } => {
+            StreamCommand::EndCapture { stream, graph, template: true } => {
+                self.templates
+                    .put(graph, gpu.end_capture_as_template(self.streams.get(stream)?)?);
+            }
+            StreamCommand::Instantiate { template, graph } => {
+                self.graphs.put(graph, gpu.instantiate(self.templates.get(template)?)?);
+            }
+            StreamCommand::Update { graph, template } => {
+                gpu.update(self.graphs.get(graph)?, self.templates.get(template)?)?;
+            }
+            StreamCommand::EndCapture { stream, graph, template: false } => {
                 self.graphs.put(graph, gpu.end_capture(self.streams.get(stream)?)?);
             }
             StreamCommand::Replay { graph, stream } => {

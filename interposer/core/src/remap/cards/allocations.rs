@@ -36,14 +36,15 @@ impl Card {
     pub(super) fn allocate(&self, size: Bytes, want: &mut Option<Want>) -> Result<CUdeviceptr, NotAllocated> {
         loop {
             let _marked = self.mark_for(size);
-            let begun = self.lanes.change(|moving: &mut Moving| {
+            let reserve = |whole| self.hardware.reserve(whole);
+            let begun = self.lanes.change_with_addresses(reserve, |moving: &mut Moving, addresses| {
                 if let Some(lost) = moving.blocks.engine().lost() {
                     return Err(AllocationError::Driver(lost).into());
                 }
                 if moving.blocks.engine().may_be_hole(needed(size)) {
                     return Err(NotAllocated::NotNow(needed(size)));
                 }
-                let begun = moving.blocks.begin(size, |whole| self.hardware.reserve(whole))?;
+                let begun = moving.blocks.begin(size, |whole| addresses.take(whole))?;
                 moving.bound_pool();
                 if let Some(want) = want.take() {
                     want.end_within();

@@ -6,12 +6,13 @@ use std::collections::VecDeque;
 use gpushare_proto::Bytes;
 use gpushare_proto::page::GoalNumber;
 
+use super::chunks::Sum;
 use super::{Engine, Entry, Phase, SMALL_CHUNK, SMALL_PART, Trouble};
 use crate::driver::types::CUdeviceptr;
 use crate::remap::chunk::Aim;
 use crate::remap::vmm::{Call, Span, Tier, VmmError};
 
-const DEVICE: Aim = Aim::At(Tier::Device);
+pub(super) const DEVICE: Aim = Aim::At(Tier::Device);
 
 /// Number of small chunks at each end of a move.
 const ENDS: usize = 2;
@@ -41,31 +42,23 @@ impl Engine {
     }
 
     /// Bytes of all handles on the card.
-    pub(super) fn present(&self) -> Bytes {
-        self.chunks.values().map(|entry| entry.chunk.footprint().device).sum()
+    pub(super) const fn present(&self) -> Bytes {
+        self.chunks.bytes(Sum::Present)
     }
 
     /// Bytes of the card that are taken, or will be.
-    fn held(&self) -> Bytes {
-        let taken = |entry: &Entry| {
-            let present = entry.chunk.footprint().device;
-            if entry.chunk.aim() == DEVICE { entry.chunk.span().size } else { present }
-        };
-        self.chunks.values().map(taken).sum()
+    const fn held(&self) -> Bytes {
+        self.chunks.bytes(Sum::Held)
     }
 
     /// Bytes of the card that are taken and that nothing takes away.
-    fn committed(&self) -> Bytes {
-        let stays = |entry: &&Entry| entry.chunk.aim() == DEVICE;
-        self.chunks.values().filter(stays).map(|entry| entry.chunk.span().size).sum()
+    const fn committed(&self) -> Bytes {
+        self.chunks.bytes(Sum::Committed)
     }
 
     /// Bytes that are mapped from the host, or will be.
-    pub(super) fn host_mapped(&self) -> Bytes {
-        let stays = |entry: &&Entry| {
-            entry.chunk.aim() == Aim::At(Tier::Host) || !entry.chunk.footprint().host_handle.is_zero()
-        };
-        self.chunks.values().filter(stays).map(|entry| entry.chunk.span().size).sum()
+    pub(super) const fn host_mapped(&self) -> Bytes {
+        self.chunks.bytes(Sum::HostMapped)
     }
 
     /// Aims chunks away until the rest fits the goal.
@@ -75,7 +68,7 @@ impl Engine {
             return;
         }
         for address in in_order(self.victims(excess)) {
-            self.turn(address, Aim::Away);
+            self.has_new_victims |= self.turn(address, Aim::Away);
         }
     }
 
@@ -89,10 +82,10 @@ impl Engine {
                 && (entry.trouble.is_none() || entry.chunk.tier().is_none())
         };
         let is_small_move = excess < SMALL_PART;
-        let candidates = self.chunks.iter().filter(|(_, entry)| is_movable(entry));
+        let candidates = self.chunks.values().filter(|entry| is_movable(entry));
         let mut candidates: Vec<_> = candidates
-            .map(|(&address, Entry { chunk, turn, .. })| {
-                let size = chunk.span().size;
+            .map(|Entry { chunk, turn, .. }| {
+                let Span { address, size } = chunk.span();
                 let by_size = if is_small_move { size } else { Bytes::MAX - size };
                 let cost = (chunk.tier().is_some(), !chunk.is_clean(), !chunk.has_slot());
                 (cost, by_size, Reverse(*turn), address, size)
@@ -111,16 +104,16 @@ impl Engine {
             victims.extend(ends);
         }
         while !left.is_zero() {
+            let Some(first) = candidates.pop_front() else { break };
+            if first.1 < left {
+                left -= first.1;
+                victims.push(first);
+                continue;
+            }
             // The smallest chunk that is large enough ends the list.
-            let last = candidates
-                .iter()
-                .filter(|(_, size)| *size >= left)
-                .min_by_key(|(_, size)| *size);
-            let Some(first) = candidates.front().copied() else { break };
-            let next = if first.1 >= left { last.copied().unwrap_or(first) } else { first };
-            candidates.retain(|candidate| *candidate != next);
-            left -= next.1;
-            victims.push(next);
+            let enough = candidates.iter().filter(|(_, size)| *size >= left && *size < first.1);
+            victims.push(enough.min_by_key(|(_, size)| *size).copied().unwrap_or(first));
+            break;
         }
         victims
     }
@@ -130,7 +123,7 @@ impl Engine {
         let (mut batch, mut beyond) = (Vec::new(), Vec::new());
         let (mut room, mut uncommitted) = (self.room(), self.goal.bytes - self.committed());
         for address in self.holes(|entry| entry.trouble.is_none()) {
-            let Some(Entry { chunk, .. }) = self.chunks.get(&address) else { continue };
+            let Some(Entry { chunk, .. }) = self.chunks.get(address) else { continue };
             let size = chunk.span().size;
             // A handle that is still there is counted already.
             let is_present = chunk.tier() == Some(Tier::Device);
@@ -156,7 +149,7 @@ impl Engine {
             entry.trouble == Some(Trouble::Driver(create, VmmError::OutOfMemory))
         };
         for address in self.holes(is_refused) {
-            let Some(entry) = self.chunks.get(&address) else { continue };
+            let Some(entry) = self.chunks.get(address) else { continue };
             let size = entry.chunk.span().size;
             if !entry.chunk.is_immovable() && self.map_from_host(address, size) {
                 self.do_without_card(address);
@@ -167,6 +160,9 @@ impl Engine {
     /// Chunks that are mapped from the host and for which the goal has room on the card, beside all holes: the largest
     /// first, and of one size the one that was mapped first. Which of them work needs most is not known.
     fn promotable(&self) -> Vec<CUdeviceptr> {
+        if self.chunks.count(Sum::Promotable) == 0 {
+            return Vec::new();
+        }
         let mut hosted: Vec<_> = self.chunks.values().filter(|entry| entry.is_promotable()).collect();
         hosted.sort_by_key(|entry| (Reverse(entry.chunk.span().size), entry.turn));
         let holes = self.chunks.values().filter(|entry| entry.chunk.aim() == Aim::Away);
@@ -208,9 +204,11 @@ impl Engine {
     /// Chunks that aim away, those first that still have a handle, then the oldest.
     fn holes(&self, is_meant: impl Fn(&Entry) -> bool) -> Vec<CUdeviceptr> {
         let away = |entry: &Entry| entry.chunk.aim() == Aim::Away && !entry.is_unborn && is_meant(entry);
-        let holes = self.chunks.iter().filter(|(_, entry)| away(entry));
+        let holes = self.chunks.values().filter(|entry| away(entry));
         let mut holes: Vec<_> = holes
-            .map(|(&address, entry)| (entry.chunk.tier() != Some(Tier::Device), entry.turn, address))
+            .map(|Entry { chunk, turn, .. }| {
+                (chunk.tier() != Some(Tier::Device), *turn, chunk.span().address)
+            })
             .collect();
         holes.sort_unstable();
         holes.into_iter().map(|(.., address)| address).collect()
@@ -223,19 +221,20 @@ impl Engine {
 
     /// Forgives a chunk that the card has no memory for it, since the host has.
     fn do_without_card(&mut self, address: CUdeviceptr) {
-        if let Some(entry) = self.chunks.get_mut(&address) {
+        self.chunks.change(address, |entry| {
             (entry.trouble, entry.failures, entry.is_refused) = (None, 0, true);
-        }
+        });
     }
 
     /// Sets the aim of a chunk, which is then the last in the order of work.
     fn turn(&mut self, address: CUdeviceptr, aim: Aim) -> bool {
         self.turns += 1;
         let turn = self.turns;
-        self.chunks.get_mut(&address).is_some_and(|entry| {
+        let set = self.chunks.change(address, |entry| {
             entry.turn = turn;
             entry.chunk.set_aim(aim)
-        })
+        });
+        set == Some(true)
     }
 }
 

@@ -79,25 +79,28 @@ impl Engine {
     /// Returns the next call of a chunk that the calling thread allocates; `None` once it is usable or has failed.
     pub fn take_own(&mut self, address: CUdeviceptr) -> Option<Call> {
         let (number, present) = (self.goal.number, self.present());
-        let entry = self
-            .chunks
-            .get_mut(&address)
-            .filter(|entry| entry.is_unborn && entry.failures == 0)?;
-        let call = entry.chunk.next()?;
-        // The goal may have fallen since the chunk was added.
-        if call == Call::Create(Tier::Device) && self.goal.bytes - present < entry.chunk.span().size {
-            entry.trouble = Some(Trouble::Driver(call, VmmError::OutOfMemory));
-            entry.failures += 1;
-            return None;
-        }
-        entry.created_under = number;
-        entry.chunk.take()
+        let room = self.goal.bytes - present;
+        let taken = self.chunks.change(address, |entry| {
+            if !entry.is_unborn || entry.failures > 0 {
+                return None;
+            }
+            let call = entry.chunk.next()?;
+            // The goal may have fallen since the chunk was added.
+            if call == Call::Create(Tier::Device) && room < entry.chunk.span().size {
+                entry.trouble = Some(Trouble::Driver(call, VmmError::OutOfMemory));
+                entry.failures += 1;
+                return None;
+            }
+            entry.created_under = number;
+            entry.chunk.take()
+        });
+        taken.flatten()
     }
 
     /// Returns whether a call of a chunk that is being allocated has failed.
     pub fn has_failed(&self, address: CUdeviceptr) -> bool {
         self.chunks
-            .get(&address)
+            .get(address)
             .is_some_and(|entry| entry.is_unborn && entry.failures > 0)
     }
 
@@ -106,10 +109,12 @@ impl Engine {
     /// # Errors
     /// Error of the driver call that failed.
     pub fn born(&mut self, address: CUdeviceptr) -> Result<(), VmmError> {
-        let Some(entry) = self.chunks.get_mut(&address) else { return Ok(()) };
-        entry.is_unborn = false;
-        self.is_settled = false;
-        match entry.trouble {
+        let trouble = self.chunks.change(address, |entry| {
+            entry.is_unborn = false;
+            entry.trouble
+        });
+        self.is_settled &= trouble.is_none();
+        match trouble.flatten() {
             Some(Trouble::Driver(_, error)) => Err(error),
             _ => Ok(()),
         }

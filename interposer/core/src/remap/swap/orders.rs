@@ -2,10 +2,11 @@
 
 use gpushare_proto::Bytes;
 
+use super::chunks::Sum;
 use super::{Engine, Entry, Guard, Phase, Trouble};
 use crate::driver::types::CUdeviceptr;
 use crate::remap::chunk::Aim;
-use crate::remap::host::{Pool, Supply};
+use crate::remap::host::{Pool, Slot, Supply};
 use crate::remap::vmm::{Call, Span, Tier};
 
 /// Lane of steps that are taken one after the other.
@@ -52,27 +53,24 @@ impl Engine {
         }
         let address = self.first_in_turn(lane)?;
         let number = self.goal.number;
-        let entry = self.chunks.get_mut(&address)?;
-        entry.created_under = number;
-        let call = entry.chunk.take()?;
+        let (span, call) = self.chunks.change(address, |entry| {
+            entry.created_under = number;
+            Some((entry.chunk.span(), entry.chunk.take()?))
+        })??;
         self.is_calling |= lane == Lane::Calls;
-        Some(Order::Call(Span { address, size: entry.chunk.span().size }, call))
+        Some(Order::Call(span, call))
     }
 
     /// Returns the chunk whose turn it is in a lane.
     fn first_in_turn(&self, lane: Lane) -> Option<CUdeviceptr> {
         let room = self.goal.bytes - self.present();
-        let may_go = |entry: &&Entry| !entry.is_unborn && self.may_take(entry, lane, room);
-        let first = self.chunks.values().filter(may_go).min_by_key(|entry| entry.turn)?;
+        let first = self.chunks.ready(lane).find(|entry| self.may_take(entry, room))?;
         Some(first.chunk.span().address)
     }
 
-    fn may_take(&self, entry: &Entry, lane: Lane, room: Bytes) -> bool {
-        let call = entry
-            .chunk
-            .next()
-            .filter(|call| Lane::of(*call) == lane && !entry.is_stuck(*call));
-        let Some(call) = call else { return false };
+    /// Returns whether the next call of a chunk may be made now.
+    fn may_take(&self, entry: &Entry, room: Bytes) -> bool {
+        let Some(call) = entry.chunk.next() else { return false };
         let is_freed = entry.chunk.aim() == Aim::Gone;
         let may_move = match self.phase {
             Phase::Drained | Phase::Entering => self.lost.is_none(),
@@ -94,8 +92,8 @@ impl Engine {
         if lane != Lane::Calls || !matches!(self.phase, Phase::Drained | Phase::Entering) {
             return None;
         }
-        let is_away = |entry: &Entry| entry.chunk.is_hole() || entry.chunk.is_leaving();
-        let is_needed = self.lost.is_none() && (self.waiting_for_mark > 0 || self.live().any(is_away));
+        let is_needed =
+            self.lost.is_none() && (self.waiting_for_mark > 0 || self.chunks.count(Sum::Away) > 0);
         let (from, to) = if is_needed {
             (Guard::Clear, Guard::Setting)
         } else {
@@ -111,23 +109,20 @@ impl Engine {
 
     /// Removes freed chunks of which nothing is left, and puts their slots back.
     fn end_freed(&mut self, pool: &mut Pool) {
-        let Self { gone, is_changed, .. } = self;
-        self.chunks.retain(|_, entry| {
+        for address in self.chunks.ending() {
             // Memory of the host needs no second copy in a slot.
-            if !matches!(entry.chunk.aim(), Aim::Gone | Aim::At(Tier::Host)) {
-                return true;
+            let ended = self.chunks.change(address, |Entry { chunk, .. }| {
+                let slot = chunk.take_spare_slot(false);
+                (slot, chunk.is_gone().then(|| chunk.span()))
+            });
+            let Some((slot, gone)) = ended else { continue };
+            self.is_changed = true;
+            slot.into_iter().for_each(|slot| pool.put(slot));
+            if let Some(span) = gone {
+                self.chunks.remove(address);
+                self.gone.push(span);
             }
-            if let Some(slot) = entry.chunk.take_spare_slot(false) {
-                pool.put(slot);
-                *is_changed = true;
-            }
-            let is_gone = entry.chunk.is_gone();
-            if is_gone {
-                *is_changed = true;
-                gone.push(entry.chunk.span());
-            }
-            !is_gone
-        });
+        }
     }
 
     /// Returns whether looks for orders have changed something since the last call, so that another lane may
@@ -138,6 +133,24 @@ impl Engine {
 
     /// Gives slots to chunks that leave. Those for which there is no host memory stay where they are.
     fn hand_out_slots(&mut self, pool: &mut Pool) {
+        let has_new_victims = std::mem::take(&mut self.has_new_victims);
+        let has_new_wants = self.chunks.take_new_wants();
+        let is_known = self.missing == self.chunks.bytes(Sum::Wanting)
+            && (self.missing.is_zero() || pool.changes() == self.supplied_at);
+        if is_known && !has_new_victims && !has_new_wants {
+            return;
+        }
+        let sizes = pool.sizes();
+        if has_new_victims && pool.is_sparse() {
+            self.repack_slots(pool);
+        }
+        self.supply_slots(pool);
+        self.missing = self.chunks.bytes(Sum::Wanting);
+        self.supplied_at = pool.changes();
+        self.is_changed |= pool.sizes() != sizes;
+    }
+
+    fn supply_slots(&mut self, pool: &mut Pool) {
         loop {
             let missing = self.give_slots(pool);
             // A goal that has risen again needs no more slots.
@@ -159,35 +172,55 @@ impl Engine {
         }
     }
 
-    /// Gives slots to chunks that leave, in their order. Returns the bytes for which there were none.
-    fn give_slots(&mut self, pool: &mut Pool) -> Bytes {
-        let wants = |entry: &&mut Entry| entry.chunk.wants_slot() && !entry.is_unborn;
-        let mut waiting: Vec<_> = self.chunks.values_mut().filter(wants).collect();
-        waiting.sort_by_key(|entry| entry.turn);
-        let (mut missing, mut too_large) = (Bytes::ZERO, Bytes::MAX);
-        for Entry { chunk, .. } in waiting {
-            let size = chunk.span().size;
-            // What had no room for a smaller slot has none for this one.
-            let slot = if size < too_large { pool.take(size) } else { None };
-            match slot.map(|slot| chunk.give_slot(slot)) {
-                Some(None) => self.is_changed = true,
-                Some(Some(slot)) => pool.put(slot),
-                None => {
-                    missing += size;
-                    too_large = too_large.min(size);
-                }
+    /// Lets chunks that leave change their slots, so that those fill whole regions and others have room for large slots.
+    fn repack_slots(&mut self, pool: &mut Pool) {
+        let (mut addresses, mut slots) = (Vec::new(), Vec::new());
+        self.chunks.change_all(|Entry { chunk, .. }| {
+            if let Some(slot) = chunk.take_stale_slot() {
+                addresses.push(chunk.span().address);
+                slots.push(slot);
+            }
+        });
+        for (address, slot) in addresses.into_iter().zip(pool.repack(slots)) {
+            if let Some(slot) = slot {
+                self.give_slot(address, slot, pool);
             }
         }
-        missing
+    }
+
+    /// Gives slots to chunks that leave, in their order. Returns the bytes for which there were none.
+    fn give_slots(&mut self, pool: &mut Pool) -> Bytes {
+        let mut too_large = Bytes::MAX;
+        for address in self.chunks.wanting() {
+            let Some(size) = self.chunks.get(address).map(|entry| entry.chunk.span().size) else {
+                continue;
+            };
+            // What had no room for a smaller slot has none for this one.
+            let slot = if size < too_large { pool.take(size) } else { None };
+            match slot {
+                Some(slot) => self.give_slot(address, slot, pool),
+                None => too_large = too_large.min(size),
+            }
+        }
+        self.chunks.bytes(Sum::Wanting)
+    }
+
+    fn give_slot(&mut self, address: CUdeviceptr, slot: Slot, pool: &mut Pool) {
+        match self.chunks.change(address, |entry| entry.chunk.give_slot(slot)) {
+            Some(Some(unused)) => pool.put(unused),
+            _ => self.is_changed = true,
+        }
     }
 
     fn do_without_slots(&mut self) {
         self.is_settled = false;
-        for entry in self.chunks.values_mut().filter(|entry| entry.chunk.wants_slot()) {
-            entry.trouble = Some(Trouble::NoSlot);
-            if let Some(tier) = entry.chunk.tier() {
-                entry.chunk.set_aim(Aim::At(tier));
-            }
+        for address in self.chunks.wanting() {
+            self.chunks.change(address, |entry| {
+                entry.trouble = Some(Trouble::NoSlot);
+                if let Some(tier) = entry.chunk.tier() {
+                    entry.chunk.set_aim(Aim::At(tier));
+                }
+            });
         }
     }
 
@@ -197,19 +230,15 @@ impl Engine {
         self.chunks.values().filter(is_live)
     }
 
-    pub(super) fn copies(&self) -> usize {
-        let is_beginning = |entry: &Entry| matches!(entry.chunk.asked(), Some(Call::Copy(..)));
-        let copies = self
-            .chunks
-            .values()
-            .filter(|entry| entry.chunk.is_copying() || is_beginning(entry));
-        copies.count()
+    /// Number of copies that are under way or begin.
+    pub(super) const fn copies(&self) -> usize {
+        self.chunks.count(Sum::Copies) as usize
     }
 }
 
 impl Entry {
     /// Whether a call has to wait for a retry: it failed before, or several calls of the chunk did.
-    fn is_stuck(&self, call: Call) -> bool {
+    pub(super) fn is_stuck(&self, call: Call) -> bool {
         let has_failed = matches!(self.trouble, Some(Trouble::Driver(failed, _)) if is_same(failed, call));
         has_failed || self.failures >= 2
     }

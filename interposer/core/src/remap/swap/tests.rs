@@ -1,6 +1,8 @@
 //! The swap engine against a card that holds real values.
 
+mod cost;
 mod moves;
+mod packing;
 mod random;
 
 use std::collections::BTreeMap;
@@ -247,6 +249,7 @@ impl World {
 
     /// All bytes are accounted, and the goal is kept.
     fn check(&mut self) {
+        self.engine.chunks.check();
         let figures = self.engine.figures();
         let creating: Bytes = self
             .orders
@@ -294,7 +297,7 @@ impl World {
         }
         self.run();
         self.card.assert_empty();
-        assert!(self.engine.chunks.is_empty() && self.engine.is_quiet());
+        assert!(self.engine.chunks.addresses().is_empty() && self.engine.is_quiet());
         assert_eq!(self.pool.sizes().taken, Bytes::ZERO);
         self.pool.set_budget(Bytes::ZERO);
         while self.prepare() {}

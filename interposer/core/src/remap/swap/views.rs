@@ -3,6 +3,7 @@
 use gpushare_proto::Bytes;
 use gpushare_proto::page::GoalNumber;
 
+use super::chunks::Sum;
 use super::{Engine, Entry, Guard, Phase, Trouble};
 use crate::driver::types::CUdeviceptr;
 use crate::remap::chunk::{Aim, Place};
@@ -48,36 +49,25 @@ pub enum Obstacle {
 impl Engine {
     /// Returns the figures of the card.
     pub fn figures(&self) -> Figures {
-        let mut figures = Figures { seen: self.seen, copied_out: self.copied_out, ..Figures::default() };
-        for Entry { chunk, .. } in self.chunks.values() {
-            let (footprint, size) = (chunk.footprint(), chunk.span().size);
-            figures.resident += footprint.device;
-            figures.slots += footprint.slot;
-            if chunk.is_busy() {
-                figures.moving += size;
-            }
-            if chunk.is_immovable() {
-                figures.immovable += footprint.device;
-            }
-            if footprint.device.is_zero() && chunk.aim() != Aim::Gone {
-                figures.needed_slots += footprint.slot;
-                match chunk.place() {
-                    Place::Empty => figures.unbacked += size,
-                    _ => figures.hosted += size,
-                }
-                if chunk.tier() == Some(Tier::Host) && !chunk.is_hole() {
-                    figures.mapped += size;
-                }
-            }
+        let bytes = |sum| self.chunks.bytes(sum);
+        Figures {
+            seen: self.seen,
+            copied_out: self.copied_out,
+            resident: bytes(Sum::Present),
+            immovable: bytes(Sum::Immovable),
+            hosted: bytes(Sum::Hosted),
+            mapped: bytes(Sum::Mapped),
+            unbacked: bytes(Sum::Unbacked),
+            moving: bytes(Sum::Moving),
+            slots: bytes(Sum::Slots),
+            needed_slots: bytes(Sum::NeededSlots),
         }
-        figures
     }
 
     /// Returns the most bytes of regions that slots for all chunks may need: an eighth more than the chunks, and two
     /// regions. The daemon believes a process as far.
     pub fn most_regions(&self) -> Bytes {
-        let is_live = |entry: &&Entry| entry.chunk.aim() != Aim::Gone;
-        let whole: Bytes = self.chunks.values().filter(is_live).map(|entry| entry.chunk.span().size).sum();
+        let whole = self.chunks.bytes(Sum::Live);
         whole + Bytes(whole.0 / 8) + REGION + REGION
     }
 
@@ -88,6 +78,9 @@ impl Engine {
     /// The reason why it may not.
     pub fn can_open(&self) -> Result<(), Obstacle> {
         if self.lost.is_some() {
+            return if self.guard == Guard::Clear { Ok(()) } else { Err(Obstacle::Moving) };
+        }
+        if self.chunks.count(Sum::Away) == 0 {
             return if self.guard == Guard::Clear { Ok(()) } else { Err(Obstacle::Moving) };
         }
         let holes = || self.live().filter(|entry| entry.chunk.is_hole());
@@ -111,7 +104,7 @@ impl Engine {
     /// Returns whether chunks that are mapped from the host are to come to the card before the gate opens, and the goal
     /// has no room for them yet or they have not begun.
     pub fn awaits_room(&self) -> bool {
-        !self.overflows && self.chunks.values().any(Entry::is_promotable)
+        !self.overflows && self.chunks.count(Sum::Promotable) > 0
     }
 
     /// Whether chunks that are mapped from the host are on their way to the card.
@@ -122,7 +115,7 @@ impl Engine {
 
     /// Returns the chunks that overlap a range, also freed ones of which something is left.
     pub fn chunks_in(&self, range: Span) -> Vec<Span> {
-        let before_end = self.chunks.range(..range.end()).rev().map(|(_, entry)| entry.chunk.span());
+        let before_end = self.chunks.range(..range.end()).rev().map(|entry| entry.chunk.span());
         let mut chunks: Vec<_> = before_end.take_while(|chunk| chunk.end() > range.address).collect();
         chunks.reverse();
         chunks
@@ -130,7 +123,7 @@ impl Engine {
 
     /// Returns the place of the chunk at an address.
     pub fn place(&self, address: CUdeviceptr) -> Option<Place> {
-        self.chunks.get(&address).map(|entry| entry.chunk.place())
+        self.chunks.get(address).map(|entry| entry.chunk.place())
     }
 
     /// Returns whether a copy is under way.
@@ -140,7 +133,7 @@ impl Engine {
 
     /// Returns whether no call and no copy is under way, so that the engine's threads may end.
     pub fn is_quiet(&self) -> bool {
-        !self.is_calling && self.chunks.values().all(|entry| !entry.chunk.is_busy())
+        !self.is_calling && self.chunks.bytes(Sum::Moving).is_zero()
     }
 
     /// Returns whether the gate is marked as evicting, so that it does not open onto a hole.
@@ -150,6 +143,9 @@ impl Engine {
 
     /// Returns the size of a chunk for which the card has no memory although the goal has room, if one waits for it.
     pub fn refused(&self) -> Option<Bytes> {
+        if self.chunks.count(Sum::Troubled) == 0 {
+            return None;
+        }
         let refused = Trouble::Driver(Call::Create(Tier::Device), VmmError::OutOfMemory);
         let waits = self.live().find(|entry| entry.trouble == Some(refused))?;
         Some(waits.chunk.span().size)
@@ -158,6 +154,9 @@ impl Engine {
     /// Returns the first failure because of which a chunk waits, for the report to the daemon. An allocation reports its
     /// own failures.
     pub fn trouble(&self) -> Option<Trouble> {
+        if self.chunks.count(Sum::Troubled) == 0 {
+            return None;
+        }
         let settled = self.chunks.values().filter(|entry| !entry.is_unborn);
         settled.filter_map(|entry| entry.trouble).next()
     }

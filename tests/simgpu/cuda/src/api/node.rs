@@ -227,6 +227,10 @@ pub(crate) fn memcpy(params: Copy3d) -> Answer<Node> {
     let state = driver()?.state();
     let copies = copy::planes(&params, &state)?;
     let known = |plane: &Plane| state.kind_at(plane.address).is_some();
+    let is_hole = |plane: &Plane| state.is_hole(plane.address);
+    if copies.iter().any(|(to, from, _)| is_hole(to) || is_hole(from)) {
+        return Err(Code::INVALID_VALUE);
+    }
     if !copies.iter().all(|(to, from, _)| known(to) && known(from)) {
         return Err(Code::NOT_SUPPORTED);
     }

@@ -3,16 +3,16 @@
 use super::*;
 use crate::remap::chunk::Place;
 
-const LARGE: Bytes = CHUNK;
+pub(super) const LARGE: Bytes = CHUNK;
 
 /// Closes the gate of a process and sets its goal.
-fn evict(world: &mut World, number: u64, goal: Bytes) {
+pub(super) fn evict(world: &mut World, number: u64, goal: Bytes) {
     world.set_phase(Phase::Drained);
     world.set_goal(number, goal);
     world.run();
 }
 
-fn enter(world: &mut World, number: u64, goal: Bytes) -> Result<(), Obstacle> {
+pub(super) fn enter(world: &mut World, number: u64, goal: Bytes) -> Result<(), Obstacle> {
     world.set_phase(Phase::Entering);
     world.set_goal(number, goal);
     world.run();
@@ -423,6 +423,24 @@ fn a_lost_context_is_never_copied_from_and_its_handles_are_released() {
 }
 
 /// The program gets its error instead of a gate that stays closed.
+#[test]
+fn once_the_lost_one_of_several_contexts_has_ended_memory_moves_again() {
+    let mut world = World::with(&[LARGE; 4]);
+    evict(&mut world, 1, Bytes::mib(256));
+    world.engine.lose(VmmError::ContextLost(700));
+    let before = world.engine.figures();
+    world.set_goal(2, Bytes::ZERO);
+    world.run();
+    assert_eq!(world.engine.figures().hosted, before.hosted, "nothing is copied with a lost context");
+    // Another context of the card reaches all memory.
+    world.engine.forget_loss();
+    assert_eq!(world.engine.lost(), None);
+    evict(&mut world, 3, Bytes::ZERO);
+    assert_eq!(world.engine.figures().hosted, Bytes::mib(512));
+    assert_eq!(enter(&mut world, 4, Bytes::mib(512)), Ok(()));
+    world.end();
+}
+
 #[test]
 fn a_gate_opens_onto_holes_of_a_lost_context() {
     let mut world = World::with(&[LARGE; 3]);
