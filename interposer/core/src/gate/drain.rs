@@ -31,10 +31,10 @@ use gpushare_proto::{GateState, GateWord, Nanos};
 use gpushare_sys::{bell, clock};
 
 use super::in_flight::{Failed, InFlight};
-use super::noted::load;
-use super::wait::{EXCUSED, Gatekeeper};
 pub(crate) use super::move_out::WayOut;
 use super::moves::{Moves, Way};
+use super::noted::load;
+use super::wait::{EXCUSED, Gatekeeper};
 use super::{GATE, idle::Grace, listen};
 use crate::daemon::Daemon;
 use crate::driver::{Driver, contexts::Contexts, types::CAPTURE_MODE_RELAXED};
@@ -221,7 +221,8 @@ impl Drainer {
         }
         let memory = self.memory;
         let parts = (self.driver, self.contexts, memory);
-        self.way_out.advance((page, word), parts, |device| memory.managed_goal(page, device))
+        self.way_out
+            .advance((page, word), parts, |device| memory.managed_goal(page, device))
     }
 
     fn bring_in(&mut self, page: &'static Page, word: GateWord) {
@@ -232,8 +233,7 @@ impl Drainer {
         let mut moving = Moves::new(Way::In, self.driver, self.contexts, memory);
         let goal = |device| memory.managed_goal(page, device);
         // The driver forbids moves during a capture. A process that met its daemon again may be in one.
-        let moved = self.is_capturing()
-            || poll(page, word, AWAITED_POLL_MAX, || moving.advance(parts, goal));
+        let moved = self.is_capturing() || poll(page, word, AWAITED_POLL_MAX, || moving.advance(parts, goal));
         let hosted = self.memory.remap.hosted();
         let open = word.with(GateState::Open);
         if moved && self.return_remapped(page, word) && exchange(page, word, open) {

@@ -42,9 +42,7 @@ impl WayOut {
         if self.0.is_none() && has_goal() {
             self.0 = Some((place, word, Moves::new(Way::Out, driver, contexts, memory)));
         }
-        self.0
-            .as_mut()
-            .is_some_and(|(.., moves)| !moves.advance(parts, goal))
+        self.0.as_mut().is_some_and(|(.., moves)| !moves.advance(parts, goal))
     }
 
     /// Asks for nothing more. What was asked for arrives.

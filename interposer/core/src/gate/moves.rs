@@ -274,8 +274,9 @@ pub(super) mod tests {
         assert!(advance(700));
         assert!(!advance(590) && advance(590));
         assert_eq!(asked(DEVICE_CPU), 110);
-        let all: Vec<(CUdeviceptr, usize)> =
-            answers(|answers| answers.prefetched.iter().map(|&(address, bytes, _)| (address, bytes)).collect());
+        let all: Vec<(CUdeviceptr, usize)> = answers(|answers| {
+            answers.prefetched.iter().map(|&(address, bytes, _)| (address, bytes)).collect()
+        });
         assert!(all.iter().zip(&all[1..]).all(|(one, next)| one.0 + one.1 as u64 == next.0), "{all:x?}");
     }
 

@@ -25,8 +25,8 @@ use crate::daemon::{Daemon, address::Address};
 use crate::driver::types::{CUDA_ERROR_SYSTEM_NOT_READY, CUdevice, CUresult};
 use crate::driver::{Driver, contexts::Contexts, dynlink::LIBCUDA};
 use crate::gate::{
-    drain::Drainer, drain::Graces, drain::WayOut, interrupt::INTERRUPTS, page, reset, wait::Gatekeeper, wait::is_quiet,
-    wait::is_unused, wake_sleepers,
+    drain::Drainer, drain::Graces, drain::WayOut, interrupt::INTERRUPTS, page, reset, wait::Gatekeeper,
+    wait::is_quiet, wait::is_unused, wake_sleepers,
 };
 use crate::memory::Memory;
 use crate::process::fork::ForkCell;

@@ -147,7 +147,13 @@ mod tests {
 
     fn row(client: u64, rank: Rank, movable: u64, resident: u64) -> Row {
         let enters = rank.has_lock();
-        Row { client: ClientId(client), rank, enters, movable: gib(movable), resident: gib(resident) }
+        Row {
+            client: ClientId(client),
+            rank,
+            enters,
+            movable: gib(movable),
+            resident: gib(resident),
+        }
     }
 
     fn stays(rows: &[Row], card: u64) -> Vec<Bytes> {

@@ -174,9 +174,11 @@ impl Residency {
         })?;
         given.goals = vec![(number, bytes)];
         let movable = core.view.book(client, gpu).map_or(Bytes::ZERO, Book::movable);
-        hold("a goal for managed memory asks for some of it, or is lifted", bytes < movable || bytes == Bytes::MAX, || {
-            format!("{client} has {movable} on {gpu} and got {bytes}")
-        })
+        hold(
+            "a goal for managed memory asks for some of it, or is lifted",
+            bytes < movable || bytes == Bytes::MAX,
+            || format!("{client} has {movable} on {gpu} and got {bytes}"),
+        )
     }
 }
 
