@@ -3,53 +3,55 @@
 //! They are hints. The driver would evict the same bytes, page by page and while the entrant waits for each. A goal
 //! is in force only while somebody comes in, so none outlives the handoff for which it was given.
 
-use std::collections::BTreeMap;
+use std::cmp::Reverse;
 
-use gpushare_proto::{Bytes, ClientId, GpuId, SessionId};
+use gpushare_proto::{Bytes, ClientId, GpuId, Nanos, SessionId};
 
 use crate::card::Card;
 use crate::events::Effect;
 use crate::machine::Core;
-use crate::machine::residency::rank;
-use crate::residency::estimate::{self, Row};
+use crate::memory::book::Book;
+use crate::residency::estimate::{self, NextTurn, Row};
 use crate::residency::plan;
-use crate::session::Session;
-use crate::session::client::Client;
+use crate::session::lock::Lock;
+use crate::values::gpu_set::GpuSet;
 use crate::view::View;
 
 impl View {
-    /// Whether a process brings its memory in on a card.
+    /// Whether a process brings its memory in on a card where memory moves at a switch.
     pub(crate) fn has_entrant(&self, gpu: GpuId) -> bool {
-        let holders = self.cards.get(gpu).into_iter().flat_map(|card| &card.index.holders);
-        let mut sessions = holders.filter_map(|&id| self.sessions.get(id));
-        sessions.any(|session| session.attached().any(|(_, client)| enters(client, gpu)))
+        self.cards
+            .get(gpu)
+            .is_some_and(|card| card.moves_memory() && card.index.movers() > 0)
     }
 
-    /// Processes with managed memory on a card, in the order of keeping it.
+    /// Whether a process brings its memory in.
+    fn comes_in(&self, client: ClientId) -> bool {
+        self.sessions.client(client).is_some_and(|client| client.gate.is_moving())
+    }
+
+    /// Managed working set of a process on a card.
+    fn managed_on(&self, client: ClientId, gpu: GpuId) -> Bytes {
+        let book = self.book(client, gpu).filter(|book| !book.is_remapped);
+        book.map_or(Bytes::ZERO, Book::movable)
+    }
+
+    /// Processes that have let go, with managed memory on a card.
     fn managed_rows(&self, gpu: GpuId) -> Vec<Row> {
-        let Some(card) = self.cards.get(gpu) else { return Vec::new() };
-        let places: BTreeMap<SessionId, u32> = card.groups.in_order(|_| true).zip(0..).collect();
-        let of_session = |(id, session): (SessionId, &Session)| {
-            let rank = rank(session, places.get(&id).copied());
-            // Memory that no kernel has touched is nowhere.
-            let has_run = rank.has_lock() || session.left.is_some();
-            let row = |(client, process): (ClientId, &Client)| {
-                let movable = process.books.get(gpu).filter(|book| !book.is_remapped)?.movable();
-                let estimate = card.estimates.resident(client);
-                let resident = match (rank.has_lock(), has_run) {
-                    (true, _) => movable,
-                    (false, true) => estimate.min(movable),
-                    (false, false) => Bytes::ZERO,
-                };
-                Some(Row { client, rank, enters: enters(process, gpu), movable, resident })
+        let row = |(client, bytes, at): (ClientId, Bytes, Nanos)| {
+            let session = self.sessions.get(self.session_of(client)?)?;
+            let next = match session.lock {
+                _ if !session.may_run() => NextTurn::Barred,
+                Lock::Waiting(_) => NextTurn::Waits(at),
+                _ => NextTurn::Idles(Reverse(at)),
             };
-            session.attached().filter_map(row).collect::<Vec<_>>()
+            Some(Row { client, next, resident: bytes.min(self.managed_on(client, gpu)) })
         };
-        let members = card.index.members.iter();
-        let sessions = members.filter_map(|&id| Some((id, self.sessions.get(id)?)));
-        let mut rows: Vec<Row> = sessions.flat_map(of_session).collect();
-        rows.sort_by_key(|row| row.rank);
-        rows
+        let card = self.cards.get(gpu);
+        card.into_iter()
+            .flat_map(|card| card.estimates.left())
+            .filter_map(row)
+            .collect()
     }
 
     /// Bytes of a card for managed memory: its capacity without remapped memory and memory of the dead.
@@ -59,45 +61,123 @@ impl View {
         let dead = card.map_or(Bytes::ZERO, |card| card.residents.departed());
         card.map_or(Bytes::ZERO, Card::capacity) - self.recovery.used(gpu) - remapped - dead
     }
+
+    /// Processes of a session with managed memory on a card, and how much that is.
+    fn managed_of(&self, id: SessionId, gpu: GpuId) -> impl Iterator<Item = (ClientId, Bytes)> {
+        let clients = self.sessions.get(id).into_iter().flat_map(|session| session.clients.iter());
+        clients.filter_map(move |(client, process)| {
+            let book = process.books.get(gpu).filter(|book| !book.is_remapped)?;
+            Some((client, book.movable()))
+        })
+    }
 }
 
 impl Core {
-    /// Gives the goals for managed memory that follow from all facts, and lifts those of handoffs that are over.
+    /// Notes that a session was granted the lock: all its managed memory may be on its cards from now on.
+    pub(crate) fn managed_enters(&mut self, id: SessionId) {
+        for gpu in self.view.cards_of(id) {
+            if !self.view.cards.get(gpu).is_some_and(Card::moves_memory) {
+                continue;
+            }
+            let clients: Vec<ClientId> = self.view.managed_of(id, gpu).map(|(client, _)| client).collect();
+            if let Some(card) = self.view.cards.get_mut(gpu) {
+                clients.into_iter().for_each(|client| card.estimates.enters(client));
+            }
+        }
+    }
+
+    /// Notes that a session has let go.
+    pub(crate) fn managed_leaves(&mut self, id: SessionId) {
+        for gpu in self.view.cards_of(id) {
+            if self.view.cards.get(gpu).is_some_and(Card::moves_memory) {
+                self.managed_leaves_card(id, gpu, self.view.now);
+            }
+        }
+    }
+
+    fn managed_leaves_card(&mut self, id: SessionId, gpu: GpuId, at: Nanos) {
+        let left: Vec<(ClientId, Bytes)> =
+            self.view.managed_of(id, gpu).filter(|(_, bytes)| !bytes.is_zero()).collect();
+        if let Some(card) = self.view.cards.get_mut(gpu) {
+            left.into_iter()
+                .for_each(|(client, bytes)| card.estimates.leaves(client, bytes, at));
+        }
+    }
+
+    /// Gives the goals for managed memory that follow from the grants, and lifts those of handoffs that are over.
     pub(crate) fn place_managed(&mut self) {
-        let touched = (0..self.agenda.len()).map(|at| self.view.cards_of(self.agenda.session(at)));
-        for gpu in touched.fold(self.agenda.cards(), |cards, more| cards.with(more)) {
+        for gpu in self.agenda.cards() {
             let Some(card) = self.view.cards.get(gpu) else { continue };
-            let enters = card.moves_memory() && self.view.has_entrant(gpu);
-            if enters || card.estimates.goals().next().is_some() {
-                self.place_managed_on(gpu, enters);
+            let moves = card.moves_memory();
+            if card.estimates.are_kept != moves {
+                self.begin_or_end_estimates(gpu, moves);
+            }
+            let Some(card) = self.view.cards.get(gpu) else { continue };
+            let over: Vec<ClientId> = match self.view.has_entrant(gpu) {
+                true => card.estimates.limited().filter(|&client| !self.view.comes_in(client)).collect(),
+                false => card.estimates.in_force().into_iter().map(|(client, _)| client).collect(),
+            };
+            for client in over {
+                self.give_managed_goal(client, gpu, Bytes::MAX);
+            }
+            if self.view.cards.get(gpu).is_some_and(|card| card.estimates.have_entrants()) {
+                self.place_managed_on(gpu);
             }
         }
     }
 
-    fn place_managed_on(&mut self, gpu: GpuId, enters: bool) {
-        let rows = self.view.managed_rows(gpu);
-        let stays = estimate::plan(&rows, self.view.for_managed(gpu));
+    /// Begins to keep estimates when memory begins to move, with that of sessions that ran before, and ends when
+    /// none moves any more.
+    fn begin_or_end_estimates(&mut self, gpu: GpuId, moves: bool) {
         let Some(card) = self.view.cards.get_mut(gpu) else { return };
-        for (row, stays) in rows.iter().zip(stays) {
-            match row.rank.has_lock() {
-                true => card.estimates.set_resident(row.client, Bytes::MAX),
-                // All who came in have their memory, so what others had in excess has left.
-                false if !enters && stays < Bytes::MAX => card.estimates.set_resident(row.client, stays),
-                false => {}
-            }
-            let goal = if enters { stays } else { Bytes::MAX };
-            if let Some(number) = card.estimates.give(row.client, goal) {
-                let client = row.client;
-                // Before the gate: an entrant would keep to the goal from before.
-                let is_gate =
-                    |effect: &Effect| matches!(effect, Effect::Gate { client: of, .. } if *of == client);
-                let at = self.effects.iter().position(is_gate).unwrap_or(self.effects.len());
-                self.effects.insert(at, Effect::Goal { client, gpu, number, bytes: goal });
+        card.estimates.are_kept = moves;
+        if !moves {
+            return card.estimates.forget_places();
+        }
+        for id in card.index.members.clone() {
+            let session = self.view.sessions.get(id).filter(|session| session.lock.grant().is_none());
+            // Memory that no kernel has touched is nowhere.
+            if let Some((at, _)) = session.and_then(|session| session.left) {
+                self.managed_leaves_card(id, gpu, at);
             }
         }
     }
-}
 
-fn enters(client: &Client, gpu: GpuId) -> bool {
-    client.gate.is_moving() && client.books.contains(gpu)
+    fn place_managed_on(&mut self, gpu: GpuId) {
+        let (supply, comes_in) = (self.view.for_managed(gpu), self.view.has_entrant(gpu));
+        let mut rows = self.view.managed_rows(gpu);
+        let Some(card) = self.view.cards.get_mut(gpu) else { return };
+        let (held, entrants) = (card.index.held_managed(), card.estimates.take_entrants());
+        let gives = estimate::plan(&mut rows, held, supply);
+        gives.iter().for_each(|&(client, stays)| card.estimates.keep(client, stays));
+        for (client, stays) in gives {
+            self.give_managed_goal(client, gpu, if comes_in { stays } else { Bytes::MAX });
+        }
+        for client in entrants {
+            let own = self.view.managed_on(client, gpu);
+            let most = supply - (held - own);
+            let is_limited = most < own && comes_in && self.view.comes_in(client);
+            self.give_managed_goal(client, gpu, if is_limited { most } else { Bytes::MAX });
+            if is_limited && let Some(card) = self.view.cards.get_mut(gpu) {
+                card.estimates.limit(client);
+            }
+        }
+    }
+
+    /// Lifts the goals of a process that has come in, or does so no longer.
+    pub(crate) fn lift_managed_goals(&mut self, client: ClientId, cards: GpuSet) {
+        cards
+            .into_iter()
+            .for_each(|gpu| self.give_managed_goal(client, gpu, Bytes::MAX));
+    }
+
+    /// Gives a process a goal, or lifts it with [`Bytes::MAX`].
+    fn give_managed_goal(&mut self, client: ClientId, gpu: GpuId, bytes: Bytes) {
+        let Some(card) = self.view.cards.get_mut(gpu) else { return };
+        let Some(number) = card.estimates.give(client, bytes) else { return };
+        // Before the gate: an entrant would keep to the goal from before.
+        let is_gate = |effect: &Effect| matches!(effect, Effect::Gate { client: of, .. } if *of == client);
+        let at = self.effects.iter().position(is_gate).unwrap_or(self.effects.len());
+        self.effects.insert(at, Effect::Goal { client, gpu, number, bytes });
+    }
 }

@@ -407,7 +407,7 @@ impl Core {
 }
 
 /// Right of a session's processes to be on a card, where it has this place in the queue.
-pub(super) fn rank(session: &Session, place: Option<u32>) -> Rank {
+fn rank(session: &Session, place: Option<u32>) -> Rank {
     match (&session.lock, place) {
         (Lock::Holding(grant), _) => Rank::Holds(grant.epoch.counter),
         (Lock::Dropping(..), _) => Rank::Drains,

@@ -103,16 +103,27 @@ fn the_last_in_the_line_gives_and_memory_that_never_ran_is_nowhere() {
 }
 
 #[test]
-fn an_entrant_that_dies_calls_the_way_out_off_and_changes_no_estimate() {
+fn an_entrant_that_dies_calls_the_way_out_off() {
     let (mut world, a, b) = two_programs();
     // It has no turn meanwhile.
     pause(&mut world, a);
     goals(&mut world);
     world.dies(b);
     assert_eq!(goals(&mut world), [(a, NONE)]);
-    let c = program(&mut world, gib(6));
-    comes_in(&mut world, c);
-    assert_eq!(goals(&mut world), [(a, gib(2))], "all 6 GiB may be there");
+}
+
+#[test]
+fn who_may_not_run_gives_before_who_let_go() {
+    let mut world = world();
+    let (_, idle) = world.busy_program(gib(2));
+    world.run_for(ms(100));
+    let a = program(&mut world, gib(6));
+    world.run_for(ms(10));
+    pause(&mut world, idle);
+    world.run_for(ms(10));
+    let b = program(&mut world, gib(5));
+    comes_in(&mut world, b);
+    assert_eq!(goals(&mut world), [(idle, gib(0)), (a, gib(3))], "13 of 8");
 }
 
 #[test]
@@ -154,7 +165,7 @@ fn the_card_tells_an_entrant_that_is_larger_before_its_gate_moves() {
         _ => None,
     });
     assert_eq!(about_large, ["8GiB may be there", "Moving"]);
-    let goals: Vec<_> = world.core.view.cards.get(GPU).unwrap().estimates.goals().collect();
+    let goals = world.core.view.cards.get(GPU).unwrap().estimates.in_force();
     assert_eq!(goals, [(a, gib(0)), (large, gib(8))]);
 }
 
@@ -172,9 +183,14 @@ fn programs_that_fit_the_card_get_no_goal() {
 }
 
 #[test]
-fn the_goal_is_written_to_a_new_page_too() {
-    let (mut world, a, _) = two_programs();
+fn a_new_page_has_no_goal_and_the_next_handoff_gives_one() {
+    let (mut world, a, b) = two_programs();
     assert_eq!(goals(&mut world), [(a, gib(2))]);
     world.comes_back(a);
-    assert_eq!(goals(&mut world), [(a, gib(2))]);
+    assert_eq!(goals(&mut world), []);
+    world.enters(b, ms(20));
+    comes_in(&mut world, a);
+    world.enters(a, ms(20));
+    comes_in(&mut world, b);
+    assert_eq!(goals(&mut world).last(), Some(&(a, gib(2))));
 }

@@ -434,6 +434,7 @@ impl Core {
             };
             session.open_moving(epoch, moves, &mut self.effects);
         }
+        self.managed_enters(id);
         self.recount(id);
         if let Some(entry) = entry {
             for gpu in gpus {

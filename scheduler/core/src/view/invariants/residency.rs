@@ -186,7 +186,7 @@ impl Residency {
 /// may be open. A process that comes in itself may be told how much the card has for it.
 fn hints_end_with_the_way_in(core: &Core, gpu: GpuId) -> Result<(), Broken> {
     let Some(card) = core.view.cards.get(gpu) else { return Ok(()) };
-    for (client, goal) in card.estimates.goals() {
+    for (client, goal) in card.estimates.in_force() {
         let session = core.view.session_of(client).and_then(|id| core.view.sessions.get(id));
         let process = session.and_then(|session| session.clients.get(client));
         let is_drained = session.is_some_and(|session| session.lock.grant().is_none())
