@@ -139,11 +139,6 @@ impl Estimates {
         self.limited.iter().copied()
     }
 
-    /// Whether any goal is not lifted.
-    pub(crate) fn are_in_force(&self) -> bool {
-        !self.in_force.is_empty()
-    }
-
     /// Processes with a goal that is not lifted, and their goals.
     pub(crate) fn in_force(&self) -> Vec<(ClientId, Bytes)> {
         let goal = |client: &ClientId| Some((*client, self.goals.get(client)?.1));
@@ -233,7 +228,7 @@ mod tests {
         assert_eq!(estimates.give(client, gib(2)), Some(GoalNumber(2)));
         assert_eq!(estimates.in_force(), [(client, gib(2))]);
         assert_eq!(estimates.give(client, ALL), Some(GoalNumber(3)));
-        assert!(!estimates.are_in_force());
+        assert_eq!(estimates.in_force(), []);
     }
 
     #[test]
