@@ -1,4 +1,5 @@
-//! Residency: which memory of processes under the backend `remap` is on a card. It moves only by goals.
+//! Residency: which memory of processes under the backend `remap` is on a card. It moves only by goals. Where managed
+//! memory is, the driver alone knows, so its residency is an estimate (estimate.rs).
 //!
 //! ```text
 //!   Resides, Measured ─▶ facts ─┐
@@ -9,6 +10,7 @@
 //! A goal is the most bytes of a process that may be on a card. A lower one is an eviction, a higher one a
 //! credit. See `docs/design/residency.md`.
 
+pub(crate) mod estimate;
 pub(crate) mod facts;
 pub(crate) mod handoff;
 pub(crate) mod host;
