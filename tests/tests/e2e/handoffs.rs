@@ -49,8 +49,14 @@ fn program(world: &World, name: &str, fill: u8) -> anyhow::Result<Program> {
     let sharing = Sharing::session(name).and(&["--backend", "remap", "--paranoid"]);
     let mut program = Program::hold(world, &sharing, name)?;
     program.must("alloc x 128MiB; alloc y 128MiB; alloc z 120MiB; alloc c 1MiB")?;
-    program.must(&format!("fill x {fill}; fill y {}; fill z {}; sync", fill + 1, fill + 2))?;
+    rewrite(&mut program, fill)?;
     Ok(program)
+}
+
+/// Writes other contents to all blocks, so that they must be copied when they leave.
+fn rewrite(program: &mut Program, fill: u8) -> anyhow::Result<()> {
+    program.must(&format!("fill x {fill}; fill y {}; fill z {}; sync", fill + 1, fill + 2))?;
+    Ok(())
 }
 
 /// Checks the contents of all blocks, which needs them on the card.
@@ -258,11 +264,12 @@ fn a_program_that_is_killed_while_memory_moves_leaves_the_other_running() -> any
         let (world, daemon) = slow_world()?;
         let (mut a, mut b) = (program(&world, "a", 10)?, program(&world, "b", 20)?);
         check(&mut a, 10)?;
+        rewrite(&mut a, 30)?;
         let ticket = b.tell("check x 20")?;
         moves(&daemon, "b")?;
         let (dead, left, fill) = match victim {
             "the leaver" => (&mut a, &mut b, 20),
-            _ => (&mut b, &mut a, 10),
+            _ => (&mut b, &mut a, 30),
         };
         dead.kill()?;
         if fill == 20 {
@@ -270,8 +277,8 @@ fn a_program_that_is_killed_while_memory_moves_leaves_the_other_running() -> any
         }
         check(left, fill).with_context(|| format!("{victim} was killed"))?;
         // Another one gets the room of the dead.
-        let mut c = program(&world, "c", 30)?;
-        check(&mut c, 30)?;
+        let mut c = program(&world, "c", 40)?;
+        check(&mut c, 40)?;
     }
     Ok(())
 }
@@ -281,7 +288,8 @@ fn a_daemon_that_is_killed_while_memory_moves_loses_nothing() -> anyhow::Result<
     let (world, mut daemon) = slow_world()?;
     let (mut a, mut b) = (program(&world, "a", 10)?, program(&world, "b", 20)?);
     check(&mut a, 10)?;
-    for (name, fill) in [("b", 20), ("a", 10), ("b", 20)] {
+    rewrite(&mut a, 11)?;
+    for (name, fill) in [("b", 20), ("a", 11), ("b", 21)] {
         let program = if name == "a" { &mut a } else { &mut b };
         let ticket = program.tell(&format!("check x {fill}"))?;
         moves(&daemon, name)?;
@@ -289,9 +297,10 @@ fn a_daemon_that_is_killed_while_memory_moves_loses_nothing() -> anyhow::Result<
         daemon.restart()?;
         assert!(program.answer_within(ticket, PATIENCE)?.flag("matches"), "{name}");
         check(program, fill)?;
+        rewrite(program, fill + 1)?;
     }
-    check(&mut a, 10)?;
-    check(&mut b, 20)
+    check(&mut a, 12)?;
+    check(&mut b, 22)
 }
 
 /// The gate of a new daemon's page is closed under a word that was never granted.
@@ -414,6 +423,7 @@ fn a_handoff_that_lasts_longer_than_a_second_shows_its_progress() -> anyhow::Res
     let (world, daemon) = world_at(Bytes::mib(200))?;
     let (mut a, mut b) = (program(&world, "a", 10)?, program(&world, "b", 20)?);
     check(&mut a, 10)?;
+    rewrite(&mut a, 30)?;
     settled(&daemon)?;
     let watcher = Watcher::start(&world)?;
     check(&mut b, 20)?;
