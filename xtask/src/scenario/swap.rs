@@ -44,7 +44,7 @@ const KILLS: u64 = 16;
 /// One of so many handoffs finds a call that fails.
 const REFUSALS: u64 = 10;
 /// One of so many programs cannot register memory at first.
-const UNREGISTERED: u64 = 8;
+const UNREGISTERED: u64 = 4;
 /// One of so many handoffs begins without a budget for host memory.
 const SHORTAGES: u64 = 60;
 /// Time for which there is hardly a budget.

@@ -20,21 +20,29 @@ impl Run {
                 }
             }
             let found = self.at_rest();
-            let mut ended = false;
-            for worker in &mut self.workers {
-                ended |= worker.program.ended()?;
-            }
-            if !ended {
+            if !self.has_lost_one()? {
                 self.outcome.bytes_unaccounted = self.outcome.bytes_unaccounted.max(found?);
                 return Ok(());
             }
         }
     }
 
-    /// Bytes that are not accounted for once nothing moves.
-    fn at_rest(&self) -> anyhow::Result<u64> {
+    /// Whether a program has ended.
+    fn has_lost_one(&mut self) -> anyhow::Result<bool> {
+        let mut has_ended = false;
+        for worker in &mut self.workers {
+            has_ended |= worker.program.ended()?;
+        }
+        Ok(has_ended)
+    }
+
+    /// Bytes that are not accounted for once nothing moves. If a program ends meanwhile, they mean nothing.
+    fn at_rest(&mut self) -> anyhow::Result<u64> {
         let mut last = None;
         let found = until("the figures rest", || {
+            if self.has_lost_one()? {
+                return Ok(Some(0));
+            }
             let now = self.unaccounted()?;
             let rests = last.replace(now) == Some(now);
             Ok((rests && now.is_some_and(|now| now == 0)).then_some(0))
