@@ -6,6 +6,7 @@
 use std::cmp::Reverse;
 
 use gpushare_proto::{Bytes, ClientId, GpuId, Nanos, SessionId};
+use smallvec::SmallVec;
 
 use crate::card::Card;
 use crate::events::Effect;
@@ -13,6 +14,7 @@ use crate::machine::Core;
 use crate::memory::book::Book;
 use crate::residency::estimate::{self, NextTurn, Row};
 use crate::residency::plan;
+use crate::session::Session;
 use crate::session::lock::Lock;
 use crate::values::gpu_set::GpuSet;
 use crate::view::View;
@@ -37,7 +39,7 @@ impl View {
     }
 
     /// Processes that have let go, with managed memory on a card.
-    fn managed_rows(&self, gpu: GpuId) -> Vec<Row> {
+    fn managed_rows(&self, gpu: GpuId) -> SmallVec<[Row; 4]> {
         let row = |(client, bytes, at): (ClientId, Bytes, Nanos)| {
             let session = self.sessions.get(self.session_of(client)?)?;
             let next = match session.lock {
@@ -61,27 +63,23 @@ impl View {
         let dead = card.map_or(Bytes::ZERO, |card| card.residents.departed());
         card.map_or(Bytes::ZERO, Card::capacity) - self.recovery.used(gpu) - remapped - dead
     }
+}
 
-    /// Processes of a session with managed memory on a card, and how much that is.
-    fn managed_of(&self, id: SessionId, gpu: GpuId) -> impl Iterator<Item = (ClientId, Bytes)> {
-        let clients = self.sessions.get(id).into_iter().flat_map(|session| session.clients.iter());
-        clients.filter_map(move |(client, process)| {
-            let book = process.books.get(gpu).filter(|book| !book.is_remapped)?;
-            Some((client, book.movable()))
-        })
-    }
+/// Processes of a session with managed memory on a card, and how much that is.
+fn managed_of(session: &Session, gpu: GpuId) -> impl Iterator<Item = (ClientId, Bytes)> {
+    session.clients.iter().filter_map(move |(client, process)| {
+        let book = process.books.get(gpu).filter(|book| !book.is_remapped)?;
+        Some((client, book.movable()))
+    })
 }
 
 impl Core {
     /// Notes that a session was granted the lock: all its managed memory may be on its cards from now on.
     pub(crate) fn managed_enters(&mut self, id: SessionId) {
         for gpu in self.view.cards_of(id) {
-            if !self.view.cards.get(gpu).is_some_and(Card::moves_memory) {
-                continue;
-            }
-            let clients: Vec<ClientId> = self.view.managed_of(id, gpu).map(|(client, _)| client).collect();
-            if let Some(card) = self.view.cards.get_mut(gpu) {
-                clients.into_iter().for_each(|client| card.estimates.enters(client));
+            let card = self.view.cards.get_mut(gpu).filter(|card| card.moves_memory());
+            if let Some((card, session)) = card.zip(self.view.sessions.get(id)) {
+                managed_of(session, gpu).for_each(|(client, _)| card.estimates.enters(client));
             }
         }
     }
@@ -96,11 +94,9 @@ impl Core {
     }
 
     fn managed_leaves_card(&mut self, id: SessionId, gpu: GpuId, at: Nanos) {
-        let left: Vec<(ClientId, Bytes)> =
-            self.view.managed_of(id, gpu).filter(|(_, bytes)| !bytes.is_zero()).collect();
-        if let Some(card) = self.view.cards.get_mut(gpu) {
-            left.into_iter()
-                .for_each(|(client, bytes)| card.estimates.leaves(client, bytes, at));
+        if let Some((card, session)) = self.view.cards.get_mut(gpu).zip(self.view.sessions.get(id)) {
+            let left = managed_of(session, gpu).filter(|(_, bytes)| !bytes.is_zero());
+            left.for_each(|(client, bytes)| card.estimates.leaves(client, bytes, at));
         }
     }
 
@@ -112,17 +108,23 @@ impl Core {
             if card.estimates.are_kept != moves {
                 self.begin_or_end_estimates(gpu, moves);
             }
-            let Some(card) = self.view.cards.get(gpu) else { continue };
-            let over: Vec<ClientId> = match self.view.has_entrant(gpu) {
-                true => card.estimates.limited().filter(|&client| !self.view.comes_in(client)).collect(),
-                false => card.estimates.in_force().into_iter().map(|(client, _)| client).collect(),
-            };
-            for client in over {
-                self.give_managed_goal(client, gpu, Bytes::MAX);
-            }
+            self.lift_goals_that_are_over(gpu);
             if self.view.cards.get(gpu).is_some_and(|card| card.estimates.have_entrants()) {
                 self.place_managed_on(gpu);
             }
+        }
+    }
+
+    fn lift_goals_that_are_over(&mut self, gpu: GpuId) {
+        let Some(card) = self.view.cards.get(gpu).filter(|card| card.estimates.has_goals()) else {
+            return;
+        };
+        let over: SmallVec<[ClientId; 4]> = match self.view.has_entrant(gpu) {
+            true => card.estimates.limited().filter(|&client| !self.view.comes_in(client)).collect(),
+            false => card.estimates.in_force().map(|(client, _)| client).collect(),
+        };
+        for client in over {
+            self.give_managed_goal(client, gpu, Bytes::MAX);
         }
     }
 
@@ -145,9 +147,11 @@ impl Core {
 
     fn place_managed_on(&mut self, gpu: GpuId) {
         let (supply, comes_in) = (self.view.for_managed(gpu), self.view.has_entrant(gpu));
-        let mut rows = self.view.managed_rows(gpu);
         let Some(card) = self.view.cards.get_mut(gpu) else { return };
         let (held, entrants) = (card.index.held_managed(), card.estimates.take_entrants());
+        let fits = card.estimates.fit(held, supply);
+        let mut rows = if fits { SmallVec::new() } else { self.view.managed_rows(gpu) };
+        let Some(card) = self.view.cards.get_mut(gpu) else { return };
         let gives = estimate::plan(&mut rows, held, supply);
         gives.iter().for_each(|&(client, stays)| card.estimates.keep(client, stays));
         for (client, stays) in gives {
@@ -166,9 +170,11 @@ impl Core {
 
     /// Lifts the goals of a process that has come in, or does so no longer.
     pub(crate) fn lift_managed_goals(&mut self, client: ClientId, cards: GpuSet) {
-        cards
-            .into_iter()
-            .for_each(|gpu| self.give_managed_goal(client, gpu, Bytes::MAX));
+        for gpu in cards {
+            if self.view.cards.get(gpu).is_some_and(|card| card.estimates.has_goals()) {
+                self.give_managed_goal(client, gpu, Bytes::MAX);
+            }
+        }
     }
 
     /// Gives a process a goal, or lifts it with [`Bytes::MAX`].

@@ -65,7 +65,7 @@ pub(crate) struct Estimates {
     /// Bytes on the card of those who have let go, and the time when they did.
     left: BTreeMap<ClientId, (Bytes, Nanos)>,
     /// Processes that were granted a turn since the last plan.
-    entrants: Vec<ClientId>,
+    entrants: SmallVec<[ClientId; 4]>,
     /// Latest goal of each process, and its number; [`Bytes::MAX`] if it is lifted.
     goals: BTreeMap<ClientId, (GoalNumber, Bytes)>,
     /// Processes with a goal that is not lifted.
@@ -100,24 +100,32 @@ impl Estimates {
         self.left.iter().map(|(&client, &(bytes, at))| (client, bytes, at))
     }
 
+    /// Whether all that may be on the card fits there beside so much of holders.
+    pub(crate) fn fit(&self, held: Bytes, card: Bytes) -> bool {
+        let mut sum = Total::from(held);
+        self.left.values().for_each(|&(bytes, _)| sum += bytes.into());
+        sum <= card.into()
+    }
+
     /// Whether a process was granted a turn since the last plan.
     pub(crate) fn have_entrants(&self) -> bool {
         !self.entrants.is_empty()
     }
 
     /// Takes the processes that were granted a turn since the last plan.
-    pub(crate) fn take_entrants(&mut self) -> Vec<ClientId> {
+    pub(crate) fn take_entrants(&mut self) -> SmallVec<[ClientId; 4]> {
         std::mem::take(&mut self.entrants)
     }
 
     /// Gives a process a goal, or lifts it with [`Bytes::MAX`]. Returns the number to write; `None` if the page has
     /// the goal.
     pub(crate) fn give(&mut self, client: ClientId, goal: Bytes) -> Option<GoalNumber> {
-        let before = self.goals.get(&client).copied();
-        let (last, present) = before.unwrap_or((GoalNumber::NONE, Bytes::MAX));
-        if present == goal {
+        let latest = self.goals.entry(client).or_insert((GoalNumber::NONE, Bytes::MAX));
+        if latest.1 == goal {
             return None;
         }
+        let number = latest.0.next();
+        *latest = (number, goal);
         match goal == Bytes::MAX {
             true => {
                 self.in_force.remove(&client);
@@ -125,8 +133,7 @@ impl Estimates {
             }
             false => _ = self.in_force.insert(client),
         }
-        self.goals.insert(client, (last.next(), goal));
-        Some(last.next())
+        Some(number)
     }
 
     /// Notes that the goal of a process limits what it brings in.
@@ -139,10 +146,15 @@ impl Estimates {
         self.limited.iter().copied()
     }
 
+    /// Whether a goal is not lifted.
+    pub(crate) fn has_goals(&self) -> bool {
+        !self.in_force.is_empty()
+    }
+
     /// Processes with a goal that is not lifted, and their goals.
-    pub(crate) fn in_force(&self) -> Vec<(ClientId, Bytes)> {
+    pub(crate) fn in_force(&self) -> impl Iterator<Item = (ClientId, Bytes)> {
         let goal = |client: &ClientId| Some((*client, self.goals.get(client)?.1));
-        self.in_force.iter().filter_map(goal).collect()
+        self.in_force.iter().filter_map(goal)
     }
 
     /// Notes that the page of a process is new and has no goal.
@@ -158,7 +170,7 @@ impl Estimates {
     /// Forgets a process that is dead.
     pub(crate) fn forget(&mut self, client: ClientId) {
         self.left.remove(&client);
-        self.entrants.retain(|&entrant| entrant != client);
+        self.entrants.retain(|entrant| *entrant != client);
         self.goals.remove(&client);
         self.in_force.remove(&client);
         self.limited.remove(&client);
@@ -224,11 +236,11 @@ mod tests {
         assert_eq!(estimates.give(client, gib(2)), Some(GoalNumber(1)));
         assert_eq!(estimates.give(client, gib(2)), None);
         estimates.has_new_page(client);
-        assert_eq!(estimates.in_force(), []);
+        assert_eq!(estimates.in_force().collect::<Vec<_>>(), []);
         assert_eq!(estimates.give(client, gib(2)), Some(GoalNumber(2)));
-        assert_eq!(estimates.in_force(), [(client, gib(2))]);
+        assert_eq!(estimates.in_force().collect::<Vec<_>>(), [(client, gib(2))]);
         assert_eq!(estimates.give(client, ALL), Some(GoalNumber(3)));
-        assert_eq!(estimates.in_force(), []);
+        assert_eq!(estimates.in_force().collect::<Vec<_>>(), []);
     }
 
     #[test]
@@ -242,6 +254,6 @@ mod tests {
         estimates.leaves(client, gib(6), Nanos(9));
         estimates.enters(client);
         assert_eq!(estimates.left().count(), 0);
-        assert_eq!(estimates.take_entrants(), [client]);
+        assert_eq!(estimates.take_entrants().as_slice(), [client]);
     }
 }

@@ -165,7 +165,7 @@ fn the_card_tells_an_entrant_that_is_larger_before_its_gate_moves() {
         _ => None,
     });
     assert_eq!(about_large, ["8GiB may be there", "Moving"]);
-    let goals = world.core.view.cards.get(GPU).unwrap().estimates.in_force();
+    let goals = world.core.view.cards.get(GPU).unwrap().estimates.in_force().collect::<Vec<_>>();
     assert_eq!(goals, [(a, gib(0)), (large, gib(8))]);
 }
 
