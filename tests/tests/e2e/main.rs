@@ -4,7 +4,6 @@
 
 mod programs;
 mod handoffs;
-mod managed;
 mod overflow;
 mod headroom;
 mod shares;

@@ -33,8 +33,6 @@ pub(crate) struct CardIndex {
     waiting: u32,
     /// Number of gangs (sessions that use several cards) in the card's queue, by each of their cards.
     ties: ByGpu<u32>,
-    /// Number of sessions that bring memory in, where they take turns.
-    movers: u32,
     /// Number of gangs (sessions that use several cards) that hold this card or wait for it.
     in_gangs: u32,
     /// Number of sessions with a live CUDA context on the card.
@@ -102,7 +100,6 @@ impl CardIndex {
         }
         let in_gang = |listing: &Listing| listing.is_gang() && listing.shares();
         count(&mut self.in_gangs, in_gang(old), in_gang(new));
-        count(&mut self.movers, old.moves, new.moves);
         count(&mut self.waiting, old.queued.is_some(), new.queued.is_some());
         self.line += u64::from((old.presence, old.queued) != (new.presence, new.queued));
     }
@@ -165,11 +162,6 @@ impl CardIndex {
     /// Number of waiting sessions that may be granted a turn on the card.
     pub(crate) fn waiting(&self) -> usize {
         self.waiting as usize
-    }
-
-    /// Number of sessions that bring memory in, where they take turns.
-    pub(crate) fn movers(&self) -> u32 {
-        self.movers
     }
 
     /// Counts a waiting gang that uses another card or this one.

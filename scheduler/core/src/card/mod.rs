@@ -18,7 +18,6 @@ use gpushare_proto::{Bytes, Nanos, SessionId};
 
 use crate::config::Config;
 use crate::memory::absent::Absent;
-use crate::residency::estimate::Estimates;
 use crate::residency::residents::Residents;
 use crate::session::on_card::Listing;
 use crate::session::share::Class;
@@ -102,8 +101,6 @@ pub(crate) struct Card {
     pub(crate) moved: Bytes,
     /// Remapped memory on the card.
     pub(crate) residents: Residents,
-    /// Estimated residency of managed memory on the card.
-    pub(crate) estimates: Estimates,
     /// Charge clock: divides the card's time among the sessions that hold it.
     pub(crate) charge: Charge,
     /// Budget of time that may still be spent on early switches.
@@ -141,7 +138,6 @@ impl Card {
             aborted_drops: 0,
             moved: Bytes::ZERO,
             residents: Residents::default(),
-            estimates: Estimates::default(),
             charge: Charge::default(),
             budget: SwitchBudget::new(Nanos::ZERO, config.budget_max),
             groups: Groups::new(config.trickle),

@@ -20,7 +20,6 @@ pub(crate) mod agenda;
 mod books;
 mod handoffs;
 mod leases;
-mod managed;
 mod orphans;
 mod processes;
 pub(crate) mod residency;

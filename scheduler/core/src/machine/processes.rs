@@ -171,7 +171,6 @@ impl Core {
         let cards: GpuSet = process.books.keys().collect();
         session.usage.add_moved(moved);
         self.note_move(id, cards, moved);
-        self.lift_managed_goals(client, cards);
         if let Some(session) = self.view.sessions.get_mut(id)
             && !session.is_moving()
             && let Lock::Holding(grant) = &mut session.lock
@@ -191,15 +190,11 @@ impl Core {
         let Some(process) = session.clients.get_mut(client) else {
             return;
         };
-        let (was_moving, cards) = (process.gate.is_moving(), process.books.keys().collect());
+        let was_moving = process.gate.is_moving();
         let release = process.gate.released(word);
         if let (Some(Release::Drained), Lock::Dropping(_, drop)) = (release, &mut session.lock) {
             drop.drained(now, drain);
         }
-        if was_moving && release.is_some() {
-            self.lift_managed_goals(client, cards);
-        }
-        let Some(session) = self.view.sessions.get(id) else { return };
         // A session that lets go is charged when its lock is released.
         if was_moving && !session.has_let_go(self.view.on_demand) {
             self.recount(id);

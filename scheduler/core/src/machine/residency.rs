@@ -247,9 +247,9 @@ impl Core {
 
     /// Notes that the page of a process is new and has no goal.
     pub(crate) fn has_new_page(&mut self, client: ClientId, gpu: GpuId) {
-        let Some(card) = self.view.cards.get_mut(gpu) else { return };
-        card.estimates.has_new_page(client);
-        if let Some(resident) = card.residents.get_mut(client) {
+        if let Some(card) = self.view.cards.get_mut(gpu)
+            && let Some(resident) = card.residents.get_mut(client)
+        {
             resident.has_new_page();
         }
     }
@@ -257,7 +257,6 @@ impl Core {
     /// Notes that a process is dead, before its books are closed. What it may have on its cards counts until the
     /// driver has taken it back.
     pub(crate) fn departs(&mut self, client: ClientId, remains: bool) {
-        self.view.cards.values_mut().for_each(|card| card.estimates.forget(client));
         for gpu in self.view.remapped {
             // What a child keeps of it was made by then. Without one the driver takes it all back in a moment.
             let of_dead = |figures: Figures| if remains { figures.resident } else { figures.claim };

@@ -1,5 +1,4 @@
-//! Residency: which memory of processes under the backend `remap` is on a card. It moves only by goals. Where managed
-//! memory is, the driver alone knows, so its residency is an estimate (estimate.rs).
+//! Residency: which memory of processes under the backend `remap` is on a card. It moves only by goals.
 //!
 //! ```text
 //!   Resides, Measured ─▶ facts ─┐
@@ -10,7 +9,6 @@
 //! A goal is the most bytes of a process that may be on a card. A lower one is an eviction, a higher one a
 //! credit. See `docs/design/residency.md`.
 
-pub(crate) mod estimate;
 pub(crate) mod facts;
 pub(crate) mod handoff;
 pub(crate) mod host;

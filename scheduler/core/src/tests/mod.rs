@@ -17,7 +17,6 @@ mod late_drops;
 mod leads;
 mod leases;
 mod liveness;
-mod managed;
 mod modes;
 mod moves_searched;
 mod observing;

@@ -175,7 +175,6 @@ impl Core {
             typical.into_iter().for_each(|drain| on.drained(drain));
         }
         let (cards, gpus) = (session.uses, session.turn_cards(self.view.in_turns));
-        self.managed_leaves(id);
         self.recount(id);
         for gpu in cards {
             if let Some(card) = self.view.cards.get_mut(gpu) {

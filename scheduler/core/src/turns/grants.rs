@@ -289,7 +289,6 @@ impl Core {
             entry: None,
         };
         self.set_lock(id, Lock::Dropping(grant, drop));
-        self.managed_enters(id);
         if let Some(session) = self.view.sessions.get_mut(id) {
             session.close_those(claimants, epoch, &mut self.effects);
         }
@@ -435,7 +434,6 @@ impl Core {
             };
             session.open_moving(epoch, moves, &mut self.effects);
         }
-        self.managed_enters(id);
         self.recount(id);
         if let Some(entry) = entry {
             for gpu in gpus {

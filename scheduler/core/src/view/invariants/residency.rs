@@ -14,7 +14,6 @@ use gpushare_proto::{Bytes, ClientId, GpuId};
 use super::{Broken, hold};
 use crate::events::{Effect, Event, Lack};
 use crate::machine::Core;
-use crate::memory::book::Book;
 use crate::memory::sums::Total;
 use crate::residency::CHUNK;
 use crate::residency::plan::{self, Rank, Row};
@@ -58,7 +57,7 @@ struct Sums {
 impl Residency {
     /// Checks the invariants after the decision machine handled `event` and gave `effects`.
     pub(super) fn after(&mut self, core: &Core, event: Event, effects: &[Effect]) -> Result<(), Broken> {
-        let lives = |gpu, client| core.view.book(client, gpu).is_some();
+        let lives = |gpu, client| core.view.figures(client, gpu).is_some();
         self.given.retain(|&(gpu, client), _| lives(gpu, client));
         if let Event::Resides { client, gpu, seen, .. } = event
             && let Some(given) = self.given.get_mut(&(gpu, client))
@@ -101,7 +100,6 @@ impl Residency {
                 format!("{gpu} among {:?}: {:?}", core.view.remapped, card.residents)
             })?;
             let rows = core.view.rows(gpu);
-            hints_end_with_the_way_in(core, gpu)?;
             bytes_have_a_place(gpu, &rows)?;
             only_the_excess_leaves(core, gpu, &rows)?;
             waits_for_memory_end(core, gpu, &rows)?;
@@ -134,9 +132,9 @@ impl Residency {
         number: GoalNumber,
         bytes: Bytes,
     ) -> Result<(), Broken> {
-        if !core.view.remaps(client) {
-            return self.hint(core, client, gpu, number, bytes);
-        }
+        hold("only processes that remap get goals", core.view.remaps(client), || {
+            format!("{client} got {bytes} on {gpu}")
+        })?;
         hold("no goal is given while processes are about to return", !core.view.awaits_reports(gpu), || {
             format!("{client} got {bytes} on {gpu}")
         })?;
@@ -164,46 +162,6 @@ impl Residency {
         given.goals.push((number, bytes));
         Ok(())
     }
-
-    /// Checks one goal for managed memory, and notes it.
-    fn hint(
-        &mut self,
-        core: &Core,
-        client: ClientId,
-        gpu: GpuId,
-        number: GoalNumber,
-        bytes: Bytes,
-    ) -> Result<(), Broken> {
-        let given = self.given.entry((gpu, client)).or_default();
-        hold("the numbers of goals rise", number > given.last(), || {
-            format!("{client} got {number:?} after {:?}", given.last())
-        })?;
-        given.goals = vec![(number, bytes)];
-        let movable = core.view.book(client, gpu).map_or(Bytes::ZERO, Book::movable);
-        hold(
-            "a goal for managed memory asks for some of it, or is lifted",
-            bytes < movable || bytes == Bytes::MAX,
-            || format!("{client} has {movable} on {gpu} and got {bytes}"),
-        )
-    }
-}
-
-/// Checks that managed memory is asked to leave only while a process comes in, and never that of a process whose gate
-/// may be open. A process that comes in itself may be told how much the card has for it.
-fn hints_end_with_the_way_in(core: &Core, gpu: GpuId) -> Result<(), Broken> {
-    let Some(card) = core.view.cards.get(gpu) else { return Ok(()) };
-    for (client, goal) in card.estimates.in_force() {
-        let session = core.view.session_of(client).and_then(|id| core.view.sessions.get(id));
-        let process = session.and_then(|session| session.clients.get(client));
-        let is_drained = session.is_some_and(|session| session.lock.grant().is_none())
-            && process.is_some_and(|process| process.gate.let_go());
-        let comes_in = process.is_some_and(|process| process.gate.is_moving());
-        let rule = "managed memory leaves only beside a way in, and after its process let go";
-        hold(rule, core.view.has_entrant(gpu) && (is_drained || comes_in), || {
-            format!("{client} has the goal {goal} on {gpu}: {process:?}")
-        })?;
-    }
-    Ok(())
 }
 
 /// Checks that used bytes are resident or hosted, and that pinned bytes are resident.
@@ -328,7 +286,7 @@ mod tests {
     #[test]
     fn each_broken_rule_is_named() {
         assert_eq!(broken(REMAPS, &[5]), "none");
-        assert_eq!(broken(OTHER, &[5]), "a goal for managed memory asks for some of it, or is lifted");
+        assert_eq!(broken(OTHER, &[5]), "only processes that remap get goals");
         assert_eq!(broken(REMAPS, &[11]), "no goal lets more onto a card than it has");
         assert_eq!(
             broken(REMAPS, &[11, 5]),
