@@ -17,11 +17,12 @@ use gpushare_proto::Bytes;
 use gpushare_proto::page::MAX_GPUS;
 
 use self::kernel::{Fingerprints, Kernel, Use};
-use super::fingerprint::{BLOCK, Key};
+use super::fingerprint::BLOCK;
 use super::guard::Guard;
 use super::host::{HostError, HostMemory};
 use super::lanes::Hardware;
 use super::regions::{self, FreeRegions};
+use super::swap::CHUNK;
 use super::vmm::{Direction, HostAddress, Span, Tier, Vmm, VmmError};
 use crate::driver::contexts::{Contexts, Live};
 use crate::driver::types::{
@@ -140,7 +141,7 @@ impl OnCard {
     /// Forgets what was made in a context that has ended, and returns the regions that were registered there. Its copies
     /// count as failed, also if another context gets the same address.
     pub(super) fn end_context(&self, context: usize) -> Vec<HostAddress> {
-        self.fingerprints.end_context();
+        self.fingerprints.end_context(context);
         let mut copies = lock(&self.copies);
         copies.streams.take_if(|(of, _)| *of == context);
         let under_way = copies.under_way.iter_mut().flatten();
@@ -185,12 +186,18 @@ impl OnCard {
             // SAFETY: writes one handle; the context is current.
             let create = |event: &mut _| unsafe { (self.driver.event_create)(event, EVENT_DISABLE_TIMING) };
             let event = try_answer(null_mut(), create)?;
-            let begun = match submit(live, handle) {
+            let submitted = submit(live, handle);
+            let begun = match submitted {
                 // SAFETY: the event and the stream are gpushare's own and of this context.
                 CUDA_SUCCESS => unsafe { event_record(event, handle) },
                 error => error,
             };
             if begun != CUDA_SUCCESS {
+                if submitted == CUDA_SUCCESS {
+                    // Nothing would tell when it has ended.
+                    // SAFETY: the stream is gpushare's own and of this context.
+                    unsafe { (self.driver.stream_synchronize)(handle) };
+                }
                 // SAFETY: the event is no longer used.
                 unsafe { event_destroy(event) };
                 return Err(begun);
@@ -219,34 +226,56 @@ impl OnCard {
         })
     }
 
-    /// Loads the kernel for fingerprints and proves it, unless it is loaded. It may wait for work of the application.
-    pub(super) fn prepare_fingerprints(&self) {
-        // Without it, all memory that leaves is copied.
-        let _ = self.kernel(&mut lock(&self.fingerprints.kernel));
+    /// Loads the kernel for fingerprints into the context that is current in the calling thread, unless it is loaded. It is
+    /// proved before its first use, when no work of the application can keep it waiting.
+    pub(super) fn load_fingerprints(&self) {
+        let mut known = lock(&self.fingerprints.kernel);
+        if !matches!(*known, Use::Unloaded) {
+            return;
+        }
+        // SAFETY: writes one handle.
+        let current = try_answer(null_mut(), |context| unsafe { (self.driver.ctx_get_current)(context) });
+        if let Ok(context) = current {
+            // Without the kernel, all memory that leaves is copied.
+            let _ = self.driver.relaxed(|| self.load(&mut known, context.addr()));
+        }
+    }
+
+    /// Loads the kernel into the current context.
+    fn load(&self, known: &mut Use, context: usize) -> Result<Kernel, VmmError> {
+        let Some(key) = self.fingerprints.key() else {
+            *known = Use::Unusable;
+            return Err(UNUSABLE);
+        };
+        let ended = self.fingerprints.ended.load(Ordering::SeqCst);
+        match Kernel::load(self.driver, context, key, ended) {
+            Ok(kernel) => {
+                self.fingerprints.context.store(context, Ordering::SeqCst);
+                *known = Use::Loaded(kernel);
+                Ok(kernel)
+            }
+            Err(error) => {
+                // What the driver cannot compile or has no memory for is not tried for each chunk.
+                *known = Use::Unusable;
+                Err(VmmError::of_work(error))
+            }
+        }
     }
 
     /// Returns the kernel, which is loaded and proved at first.
     fn kernel(&self, known: &mut Use) -> Result<Kernel, VmmError> {
         let ended = self.fingerprints.ended.load(Ordering::SeqCst);
         let context = self.in_context(|live| Ok(live.context().addr()))?;
-        match *known {
-            Use::Proved(kernel) if kernel.is_alive(ended) && kernel.context == context => return Ok(kernel),
+        let is_here = |kernel: &Kernel| kernel.is_alive(ended) && kernel.context == context;
+        let kernel = match *known {
+            Use::Proved(kernel) if is_here(&kernel) => return Ok(kernel),
+            Use::Loaded(kernel) if is_here(&kernel) => kernel,
             Use::Unusable => return Err(UNUSABLE),
-            Use::Proved(_) | Use::Unloaded => *known = Use::Unloaded,
-        }
-        let Some(key) = Key::draw() else {
-            *known = Use::Unusable;
-            return Err(UNUSABLE);
+            Use::Proved(_) | Use::Loaded(_) | Use::Unloaded => {
+                let load = |live: &mut Live| Ok(self.load(known, live.context().addr()));
+                self.in_context(load).map_err(VmmError::of_work)??
+            }
         };
-        let load = |live: &mut Live| Kernel::load(self.driver, live, key, ended);
-        let kernel = self.in_context(load).map_err(VmmError::of_work);
-        if let Err(VmmError::Refused(error)) = kernel
-            && error != CUDA_ERROR_INVALID_CONTEXT
-        {
-            // The driver cannot compile it, and need not try for each chunk.
-            *known = Use::Unusable;
-        }
-        let kernel = kernel?;
         let is_right = self.compute(&kernel, kernel.known(), Kernel::is_right)?;
         *known = if is_right { Use::Proved(kernel) } else { Use::Unusable };
         is_right.then_some(kernel).ok_or(UNUSABLE)
@@ -259,7 +288,8 @@ impl OnCard {
         span: Span,
         read: impl FnOnce(&Kernel) -> T,
     ) -> Result<T, VmmError> {
-        let launch = |live: &Live, stream| match live.context().addr() == kernel.context {
+        let is_alive = || kernel.is_alive(self.fingerprints.ended.load(Ordering::SeqCst));
+        let launch = |live: &Live, stream| match live.context().addr() == kernel.context && is_alive() {
             true => kernel.launch(self.driver, span, stream),
             false => CUDA_ERROR_INVALID_CONTEXT,
         };
@@ -276,9 +306,8 @@ impl OnCard {
         result?;
         let contexts = self.contexts.visit();
         // Its pinned memory ends with the context.
-        let is_alive = contexts.iter().any(|live| live.context().addr() == kernel.context)
-            && kernel.is_alive(self.fingerprints.ended.load(Ordering::SeqCst));
-        is_alive
+        let has_memory = contexts.iter().any(|live| live.context().addr() == kernel.context) && is_alive();
+        has_memory
             .then(|| read(kernel))
             .ok_or(VmmError::Refused(CUDA_ERROR_INVALID_CONTEXT))
     }
@@ -366,10 +395,11 @@ impl Vmm for OnCard {
     }
 
     fn digest(&self, span: Span) -> Result<u128, VmmError> {
-        if !span.size.0.is_multiple_of(BLOCK.0) {
+        if !span.size.0.is_multiple_of(BLOCK.0) || span.size > CHUNK {
             return Err(UNUSABLE);
         }
-        let kernel = self.kernel(&mut lock(&self.fingerprints.kernel))?;
+        let mut known = lock(&self.fingerprints.kernel);
+        let kernel = self.kernel(&mut known)?;
         self.compute(&kernel, span, |kernel| kernel.fingerprint(span.size))
     }
 

@@ -130,6 +130,9 @@ impl Remap {
         if is_new && self.guard.is_idle_now() {
             card.lanes.change(|moving| moving.blocks.engine().set_phase(Phase::Drained));
         }
+        if is_new {
+            card.hardware.load_fingerprints();
+        }
         card.start().then_some(()).ok_or(CUDA_ERROR_OUT_OF_MEMORY)
     }
 
@@ -379,10 +382,7 @@ impl Card {
         let pin: Loop = ("gpushare-pin", |card| card.lanes.run_tasks(&card.hardware));
         let single: [Loop; 3] = [
             ("gpushare-remap", |card| card.lanes.run_calls(&card.hardware)),
-            ("gpushare-copy", |card| {
-                card.hardware.prepare_fingerprints();
-                card.lanes.run_copies(&card.hardware);
-            }),
+            ("gpushare-copy", |card| card.lanes.run_copies(&card.hardware)),
             ("gpushare-tell", Self::run_reports),
         ];
         let mut started = lock(&self.started);

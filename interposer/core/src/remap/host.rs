@@ -242,8 +242,8 @@ impl Pool {
     /// Sets the bytes that should be ready in all, taken or free. Within the budget the pool grows to it by one region
     /// after the other, while nothing is demanded. It shrinks once it exceeds it by a quarter.
     pub fn set_target(&mut self, target: Bytes) {
+        self.is_short &= target == self.target;
         self.target = target;
-        self.is_short = false;
         self.trim();
     }
 
@@ -345,9 +345,7 @@ impl Pool {
 
     /// Returns the next task. The caller performs it, without a lock, and reports it by [`Self::done`].
     pub fn take_task(&mut self) -> Option<(RegionId, Task)> {
-        if self.may_prepare() {
-            self.add_region(true);
-        }
+        while self.may_prepare() && self.add_region(true) {}
         self.regions.iter_mut().find_map(|(&number, region)| {
             let task = region.next()?;
             region.task = Some(task);

@@ -347,9 +347,15 @@ impl Engine {
 
     /// Notes the end of a copy.
     pub fn copied(&mut self, address: CUdeviceptr, result: Result<(), VmmError>) {
+        let is_open = self.phase == Phase::Open;
         let copied = self.chunks.change(address, |entry| {
             let direction = entry.chunk.copies();
-            (direction, entry.chunk.copied(result), entry.chunk.span().size)
+            let change = entry.chunk.copied(result);
+            // The gate may be open onto a copy in, if the memory of another context is lost.
+            if is_open {
+                entry.chunk.note_work();
+            }
+            (direction, change, entry.chunk.span().size)
         });
         let Some((direction, change, size)) = copied else { return };
         if (direction, change) == (Some(Direction::Out), Change::Moved) {

@@ -415,7 +415,7 @@ impl Core {
         if self.view.awaits_reports(gpu) {
             return;
         }
-        let (has, room) = (self.view.for_remapped(gpu), self.view.host_room(gpu, rows));
+        let (has, room) = (self.view.for_remapped(gpu), self.view.host_room(gpu, &[]) - promised(rows));
         let Some(card) = self.view.cards.get_mut(gpu) else { return };
         for (client, bytes) in prepare::targets(rows, has, room) {
             let resident = card.residents.get_mut(client);
@@ -424,6 +424,14 @@ impl Core {
             }
         }
     }
+}
+
+/// Host memory that processes have, or will have once they have followed their goals.
+fn promised(rows: &[Row]) -> Bytes {
+    let mut claims = Total::default();
+    rows.iter()
+        .for_each(|row| claims += row.figures.host_claim(row.figures.goal).into());
+    claims.get()
 }
 
 /// Right of a session's processes to be on a card, where it has this place in the queue.

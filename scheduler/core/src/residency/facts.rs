@@ -188,6 +188,27 @@ impl Facts {
 }
 
 #[cfg(test)]
+impl Figures {
+    /// Figures of a process that uses so much, of which `resident` is on the card under a goal of the same size.
+    pub(crate) fn of_used(used: Bytes, resident: Bytes) -> Self {
+        Self {
+            used,
+            leased: used,
+            resident,
+            hosted: used - resident,
+            unbacked: Bytes::ZERO,
+            pinned: Bytes::ZERO,
+            prepared: Bytes::ZERO,
+            mapped: Bytes::ZERO,
+            whole: used,
+            reports: true,
+            goal: Some(resident),
+            claim: resident,
+        }
+    }
+}
+
+#[cfg(test)]
 mod tests {
     use super::*;
 

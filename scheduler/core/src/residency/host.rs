@@ -61,20 +61,8 @@ mod tests {
 
     #[test]
     fn a_promise_counts_before_the_bytes_have_moved() {
-        let figures = Figures {
-            used: Bytes::gib(6),
-            leased: Bytes::gib(6),
-            resident: Bytes::gib(5),
-            hosted: Bytes::gib(1),
-            unbacked: Bytes::ZERO,
-            pinned: Bytes::ZERO,
-            prepared: Bytes::ZERO,
-            reports: true,
-            mapped: Bytes::ZERO,
-            whole: Bytes::gib(6),
-            goal: Some(Bytes::gib(2)),
-            claim: Bytes::gib(5),
-        };
+        let goal = Some(Bytes::gib(2));
+        let figures = Figures { goal, ..Figures::of_used(Bytes::gib(6), Bytes::gib(5)) };
         assert_eq!(figures.host_claim(None), Bytes::gib(1));
         assert_eq!(figures.host_claim(Some(Bytes::gib(2))), Bytes::gib(4));
         assert_eq!(figures.host_claim(Some(Bytes::gib(8))), Bytes::gib(1), "a credit promises nothing");

@@ -282,21 +282,7 @@ mod tests {
 
     /// A process that uses so much, of which `resident` is on the card under a goal of the same size.
     fn row(client: u64, rank: Rank, used: u64, resident: u64) -> Row {
-        let (used, resident) = (gib(used), gib(resident));
-        let figures = Figures {
-            used,
-            leased: used,
-            resident,
-            hosted: used - resident,
-            unbacked: Bytes::ZERO,
-            pinned: Bytes::ZERO,
-            prepared: Bytes::ZERO,
-            mapped: Bytes::ZERO,
-            whole: used,
-            reports: true,
-            goal: Some(resident),
-            claim: resident,
-        };
+        let figures = Figures::of_used(gib(used), gib(resident));
         Row {
             client: ClientId(client),
             rank,

@@ -19,20 +19,20 @@ use crate::residency::plan::Row;
 /// Part of a card, as `1 - 1 / PART`, above which processes prepare.
 const PART: u64 = 5;
 
-/// Bytes of host memory, used and unused, that each process should have ready. `room` is what the node has beside all that
-/// processes have or were promised.
+/// Bytes of registered host memory, used and unused, that each process should have ready. `room` is what the node has
+/// beside all that processes have or were promised.
 pub(crate) fn targets(rows: &[Row], card: Bytes, room: Bytes) -> SmallVec<[(ClientId, Bytes); 4]> {
     let mut used = Total::default();
     rows.iter().for_each(|row| used += row.figures.whole.into());
     used -= (card - Bytes(card.0 / PART)).into();
-    let share = |row: &Row| row.figures.whole - row.figures.pinned;
+    let share = |row: &Row| row.figures.whole - (row.figures.pinned + row.figures.mapped);
     let is_shared = rows.iter().filter(|row| !share(row).is_zero()).count() > 1;
     let most = if is_shared { used.get() } else { Bytes::ZERO };
     let mut sorted: SmallVec<[&Row; 4]> = rows.iter().collect();
     sorted.sort_unstable_by_key(|row| row.client);
     let mut room = room;
     let target = |row: &Row| {
-        let has = row.figures.hosted + row.figures.prepared;
+        let has = row.figures.host_claim(row.figures.goal) - row.figures.mapped;
         let wanted = whole_chunks(most.min(share(row)));
         let target = wanted.min(has + room);
         room -= target - has;
@@ -58,21 +58,7 @@ mod tests {
 
     /// A process that uses so much, of which `hosted` is away.
     fn row(client: u64, used: Bytes, hosted: Bytes) -> Row {
-        let resident = used - hosted;
-        let figures = Figures {
-            used,
-            leased: used,
-            resident,
-            hosted,
-            unbacked: Bytes::ZERO,
-            pinned: Bytes::ZERO,
-            prepared: Bytes::ZERO,
-            mapped: Bytes::ZERO,
-            whole: used,
-            reports: true,
-            goal: Some(resident),
-            claim: resident,
-        };
+        let figures = Figures::of_used(used, used - hosted);
         let rank = Rank::Idles(Reverse(None));
         Row {
             client: ClientId(client),
@@ -120,6 +106,21 @@ mod tests {
         assert_eq!(prepared(&rows, Bytes::ZERO), [Bytes::ZERO, Bytes::gib(2)], "and what is used stays");
         rows[0].figures.prepared = Bytes::gib(1);
         assert_eq!(prepared(&rows, Bytes::ZERO), [Bytes::gib(1), Bytes::gib(2)]);
+    }
+
+    #[test]
+    fn memory_that_is_mapped_from_the_host_has_no_slots() {
+        let mut large = row(1, Bytes::gib(14), Bytes::gib(4));
+        large.figures.mapped = Bytes::gib(4);
+        assert_eq!(prepared(&[large, gib(2, 2)], Bytes::ZERO), [Bytes::ZERO; 2]);
+        assert_eq!(prepared(&[large, gib(2, 2)], WIDE), [Bytes::gib(8), Bytes::gib(2)]);
+    }
+
+    #[test]
+    fn what_a_process_is_to_give_now_is_its_own_room() {
+        let mut leaver = gib(2, 8);
+        leaver.figures.goal = Some(Bytes::gib(2));
+        assert_eq!(prepared(&[gib(1, 8), leaver], Bytes::gib(1)), [Bytes::gib(1), Bytes::gib(6)]);
     }
 
     #[test]

@@ -2,12 +2,11 @@
 
 use std::ffi::c_void;
 use std::ptr::{null_mut, with_exposed_provenance, with_exposed_provenance_mut};
-use std::sync::Mutex;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Mutex, OnceLock};
 
 use gpushare_proto::Bytes;
 
-use crate::driver::contexts::Live;
 use crate::driver::types::{CUDA_ERROR_NOT_SUPPORTED, CUdeviceptr, CUresult, CUstream};
 use crate::driver::{Driver, try_answer};
 use crate::remap::fingerprint::{BLOCK, ENTRY, Key, PTX, THREADS};
@@ -26,8 +25,11 @@ const PORTABLE_AND_MAPPED: u32 = 1 | 2;
 pub(super) struct Fingerprints {
     /// Kernel in use. The lock is held while a fingerprint is computed, and not taken by threads of the application.
     pub(super) kernel: Mutex<Use>,
-    /// Number of contexts that have ended.
+    /// Address of the context of the kernel that was loaded last.
+    pub(super) context: AtomicUsize,
+    /// Number of contexts with a kernel that have ended.
     pub(super) ended: AtomicU64,
+    key: OnceLock<Option<Key>>,
 }
 
 /// Use of the kernel.
@@ -36,9 +38,11 @@ pub(super) enum Use {
     /// Not loaded yet, or its context has ended.
     #[default]
     Unloaded,
+    /// Loaded, and not proved yet.
+    Loaded(Kernel),
     /// Loaded and proved.
     Proved(Kernel),
-    /// It computes other values than it should, or the system gives no random key, so it is never used.
+    /// The driver cannot load it, it computes other values than it should, or the system gives no random key, so it is never used.
     Unusable,
 }
 
@@ -58,17 +62,24 @@ pub(super) struct Kernel {
 
 impl Fingerprints {
     /// Notes that a context of the card has ended.
-    pub(super) fn end_context(&self) {
-        self.ended.fetch_add(1, Ordering::SeqCst);
+    pub(super) fn end_context(&self, context: usize) {
+        if self.context.load(Ordering::SeqCst) == context {
+            self.ended.fetch_add(1, Ordering::SeqCst);
+        }
+    }
+
+    /// Returns the key of all fingerprints; `None` if the system gave no random bytes.
+    pub(super) fn key(&self) -> Option<Key> {
+        *self.key.get_or_init(Key::draw)
     }
 }
 
 impl Kernel {
-    /// Loads the kernel into the current context, which is `live`.
+    /// Loads the kernel into the current context, which has the address `context`.
     ///
     /// # Errors
     /// Error of the driver, which cannot compile the kernel, or has no memory.
-    pub(super) fn load(driver: &Driver, live: &Live, key: Key, ended: u64) -> Result<Self, CUresult> {
+    pub(super) fn load(driver: &Driver, context: usize, key: Key, ended: u64) -> Result<Self, CUresult> {
         let calls = driver
             .module_load_data
             .zip(driver.module_get_function)
@@ -87,7 +98,7 @@ impl Kernel {
         Ok(Self {
             key,
             ended,
-            context: live.context().addr(),
+            context,
             function: function.expose_provenance(),
             memory: memory.expose_provenance(),
         })

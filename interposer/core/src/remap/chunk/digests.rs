@@ -110,7 +110,7 @@ impl Digests {
 
     /// Notes that the slot is being filled.
     pub(super) fn begin_copy(&mut self) {
-        self.of_slot = None;
+        self.lose_slot();
         if self.now.is_none() {
             self.rests = self.rests.saturating_sub(1);
         }
@@ -123,7 +123,7 @@ impl Digests {
 
     /// Notes that the slot was taken away.
     pub(super) fn lose_slot(&mut self) {
-        self.of_slot = None;
+        (self.of_slot, self.proof) = (None, Proof::Missing);
     }
 
     /// Notes that work may change the handle's bytes from now on, or that the handle is gone.

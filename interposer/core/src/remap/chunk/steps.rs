@@ -72,8 +72,9 @@ impl Chunk {
     /// hole again. A freed chunk stays freed.
     fn fall_back(&mut self, call: Call) {
         if matches!(call, Call::Digest | Call::Copy(Direction::Out, _)) {
-            // The copy that a digest was to confirm is made again.
+            // The copy that a digest was to confirm is made again, and the slot may be half filled.
             self.note_work();
+            self.digests.lose_slot();
         }
         if self.aim == Aim::Gone {
             return;

@@ -388,6 +388,18 @@ fn a_chunk_that_did_not_change_leaves_without_a_copy() {
 }
 
 #[test]
+fn a_slot_that_a_copy_may_have_reached_has_no_known_bytes() {
+    let mut rig = at(false, Aim::Away);
+    assert_eq!(rig.drive(DEVICE), Ok(()));
+    rig.open(8);
+    // The digest succeeds, the copy does not.
+    rig.card.fail_at(&[1]);
+    assert!(matches!(rig.drive(Aim::Away), Err(Call::Copy(Direction::Out, _))));
+    assert!(is_copied_out(&mut rig, 7), "the slot had these bytes before");
+    rig.end();
+}
+
+#[test]
 fn a_chunk_without_a_digest_is_copied() {
     let mut rig = at(false, Aim::Away);
     assert_eq!(rig.drive(DEVICE), Ok(()));

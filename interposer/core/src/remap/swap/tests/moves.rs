@@ -463,6 +463,28 @@ fn a_gate_opens_onto_holes_of_a_lost_context() {
 }
 
 #[test]
+fn a_copy_in_that_ends_behind_an_open_gate_does_not_spare_the_next_copy_out() {
+    let mut world = World::with(&[LARGE]);
+    evict(&mut world, 1, Bytes::ZERO);
+    world.set_goal(2, Bytes::gib(1));
+    world.set_phase(Phase::Entering);
+    while world.known_copies().is_empty() {
+        assert!(world.take(Lane::Calls) | world.take(Lane::Copies));
+        (0..world.orders.len()).for_each(|_| world.answer(0));
+    }
+    world.engine.lose(VmmError::ContextLost(700));
+    world.set_phase(Phase::Open);
+    let address = world.known_copies()[0];
+    world.land(address);
+    let is_clean = world.engine.chunks.get(address).map(|entry| entry.chunk.is_clean());
+    assert_eq!(is_clean, Some(false), "work may have written it by now");
+    world.truth.clear();
+    world.engine.free_all();
+    world.run();
+    world.card.assert_empty();
+}
+
+#[test]
 fn a_parked_engine_ends_what_is_under_way_and_begins_nothing() {
     let mut world = World::with(&[LARGE; 6]);
     world.set_phase(Phase::Drained);
