@@ -37,8 +37,15 @@ const LANES: usize = THREADS as usize / 2;
 const PRIME: u64 = (1 << 61) - 1;
 
 /// Secret points at which the polynomials are evaluated.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy)]
 pub(super) struct Key([u64; 2]);
+
+impl std::fmt::Debug for Key {
+    /// Writes the name alone, since the key is secret.
+    fn fmt(&self, to: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        to.write_str("Key")
+    }
+}
 
 impl Key {
     /// Draws a key; `None` if the system gives no random bytes.

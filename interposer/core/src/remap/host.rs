@@ -14,8 +14,8 @@
 //! A registration ends with the context in which it was made. A region that is in use then is registered again, in
 //! another context. Meanwhile the driver copies to and from it as ordinary memory, which is slow.
 //!
-//! What chunks that leave demand is made at once. What the daemon wants to be ready, the *target*, is made one region
-//! after the other.
+//! Regions that leaving chunks demand are made at once, by several threads. The daemon also sets a *target*, the bytes that
+//! should be ready before a move. For it, one region is made after the other.
 //!
 //! `regions ≤ budget` holds for all regions together, also for those that are being made. Regions are given
 //! back only once they exceed the target by a quarter, so that a load near the target does not make the pool

@@ -136,8 +136,8 @@ impl Kernel {
         }
     }
 
-    /// What the kernel computes of the words `count` from byte `offset` of `bytes` on, which are whole blocks: two
-    /// values for each. `None` if they are not there, and nothing for another kernel.
+    /// Fingerprints of `count` words from byte `offset` of `bytes` on, which must be whole blocks: two values a block.
+    /// `None` if the words are not there; no values for another kernel.
     pub fn fingerprints(&self, bytes: &SharedBytes, offset: u64, count: u64) -> Option<Vec<u64>> {
         let Self::Fingerprint { key, .. } = *self else { return Some(Vec::new()) };
         let words = bytes.words(offset, count)?;

@@ -23,7 +23,8 @@ const PORTABLE_AND_MAPPED: u32 = 1 | 2;
 /// Fingerprints of one card.
 #[derive(Debug, Default)]
 pub(super) struct Fingerprints {
-    /// Kernel in use. The lock is held while a fingerprint is computed, and not taken by threads of the application.
+    /// Kernel in use. The lock is held while a fingerprint is computed. A thread of the application takes it once, in the
+    /// first allocation on the card, before there are fingerprints.
     pub(super) kernel: Mutex<Use>,
     /// Address of the context of the kernel that was loaded last.
     pub(super) context: AtomicUsize,
@@ -42,7 +43,7 @@ pub(super) enum Use {
     Loaded(Kernel),
     /// Loaded and proved.
     Proved(Kernel),
-    /// The driver cannot load it, it computes other values than it should, or the system gives no random key, so it is never used.
+    /// Never used: the driver cannot load it, it computes other values than it should, or the system gives no random key.
     Unusable,
 }
 
@@ -50,7 +51,7 @@ pub(super) enum Use {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Kernel {
     key: Key,
-    /// Number of contexts that had ended when it was loaded.
+    /// Number of contexts with a kernel that had ended when this one was loaded.
     ended: u64,
     /// Address of the context.
     pub(super) context: usize,
@@ -92,9 +93,9 @@ impl Kernel {
         let size = BLOCK.0 as usize + VALUES;
         // SAFETY: writes one address.
         let memory = try_answer(null_mut(), |memory| unsafe { allocate(memory, size, PORTABLE_AND_MAPPED) })?;
-        let words: *mut u32 = memory.cast();
+        let (words, known) = (memory.cast::<u32>(), known_words());
         // SAFETY: the memory is gpushare's own, and large enough.
-        unsafe { words.copy_from_nonoverlapping(known_words().as_ptr(), known_words().len()) };
+        unsafe { words.copy_from_nonoverlapping(known.as_ptr(), known.len()) };
         Ok(Self {
             key,
             ended,
@@ -104,7 +105,7 @@ impl Kernel {
         })
     }
 
-    /// Whether the kernel is still in the list of contexts, of which so many have ended.
+    /// Whether the kernel's context lives, if so many contexts with a kernel have ended.
     pub(super) fn is_alive(&self, ended: u64) -> bool {
         self.ended == ended
     }

@@ -44,7 +44,7 @@ enum Proof {
 pub(super) enum Comparison {
     /// The slot has the bytes of the handle.
     SameAsSlot,
-    /// Whatever the slot has, it stays as it is.
+    /// Different bytes, or nothing to compare with.
     Other,
 }
 

@@ -10,7 +10,7 @@ use super::*;
 
 /// Most time that the engine takes for all steps of a move.
 const MOST: Duration = Duration::from_millis(50);
-/// The same while the pool makes its regions one by one, which takes the system seconds.
+/// CPU time of the same move out while the pool makes its regions one by one, which takes the system seconds.
 const MOST_COLD: Duration = Duration::from_millis(500);
 
 /// Engine whose own time is measured, and a card that answers at once.
