@@ -51,6 +51,7 @@ impl Measured {
                     Some(Order::Call(span, call)) => {
                         let answer = match call {
                             Call::Create(_) => Answer::Created(span.address),
+                            Call::Digest => Answer::Digest(span.address.into()),
                             _ => Answer::Done,
                         };
                         self.time(|world| world.engine.done(span.address, answer));
