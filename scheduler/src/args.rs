@@ -48,7 +48,7 @@ pub(crate) struct Args {
     #[arg(long, value_name = "[GPU=]BYTES")]
     pub(crate) managed_limit: Vec<ForCards>,
     /// Largest host memory for memory of `--backend remap` that is not on a card [default: what the machine and the
-    /// control group have free, less a sixteenth of it]
+    /// control group have free, less an eighth of it]
     #[arg(long, value_name = "BYTES", value_parser = |text: &str| within(ranges::HOST_BUDGET, text))]
     pub(crate) host_budget: Option<Bytes>,
     /// Bytes that a CUDA context is assumed to take until they are measured, at most an eighth of the card

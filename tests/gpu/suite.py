@@ -46,6 +46,7 @@ from groups import (
     smoke,
     switches,
     training,
+    unchanged,
     urgent,
     witness,
 )
@@ -65,6 +66,7 @@ GROUPS = {
     "switches": switches,
     "gangs": gangs,
     "handoff": handoff,
+    "unchanged": unchanged,
     "oversubscribed": oversubscribed,
     "capped": capped,
     "large_bursts": large_bursts,

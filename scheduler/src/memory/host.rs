@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   machine:        MemAvailable + held ─────────┐
-//!   control group:  limit − used + held − mapped ┼─ least, less a sixteenth ─┐
+//!   control group:  limit − used + held − mapped ┼─ least, less an eighth ────┐
 //!                                                                            ├─ least ─▶ HostBudget
 //!   --host-budget, host_budget ──────────────────────────────────────────────┘
 //! ```
@@ -21,7 +21,7 @@ use gpushare_proto::Bytes;
 use crate::engine::Engine;
 
 /// Part of the free memory that is left for other programs.
-const LEFT: u64 = 16;
+const LEFT: u64 = 8;
 /// Part of the budget by which it must change before the decision machine is told.
 const CHANGE: u64 = 64;
 
@@ -113,14 +113,14 @@ mod tests {
     fn the_tightest_source_is_the_budget() {
         let seen = Seen { available: Some(GIB(32)), group: Some((GIB(24), GIB(8))) };
         let none = Held::default();
-        assert_eq!(budget(&seen, none, None), GIB(15));
+        assert_eq!(budget(&seen, none, None), GIB(14));
         let held = Held { all: GIB(16), mapped: Bytes::ZERO };
-        assert_eq!(budget(&seen, held, None), GIB(30), "what processes hold is part of it");
+        assert_eq!(budget(&seen, held, None), GIB(28), "what processes hold is part of it");
         assert_eq!(budget(&seen, held, Some(GIB(4))), GIB(4));
         let mapped = Held { mapped: GIB(16), ..held };
-        assert_eq!(budget(&seen, mapped, None), GIB(15), "the group is not charged for what is mapped");
+        assert_eq!(budget(&seen, mapped, None), GIB(14), "the group is not charged for what is mapped");
         let seen = Seen { available: Some(GIB(16)), group: None };
-        assert_eq!(budget(&seen, none, Some(GIB(40))), GIB(15));
+        assert_eq!(budget(&seen, none, Some(GIB(40))), GIB(14));
         let full = Seen { available: None, group: Some((GIB(1), GIB(2))) };
         assert_eq!(budget(&full, none, None), Bytes::ZERO);
         assert_eq!(budget(&Seen::default(), none, Some(GIB(4))), GIB(4), "nothing is known");

@@ -1,7 +1,8 @@
 """A block of card memory whose every byte is written by each step and can be checked; and the plain copies of this card.
 
-    hold MIB     allocates and fills it; answers with the seconds of the allocation and of both
+    hold MIB     allocates and fills it; answers with the seconds to the end of the first kernel that uses it, and of all
     step         adds one to every word; answers with the seconds from its launch to its end
+    read         reads every word; the same answer
     check        whether every word is what it must be
     copies MIB   without any of this: pinned copies of so many MiB out, in, and both ways at once, best of five
 
@@ -29,10 +30,17 @@ class Block:
 
     def allocate(self, mib):
         self.words = torch.empty(mib << 17, dtype=torch.int64, device="cuda")
+        # All of it must be on the card for that.
+        self.words[:1].fill_(0)
+        torch.cuda.synchronize()
 
     def step(self):
         self.words += 1
         self.steps += 1
+        torch.cuda.synchronize()
+
+    def read(self):
+        self.words.max()
         torch.cuda.synchronize()
 
     def pieces(self):
@@ -70,8 +78,10 @@ def copies(mib):
 
 
 def main():
-    # Makes the context, which no block has to wait for.
+    # Makes the context and loads the kernels, for which no block has to wait.
+    torch.arange(2, dtype=torch.int64, device="cuda")[:1].fill_(0)
     torch.cuda.synchronize()
+    torch.cuda.empty_cache()
     block = None
     say(ready=True)
     for word, *values in orders():
@@ -81,12 +91,14 @@ def main():
             say(seconds=time.perf_counter() - began, allocation=block.allocation)
         elif word == "step":
             say(seconds=seconds_of(block.step))
+        elif word == "read":
+            say(seconds=seconds_of(block.read))
         elif word == "check":
             say(right=block.is_right())
         elif word == "copies":
             say(**copies(int(values[0])))
         else:
-            raise SystemExit(f"{word}: expected hold, step, check or copies")
+            raise SystemExit(f"{word}: expected hold, step, read, check or copies")
 
 
 if __name__ == "__main__":

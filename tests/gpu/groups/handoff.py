@@ -2,8 +2,10 @@
 once, beside the plain pinned copies of the same run. A small capacity forces them, so the card itself has room for everything,
 and no byte is managed.
 
-    handoff   a step after the other program has gone idle, less a step right after one's own
-    out       a third program's allocation of the block, less one for which nothing had to leave
+    handoff   from the first call that moves memory to the last one, as the daemon tells; both programs' memory moves
+    wait      a step after the other program has gone idle, less a step right after one's own: the handoff, and up to 10 ms
+              before it in which the other program must be quiet, unless its share of time is over
+    out       a third program's allocation and first use of the block, less one for which nothing had to leave
     in        the first step after the other program has ended, less a step right after one's own
 """
 
@@ -84,20 +86,21 @@ class Size:
         cold = self.hold(second) - held
         self.row(f"{name}: first way out, at once", cold, floor["out"])
         second.ask("step", HANDOFF_LIMIT)
-        taken = [program.ask("step", HANDOFF_LIMIT)["seconds"] - step for program in (first, second)]
+        unprepared = [self.handoff(program, step) for program in (first, second)]
         had = self.daemon.gpu()["moved_bytes"]
-        for _ in range(ROUNDS):
-            taken += [self.first_step(program) - step for program in (first, second)]
-        # The first one makes the host memory of the second program.
-        prepared = taken[2:]
-        moved = (self.daemon.gpu()["moved_bytes"] - had) / len(prepared)
-        self.figures.sample(name, {"floor": floor, "step": step, "handoffs": taken, "moved": moved, "status": self.daemon.status()})
-        both = statistics.median(prepared)
+        handoffs = [self.handoff(program, step) for _ in range(ROUNDS) for program in (first, second)]
+        moved = (self.daemon.gpu()["moved_bytes"] - had) / len(handoffs)
+        taken, waits = zip(*handoffs)
+        sample = {"floor": floor, "step": step, "unprepared": unprepared, "handoffs": taken, "waits": waits, "moved": moved}
+        self.figures.sample(name, sample | {"status": self.daemon.status()})
+        both = statistics.median(taken)
         most = EXCESS * (self.gib << 30)
         self.figures.row(f"{name}: GiB that come in", f"{moved / (1 << 30):.3f}")
         self.figures.check(f"{name}: at most {EXCESS} x the excess moves", 0 < moved <= most, f"{moved:.0f} bytes")
-        self.row(f"{name}: both ways, the first one", taken[0], floor["both"])
-        self.row(f"{name}: both ways, median of {len(prepared)}", both, floor["both"])
+        # It makes the host memory of the second program.
+        self.row(f"{name}: both ways, the first one", unprepared[0][0], floor["both"])
+        self.row(f"{name}: both ways, median of {len(taken)}", both, floor["both"])
+        self.row(f"{name}: wait of the program, median", statistics.median(waits), floor["both"])
         bound = FLOORS[max(size for size in FLOORS if size <= self.gib)]
         self.figures.check(f"{name}: at most {bound} x both plain copies at once", both <= bound * floor["both"], f"{both:.4f} s")
         for program in (first, second):
@@ -128,10 +131,12 @@ class Size:
         self.figures.check(f"{name}: every word is right after ways out and in", first.ask("check", HANDOFF_LIMIT)["right"])
         self.figures.sample(f"{name}, one way", {"out": out, "in": back})
 
-    def first_step(self, program):
-        """Seconds of a step after the other program has gone idle."""
+    def handoff(self, program, step):
+        """Seconds of the handoff to a program after the other one has gone idle, and of its wait."""
         time.sleep(QUIET_SECONDS)
-        return program.ask("step", HANDOFF_LIMIT)["seconds"]
+        wait = program.ask("step", HANDOFF_LIMIT)["seconds"] - step
+        (ended,) = (one["last"]["handoff"] for one in self.daemon.status()["handoffs"])
+        return ended["took_ns"] / 1e9, wait
 
     def start(self, name):
         program = self.programs.start(f"{name}-{self.gib}", HOLDER, shared=True, backend="remap", paranoid=False)
@@ -139,7 +144,7 @@ class Size:
         return program
 
     def hold(self, program):
-        """Seconds of the allocation."""
+        """Seconds of the allocation and the first use of the block."""
         return program.ask(f"hold {held_mib(self.gib)}", HANDOFF_LIMIT)["allocation"]
 
     def row(self, name, seconds, plain):

@@ -110,6 +110,7 @@ impl OnCard {
         contexts: &'static Contexts,
         guard: &'static Guard,
         device: CUdevice,
+        is_paranoid: bool,
     ) -> Self {
         Self {
             driver,
@@ -121,7 +122,7 @@ impl OnCard {
             copies: Mutex::default(),
             regions: Mutex::default(),
             registered: Mutex::default(),
-            fingerprints: Fingerprints::default(),
+            fingerprints: Fingerprints::new(is_paranoid),
         }
     }
 
@@ -244,7 +245,7 @@ impl OnCard {
     /// Loads the kernel into the current context.
     fn load(&self, known: &mut Use, context: usize) -> Result<Kernel, VmmError> {
         let Some(key) = self.fingerprints.key() else {
-            *known = Use::Unusable;
+            self.fingerprints.give_up(known, format_args!("the system gives no random key"));
             return Err(UNUSABLE);
         };
         let ended = self.fingerprints.ended.load(Ordering::SeqCst);
@@ -256,7 +257,8 @@ impl OnCard {
             }
             Err(error) => {
                 // What the driver cannot compile or has no memory for is not tried for each chunk.
-                *known = Use::Unusable;
+                self.fingerprints
+                    .give_up(known, format_args!("loading their kernel ended with CUDA error {error}"));
                 Err(VmmError::of_work(error))
             }
         }
@@ -276,34 +278,35 @@ impl OnCard {
                 self.in_context(load).map_err(VmmError::of_work)??
             }
         };
-        let is_right = self.compute(&kernel, kernel.known(), Kernel::is_right)?;
-        *known = if is_right { Use::Proved(kernel) } else { Use::Unusable };
-        is_right.then_some(kernel).ok_or(UNUSABLE)
+        let is_right = self.compute(&kernel, &[kernel.known()], Kernel::is_right)?;
+        if !is_right {
+            self.fingerprints
+                .give_up(known, format_args!("their kernel computes wrong values"));
+            return Err(UNUSABLE);
+        }
+        *known = Use::Proved(kernel);
+        Ok(kernel)
     }
 
-    /// Launches the kernel, waits for its end, and reads what it has computed.
+    /// Launches the kernel for each of some ranges, waits for the end, and reads what it has computed.
     fn compute<T>(
         &self,
         kernel: &Kernel,
-        span: Span,
+        spans: &[Span],
         read: impl FnOnce(&Kernel) -> T,
     ) -> Result<T, VmmError> {
         let is_alive = || kernel.is_alive(self.fingerprints.ended.load(Ordering::SeqCst));
-        let launch = |live: &Live, stream| match live.context().addr() == kernel.context && is_alive() {
-            true => kernel.launch(self.driver, span, stream),
-            false => CUDA_ERROR_INVALID_CONTEXT,
+        let begin = |(place, span): (usize, &Span)| {
+            let launch = |live: &Live, stream| match live.context().addr() == kernel.context && is_alive() {
+                true => kernel.launch(self.driver, place, *span, stream),
+                false => CUDA_ERROR_INVALID_CONTEXT,
+            };
+            self.begin(Stream::Kernel, span.address, launch).map_err(VmmError::of_work)
         };
-        let work = self.begin(Stream::Kernel, span.address, launch).map_err(VmmError::of_work)?;
-        let mut looks = 0;
-        let result = loop {
-            match self.end(work) {
-                Some(result) => break result,
-                None if looks < LOOKS => std::hint::spin_loop(),
-                None => thread::sleep(POLL),
-            }
-            looks += 1;
-        };
-        result?;
+        // What has begun ends, also after an error: the next launches write to the same memory.
+        let begun = spans.iter().enumerate().map(begin).collect::<Vec<_>>();
+        let ended = begun.into_iter().map(|work| self.wait_for(work?)).collect::<Vec<_>>();
+        ended.into_iter().collect::<Result<(), _>>()?;
         let contexts = self.contexts.visit();
         // Its pinned memory ends with the context.
         let has_memory = contexts.iter().any(|live| live.context().addr() == kernel.context) && is_alive();
@@ -312,7 +315,20 @@ impl OnCard {
             .ok_or(VmmError::Refused(CUDA_ERROR_INVALID_CONTEXT))
     }
 
-    /// Returns the result of a copy; `None` while it is under way.
+    /// Waits for the end of a kernel, which takes a fraction of a millisecond.
+    fn wait_for(&self, work: UnderWay) -> Result<(), VmmError> {
+        let mut looks = 0;
+        loop {
+            match self.end(work) {
+                Some(result) => return result,
+                None if looks < LOOKS => std::hint::spin_loop(),
+                None => thread::sleep(POLL),
+            }
+            looks += 1;
+        }
+    }
+
+    /// Returns the result of work that has begun; `None` while it is under way.
     fn end(&self, copy: UnderWay) -> Option<Result<(), VmmError>> {
         let contexts = self.contexts.visit();
         if !contexts.iter().any(|live| live.context().addr() == copy.context) {
@@ -394,13 +410,22 @@ impl Vmm for OnCard {
         check(unsafe { (self.calls.release)(handle) })
     }
 
-    fn digest(&self, span: Span) -> Result<u128, VmmError> {
-        if !span.size.0.is_multiple_of(BLOCK.0) || span.size > CHUNK {
+    fn digests(&self, spans: &[Span]) -> Result<Vec<u128>, VmmError> {
+        if spans
+            .iter()
+            .any(|span| !span.size.0.is_multiple_of(BLOCK.0) || span.size > CHUNK)
+        {
             return Err(UNUSABLE);
         }
         let mut known = lock(&self.fingerprints.kernel);
         let kernel = self.kernel(&mut known)?;
-        self.compute(&kernel, span, |kernel| kernel.fingerprint(span.size))
+        self.compute(&kernel, spans, |kernel| {
+            spans
+                .iter()
+                .enumerate()
+                .map(|(place, span)| kernel.fingerprint(place, span.size))
+                .collect()
+        })
     }
 
     fn copy(&self, direction: Direction, span: Span, host: HostAddress) -> Result<(), VmmError> {

@@ -119,7 +119,7 @@ impl Remap {
         let is_new = slot.get().is_none();
         let card = slot.get_or_init(|| Card {
             lanes: Lanes::new(Engine::new(is_paranoid())),
-            hardware: OnCard::new(driver, calls, contexts, &self.guard, device),
+            hardware: OnCard::new(driver, calls, contexts, &self.guard, device, is_paranoid()),
             daemon,
             told: Mutex::default(),
             wanted: AtomicU64::new(0),
@@ -380,9 +380,10 @@ impl Card {
             .is_ok()
         };
         let pin: Loop = ("gpushare-pin", |card| card.lanes.run_tasks(&card.hardware));
-        let single: [Loop; 3] = [
+        let single: [Loop; 4] = [
             ("gpushare-remap", |card| card.lanes.run_calls(&card.hardware)),
             ("gpushare-copy", |card| card.lanes.run_copies(&card.hardware)),
+            ("gpushare-digest", |card| card.lanes.run_digests(&card.hardware)),
             ("gpushare-tell", Self::run_reports),
         ];
         let mut started = lock(&self.started);

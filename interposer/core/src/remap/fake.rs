@@ -255,10 +255,10 @@ impl Vmm for FakeCard {
         Ok(())
     }
 
-    fn digest(&self, span: Span) -> Result<u128, VmmError> {
+    fn digests(&self, spans: &[Span]) -> Result<Vec<u128>, VmmError> {
         let mut inner = lock(&self.0);
         inner.call()?;
-        Ok(u128::from(inner.value_at(span.address)))
+        Ok(spans.iter().map(|span| inner.value_at(span.address).into()).collect())
     }
 
     fn copy(&self, direction: Direction, span: Span, host: HostAddress) -> Result<(), VmmError> {

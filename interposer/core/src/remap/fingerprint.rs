@@ -17,11 +17,15 @@ use std::ffi::CStr;
 use gpushare_proto::Bytes;
 
 /// Text of the kernel, which the driver compiles.
-pub(super) const PTX: &CStr =
-    match CStr::from_bytes_with_nul(concat!(include_str!("fingerprint.ptx"), "\0").as_bytes()) {
+pub(super) const PTX: &CStr = {
+    let text = concat!(include_str!("fingerprint.ptx"), "\0");
+    // The driver refuses other characters, in comments too.
+    assert!(text.is_ascii());
+    match CStr::from_bytes_with_nul(text.as_bytes()) {
         Ok(text) => text,
         Err(_) => panic!("fingerprint.ptx holds a NUL"),
-    };
+    }
+};
 /// Name of the kernel in [`PTX`].
 pub(super) const ENTRY: &CStr = c"fingerprint";
 /// Size of a block, which is one block of threads on the card.

@@ -3,6 +3,7 @@
 //! ```text
 //!   lane of calls   ── an order ──▶ driver call ── answer ──▶ ┐
 //!   lane of copies  ── an order ──▶ copy begins ── end ─────▶ ├─ moving (one lock) ── changed ──▶ all lanes
+//!   lane of digests ── orders ────▶ kernels ────── digests ─▶ │
 //!   lanes of tasks  ── a task ────▶ touch, register ────────▶ ┘
 //! ```
 //!
@@ -18,7 +19,7 @@ use gpushare_proto::Bytes;
 use super::blocks::Blocks;
 use super::host::{self, HostMemory, Pool};
 use super::swap::{Engine, Lane, Order, Phase};
-use super::vmm::{Span, Vmm, VmmError, perform};
+use super::vmm::{Answer, MOST_DIGESTS, Span, Vmm, VmmError, perform};
 use crate::driver::types::CUdeviceptr;
 use crate::process::lock;
 
@@ -194,6 +195,47 @@ impl Lanes {
     /// Begins copies and reports their ends until [`Self::end`].
     pub fn run_copies(&self, hardware: &impl Hardware) {
         self.run(Lane::Copies, hardware);
+    }
+
+    /// Computes digests, as many together as there are, until [`Self::end`]. Kernels that follow each other without a pause
+    /// keep the copies of other processes waiting for a shorter time.
+    pub fn run_digests(&self, hardware: &impl Hardware) {
+        let mut spans = Vec::with_capacity(MOST_DIGESTS);
+        loop {
+            let mut moving = lock(&self.moving);
+            let Moving { blocks, pool, is_ending } = &mut *moving;
+            let engine = blocks.engine();
+            while spans.len() < MOST_DIGESTS
+                && let Some(Order::Call(span, _)) = engine.next(Lane::Digests, pool)
+            {
+                spans.push(span);
+            }
+            if !spans.is_empty() {
+                drop(moving);
+                self.digest(&spans, hardware);
+                spans.clear();
+            } else if *is_ending && engine.is_quiet() {
+                return;
+            } else if engine.take_changed() {
+                self.announce(moving);
+            } else {
+                drop(self.sleep(moving));
+            }
+        }
+    }
+
+    fn digest(&self, spans: &[Span], hardware: &impl Hardware) {
+        let digests = hardware.digests(spans);
+        self.change(|moving| {
+            let engine = moving.blocks.engine();
+            match digests {
+                Ok(digests) => spans
+                    .iter()
+                    .zip(digests)
+                    .for_each(|(span, digest)| engine.done(span.address, Answer::Digest(digest))),
+                Err(error) => spans.iter().for_each(|span| engine.done(span.address, Answer::Failed(error))),
+            }
+        });
     }
 
     fn run(&self, lane: Lane, hardware: &impl Hardware) {

@@ -120,6 +120,9 @@ impl From<CUresult> for VmmError {
     }
 }
 
+/// Most digests that are computed together.
+pub const MOST_DIGESTS: usize = 8;
+
 /// Driver calls on one card. No method waits for work of the application.
 pub trait Vmm {
     /// Creates physical memory and returns its handle.
@@ -147,11 +150,11 @@ pub trait Vmm {
     /// # Errors
     /// Error of the driver; the handle stays valid.
     fn release(&self, handle: CUmemHandle) -> Result<(), VmmError>;
-    /// Returns a digest of the bytes of a mapped range.
+    /// Returns digests of the bytes of mapped ranges, at most [`MOST_DIGESTS`].
     ///
     /// # Errors
-    /// Error of the driver.
-    fn digest(&self, span: Span) -> Result<u128, VmmError>;
+    /// Error of the driver, for any of them.
+    fn digests(&self, spans: &[Span]) -> Result<Vec<u128>, VmmError>;
     /// Begins a copy between a mapped range and registered host memory, in the stream of its direction.
     ///
     /// # Errors
@@ -168,7 +171,9 @@ pub fn perform(call: Call, span: Span, vmm: &impl Vmm) -> Answer {
         Call::SetAccess => done(vmm.set_access(span)),
         Call::Unmap => done(vmm.unmap(span)),
         Call::Release(handle) => done(vmm.release(handle)),
-        Call::Digest => vmm.digest(span).map(Answer::Digest),
+        Call::Digest => vmm
+            .digests(&[span])
+            .map(|digests| digests.first().map_or(Answer::Done, |digest| Answer::Digest(*digest))),
         Call::Copy(direction, host) => done(vmm.copy(direction, span, host)),
     };
     answer.unwrap_or_else(Answer::Failed)

@@ -22,7 +22,7 @@ use crate::residency::facts::Figures;
 use crate::residency::most_shortage;
 use crate::residency::plan::{self, Rank, Row, Supply};
 use crate::residency::prepare;
-use crate::residency::residents::{Resident, Residents};
+use crate::residency::residents::Resident;
 use crate::residency::transfer::{Task, Way};
 use crate::session::Session;
 use crate::session::client::Client;
@@ -91,13 +91,18 @@ impl View {
 
     /// Host memory that evictions on a card may still bring, beside what is hosted or promised.
     fn host_room(&self, gpu: GpuId, rows: &[Row]) -> Bytes {
-        let mut claims = Total::default();
+        let mut claims = self.host_claims_beside(gpu);
         rows.iter().for_each(|row| claims += row.host_claim().into());
+        self.host.room(claims.get())
+    }
+
+    /// Host memory of other cards that is hosted or promised.
+    fn host_claims_beside(&self, gpu: GpuId) -> Total {
+        let mut claims = Total::default();
         for other in self.remapped.without(gpu.into()) {
-            let promised = |row: &Row| row.figures.host_claim(row.figures.goal);
             self.rows(other).iter().for_each(|row| claims += promised(row).into());
         }
-        self.host.room(claims.get())
+        claims
     }
 
     /// Whether goals must wait for processes of the last daemon, whose memory nobody knows.
@@ -284,8 +289,8 @@ impl Core {
         self.agenda.look_at(gpu);
     }
 
-    /// Cards on the agenda whose goals may change, their sessions' cards included. Where one is, those are too whose
-    /// evictions go on or wait for host memory, which all cards share.
+    /// Cards on the agenda whose goals may change, their sessions' cards included. Where one is, those are too that
+    /// use or prepare host memory, which all cards share.
     fn cards_to_plan(&self) -> GpuSet {
         let remapped = self.view.remapped;
         let touched = (0..self.agenda.len()).map(|at| self.view.cards_of(self.agenda.session(at)));
@@ -294,8 +299,7 @@ impl Core {
             return due;
         }
         let limited = self.view.cards.among(remapped.without(due));
-        let uses_host = |residents: &Residents| residents.host_is_full || residents.moves_out();
-        let limited = limited.filter(|(_, card)| uses_host(&card.residents)).map(|(gpu, _)| gpu);
+        let limited = limited.filter(|(_, card)| card.residents.depends_on_host()).map(|(gpu, _)| gpu);
         due.with(limited.collect())
     }
 
@@ -415,9 +419,14 @@ impl Core {
         if self.view.awaits_reports(gpu) {
             return;
         }
-        let (has, room) = (self.view.for_remapped(gpu), self.view.host_room(gpu, &[]) - promised(rows));
+        let has = self.view.for_remapped(gpu);
+        let mut claims = self.view.host_claims_beside(gpu);
+        rows.iter().for_each(|row| claims += promised(row).into());
+        let room = prepare::share(self.view.host.budget()) - claims.get();
         let Some(card) = self.view.cards.get_mut(gpu) else { return };
-        for (client, bytes) in prepare::targets(rows, has, room) {
+        let most = prepare::most_to_give(rows, has);
+        card.residents.prepares = !most.is_zero();
+        for (client, bytes) in prepare::targets(rows, most, room) {
             let resident = card.residents.get_mut(client);
             if resident.is_some_and(|resident| resident.set_host_target(bytes)) {
                 self.effects.push_back(Effect::HostTarget { client, gpu, bytes });
@@ -426,12 +435,9 @@ impl Core {
     }
 }
 
-/// Host memory that processes have, or will have once they have followed their goals.
-fn promised(rows: &[Row]) -> Bytes {
-    let mut claims = Total::default();
-    rows.iter()
-        .for_each(|row| claims += row.figures.host_claim(row.figures.goal).into());
-    claims.get()
+/// Host memory that a process has, or will have once it has followed its goal.
+fn promised(row: &Row) -> Bytes {
+    row.figures.host_claim(row.figures.goal)
 }
 
 /// Right of a session's processes to be on a card, where it has this place in the queue.

@@ -14,31 +14,53 @@ use smallvec::SmallVec;
 
 use crate::memory::sums::Total;
 use crate::residency::CHUNK;
+use crate::residency::facts::Figures;
 use crate::residency::plan::Row;
 
 /// Part of a card, as `1 - 1 / PART`, above which processes prepare.
 const PART: u64 = 5;
 
-/// Bytes of registered host memory, used and unused, that each process should have ready. `room` is what the node has
-/// beside all that processes have or were promised.
-pub(crate) fn targets(rows: &[Row], card: Bytes, room: Bytes) -> SmallVec<[(ClientId, Bytes); 4]> {
+/// Part of the host budget up to which memory is prepared ahead. Memory that has to leave may use all of it.
+pub(crate) fn share(budget: Bytes) -> Bytes {
+    Bytes(budget.0 / 2)
+}
+
+/// Most bytes that one of the processes may have to give; none if a process is alone.
+pub(crate) fn most_to_give(rows: &[Row], card: Bytes) -> Bytes {
+    if rows.iter().filter(|row| !movable(row).is_zero()).count() < 2 {
+        return Bytes::ZERO;
+    }
     let mut used = Total::default();
     rows.iter().for_each(|row| used += row.figures.whole.into());
     used -= (card - Bytes(card.0 / PART)).into();
-    let share = |row: &Row| row.figures.whole - (row.figures.pinned + row.figures.mapped);
-    let is_shared = rows.iter().filter(|row| !share(row).is_zero()).count() > 1;
-    let most = if is_shared { used.get() } else { Bytes::ZERO };
+    used.get()
+}
+
+/// Bytes of registered host memory, used and unused, that each process should have ready if one may have to give
+/// `most`. `room` is what the node has beside all that processes have or were promised.
+pub(crate) fn targets(rows: &[Row], most: Bytes, room: Bytes) -> SmallVec<[(ClientId, Bytes); 4]> {
     let mut sorted: SmallVec<[&Row; 4]> = rows.iter().collect();
     sorted.sort_unstable_by_key(|row| row.client);
     let mut room = room;
     let target = |row: &Row| {
-        let has = row.figures.host_claim(row.figures.goal) - row.figures.mapped;
-        let wanted = whole_chunks(most.min(share(row)));
+        let has = slots(&row.figures);
+        let wanted = whole_chunks(most.min(movable(row)));
         let target = wanted.min(has + room);
         room -= target - has;
         (row.client, target)
     };
     sorted.into_iter().map(target).collect()
+}
+
+/// Bytes of slots that a process has, or will have once it has followed its goal.
+fn slots(figures: &Figures) -> Bytes {
+    let stays = figures.goal.map_or(figures.resident, |goal| goal.min(figures.resident));
+    (figures.hosted + figures.prepared).max(figures.whole - figures.unbacked - stays) - figures.mapped
+}
+
+/// Bytes of a process that can leave the card.
+fn movable(row: &Row) -> Bytes {
+    row.figures.whole - (row.figures.pinned + row.figures.mapped)
 }
 
 fn whole_chunks(bytes: Bytes) -> Bytes {
@@ -50,7 +72,6 @@ mod tests {
     use std::cmp::Reverse;
 
     use super::*;
-    use crate::residency::facts::Figures;
     use crate::residency::plan::Rank;
 
     const CARD: Bytes = Bytes::gib(10);
@@ -75,7 +96,10 @@ mod tests {
     }
 
     fn prepared(rows: &[Row], room: Bytes) -> Vec<Bytes> {
-        targets(rows, CARD, room).into_iter().map(|(_, bytes)| bytes).collect()
+        targets(rows, most_to_give(rows, CARD), room)
+            .into_iter()
+            .map(|(_, bytes)| bytes)
+            .collect()
     }
 
     #[test]

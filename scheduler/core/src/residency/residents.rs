@@ -80,6 +80,8 @@ pub(crate) struct Residents {
     pub(crate) wait_reason: Option<Lack>,
     /// Whether the last plan was limited by the host memory.
     pub(crate) host_is_full: bool,
+    /// Whether processes prepare host memory, as far as the node has room.
+    pub(crate) prepares: bool,
     pub(crate) rates: Rates,
     pub(crate) handoffs: Handoffs,
 }
@@ -116,8 +118,13 @@ impl Residents {
         changed.collect()
     }
 
+    /// Whether goals or targets depend on the host memory that other cards leave.
+    pub(crate) fn depends_on_host(&self) -> bool {
+        self.host_is_full || self.prepares || self.moves_out()
+    }
+
     /// Whether a process is to give up memory.
-    pub(crate) fn moves_out(&self) -> bool {
+    fn moves_out(&self) -> bool {
         let moves_out = |resident: &Resident| {
             matches!(resident.transfer, Transfer::Moving { task: Task { way: Way::Out, .. }, .. })
         };

@@ -357,6 +357,33 @@ fn processes_prepare_host_memory_before_memory_must_leave() {
 }
 
 #[test]
+fn host_memory_that_is_used_on_one_card_is_not_prepared_for_the_other() {
+    let mut world = world_with(gib(16));
+    world.second_card();
+    let (_, a) = world.remapping_program(gib(5));
+    world.run_for(ms(100));
+    world.habits(a).answers = false;
+    let (_, b) = world.remapping_program(gib(5));
+    world.habits(b).answers = false;
+    assert_eq!(world.host_target(a, GPU), gib(3), "what the newcomer has not touched yet counts for 5 GiB");
+    let (_, other) = world.remapping_program(Bytes::ZERO);
+    world.attach(other, OTHER_GPU);
+    world.allocate(other, OTHER_GPU, gib(2));
+    world.prepares(other, OTHER_GPU, gib(2));
+    // The world checks after each event that no target was overlooked.
+    assert_eq!(world.host_target(a, GPU), gib(1));
+}
+
+#[test]
+fn memory_that_was_never_touched_is_no_room_for_slots() {
+    let mut world = world_with(gib(8));
+    let programs = [gib(5), gib(5)].map(|bytes| world.remapping_program(bytes).1);
+    world.run_for(ms(100));
+    let ready: Bytes = programs.iter().map(|&client| world.prepared(client, GPU)).sum();
+    assert!(ready <= gib(4), "{ready}");
+}
+
+#[test]
 fn without_a_host_budget_nothing_leaves_and_nobody_grows_beyond_the_card() {
     let mut world = world_with(Bytes::ZERO);
     let (_, a) = world.busy_remapping_program(gib(6));

@@ -171,7 +171,12 @@ impl Image {
         if magic == ELF || FAT_BINARY.contains(&magic) {
             return Err(Code::NO_BINARY_FOR_GPU);
         }
-        Text(self.0.cast()).get().map(str::to_owned).map_err(|_| Code::INVALID_IMAGE)
+        let text = Text(self.0.cast()).get().map_err(|_| Code::INVALID_IMAGE)?;
+        // Neither does the compiler of a real driver take other characters, in comments either.
+        if !text.is_ascii() {
+            return Err(Code::INVALID_PTX);
+        }
+        Ok(text.to_owned())
     }
 }
 

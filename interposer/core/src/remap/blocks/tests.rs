@@ -57,7 +57,8 @@ impl Rig {
             let engine = self.blocks.engine();
             let order = engine
                 .next(Lane::Calls, &mut self.pool)
-                .or_else(|| engine.next(Lane::Copies, &mut self.pool));
+                .or_else(|| engine.next(Lane::Copies, &mut self.pool))
+                .or_else(|| engine.next(Lane::Digests, &mut self.pool));
             if let Some(order) = order {
                 match order {
                     Order::Guard(_) => engine.note_guard(Ok(())),

@@ -1,6 +1,7 @@
 //! Kernel that fingerprints chunks: loaded once for a context, proved on known words, then launched for each chunk.
 
 use std::ffi::c_void;
+use std::fmt;
 use std::ptr::{null_mut, with_exposed_provenance, with_exposed_provenance_mut};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Mutex, OnceLock};
@@ -9,9 +10,10 @@ use gpushare_proto::Bytes;
 
 use crate::driver::types::{CUDA_ERROR_NOT_SUPPORTED, CUdeviceptr, CUresult, CUstream};
 use crate::driver::{Driver, try_answer};
+use crate::process::stderr::print;
 use crate::remap::fingerprint::{BLOCK, ENTRY, Key, PTX, THREADS};
 use crate::remap::swap::CHUNK;
-use crate::remap::vmm::Span;
+use crate::remap::vmm::{MOST_DIGESTS, Span};
 
 /// Most blocks of a launch.
 const MOST_BLOCKS: usize = (CHUNK.0 / BLOCK.0) as usize;
@@ -21,8 +23,10 @@ const VALUES: usize = MOST_BLOCKS * size_of::<[u64; 2]>();
 const PORTABLE_AND_MAPPED: u32 = 1 | 2;
 
 /// Fingerprints of one card.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Fingerprints {
+    /// Whether memory stays on the card without fingerprints (`--paranoid`).
+    is_paranoid: bool,
     /// Kernel in use. The lock is held while a fingerprint is computed. A thread of the application takes it once, in the
     /// first allocation on the card, before there are fingerprints.
     pub(super) kernel: Mutex<Use>,
@@ -57,11 +61,32 @@ pub(super) struct Kernel {
     pub(super) context: usize,
     /// Address of the function.
     function: usize,
-    /// Address of pinned memory: a block of known words, and the values of most blocks.
+    /// Address of pinned memory: a block of known words, and [`VALUES`] bytes for each of the most launches.
     memory: usize,
 }
 
 impl Fingerprints {
+    pub(super) fn new(is_paranoid: bool) -> Self {
+        Self {
+            is_paranoid,
+            kernel: Mutex::default(),
+            context: AtomicUsize::new(0),
+            ended: AtomicU64::new(0),
+            key: OnceLock::new(),
+        }
+    }
+
+    /// Computes no fingerprints any more. The user is told if memory stays on the card for it.
+    pub(super) fn give_up(&self, known: &mut Use, why: fmt::Arguments<'_>) {
+        *known = Use::Unusable;
+        if self.is_paranoid {
+            print(format_args!(
+                "paranoid: no fingerprints on this card: {why}. The memory of this program stays on the card, and \
+                 other programs may wait for it. Run it without --paranoid"
+            ));
+        }
+    }
+
     /// Notes that a context of the card has ended.
     pub(super) fn end_context(&self, context: usize) {
         if self.context.load(Ordering::SeqCst) == context {
@@ -90,7 +115,7 @@ impl Kernel {
         let module = try_answer(null_mut(), |module| unsafe { load(module, PTX.as_ptr().cast()) })?;
         // SAFETY: reads a name and writes one handle.
         let function = try_answer(null_mut(), |function| unsafe { get(function, module, ENTRY.as_ptr()) })?;
-        let size = BLOCK.0 as usize + VALUES;
+        let size = BLOCK.0 as usize + MOST_DIGESTS * VALUES;
         // SAFETY: writes one address.
         let memory = try_answer(null_mut(), |memory| unsafe { allocate(memory, size, PORTABLE_AND_MAPPED) })?;
         let (words, known) = (memory.cast::<u32>(), known_words());
@@ -115,15 +140,15 @@ impl Kernel {
         Span { address: self.memory as CUdeviceptr, size: BLOCK }
     }
 
-    /// Launches the kernel for a range of whole blocks.
+    /// Launches the kernel for a range of whole blocks, as the launch with the number `place` below [`MOST_DIGESTS`].
     ///
     /// # Errors
     /// Error of the driver.
-    pub(super) fn launch(&self, driver: &Driver, span: Span, stream: CUstream) -> CUresult {
+    pub(super) fn launch(&self, driver: &Driver, place: usize, span: Span, stream: CUstream) -> CUresult {
         let Some(launch) = driver.launch_kernel else { return CUDA_ERROR_NOT_SUPPORTED };
         let blocks = blocks(span.size);
         let [first, second] = self.key.points();
-        let values = self.memory as u64 + BLOCK.0;
+        let values = self.values_of(place) as u64;
         let mut parameters = [span.address, span.size.0 / 4, first, second, values];
         let mut places = parameters
             .each_mut()
@@ -134,18 +159,23 @@ impl Kernel {
         unsafe { launch(function, grid, 1, 1, THREADS, 1, 1, 0, stream, places, null_mut()) }
     }
 
-    /// Returns the fingerprint that the last launch has computed. Its context must be alive.
-    pub(super) fn fingerprint(&self, size: Bytes) -> u128 {
-        self.key.combine(self.values(size))
+    /// Returns the fingerprint that the launch with this number has computed. Its context must be alive.
+    pub(super) fn fingerprint(&self, place: usize, size: Bytes) -> u128 {
+        self.key.combine(self.values(place, size))
     }
 
-    /// Returns whether the last launch, for the known words, has computed the right values.
+    /// Returns whether the first launch, for the known words, has computed the right values.
     pub(super) fn is_right(&self) -> bool {
-        self.values(BLOCK) == [self.key.block(&known_words())]
+        self.values(0, BLOCK) == [self.key.block(&known_words())]
     }
 
-    fn values(&self, size: Bytes) -> &[[u64; 2]] {
-        let values = with_exposed_provenance(self.memory + BLOCK.0 as usize);
+    /// Address of the values of a launch.
+    fn values_of(&self, place: usize) -> usize {
+        self.memory + BLOCK.0 as usize + place % MOST_DIGESTS * VALUES
+    }
+
+    fn values(&self, place: usize, size: Bytes) -> &[[u64; 2]] {
+        let values = with_exposed_provenance(self.values_of(place));
         // SAFETY: the memory lives as long as the context, which the caller keeps, and no launch is under way.
         unsafe { std::slice::from_raw_parts(values, blocks(size)) }
     }

@@ -110,9 +110,8 @@ impl Engine {
                 victims.push(first);
                 continue;
             }
-            // The smallest chunk that is large enough ends the list.
-            let enough = candidates.iter().filter(|(_, size)| *size >= left && *size < first.1);
-            victims.push(enough.min_by_key(|(_, size)| *size).copied().unwrap_or(first));
+            candidates.push_front(first);
+            victims.extend(last_victims(&candidates, left));
             break;
         }
         victims
@@ -255,6 +254,30 @@ fn in_order(mut batch: Vec<(CUdeviceptr, Bytes)>) -> Vec<CUdeviceptr> {
     let last = batch.drain(ends / 2..ends).collect::<Vec<_>>();
     batch[ends / 2..].sort_by_key(|(_, size)| Reverse(*size));
     batch.into_iter().chain(last).map(|(address, _)| address).collect()
+}
+
+/// Chooses the chunks that end a move of which `left` bytes are left: small ones, or the smallest one that is large enough if
+/// that is less. One of the candidates is.
+fn last_victims(candidates: &VecDeque<(CUdeviceptr, Bytes)>, left: Bytes) -> Vec<(CUdeviceptr, Bytes)> {
+    let one = candidates
+        .iter()
+        .filter(|(_, size)| *size >= left)
+        .min_by_key(|(_, size)| *size);
+    let mut taken = Bytes::ZERO;
+    let small = candidates.iter().filter(|(_, size)| *size <= SMALL_CHUNK);
+    let several: Vec<_> = small
+        .take_while(|(_, size)| {
+            let is_needed = taken < left;
+            taken += *size;
+            is_needed
+        })
+        .copied()
+        .collect();
+    let sum: Bytes = several.iter().map(|(_, size)| *size).sum();
+    match one {
+        Some(one) if sum < left || one.1 <= sum => vec![*one],
+        _ => several,
+    }
 }
 
 #[cfg(test)]

@@ -3,7 +3,9 @@
 use gpushare_proto::Bytes;
 use gpushare_proto::page::GoalNumber;
 
-use super::{CHUNK, Engine, Entry, LEAST_PART, Phase, SMALL_CHUNK, SMALL_PART, Trouble};
+use super::{
+    CHUNK, Engine, Entry, LEAST_PART, MEDIUM_CHUNK, MEDIUM_PART, Phase, SMALL_CHUNK, SMALL_PART, Trouble,
+};
 use crate::driver::types::CUdeviceptr;
 use crate::remap::chunk::{Aim, Chunk};
 use crate::remap::vmm::{Call, Span, Tier, VmmError};
@@ -22,23 +24,29 @@ pub enum Birth {
 }
 
 impl Engine {
-    /// Cuts a block into chunks. Small ones come first in a process with little memory. What is no whole chunk is cut
-    /// into powers of two and a last piece, so that the slots of all chunks fill the regions of the pool.
+    /// Cuts a block into chunks: small ones first, then medium ones, then large ones, by what the process has. What is no
+    /// whole chunk is cut into powers of two and a last piece, so that the slots of all chunks fill the regions of the pool.
     pub fn cut(&self, block: Span) -> Vec<Span> {
-        let is_small =
-            |entry: &&Entry| entry.chunk.span().size <= SMALL_CHUNK && entry.chunk.aim() != Aim::Gone;
-        let mut small: Bytes =
-            self.chunks.values().filter(is_small).map(|entry| entry.chunk.span().size).sum();
+        let kept = || self.chunks.values().filter(|entry| entry.chunk.aim() != Aim::Gone);
+        let sizes = || kept().map(|entry| entry.chunk.span().size);
+        let up_to = |most: Bytes| sizes().filter(|size| *size <= most).sum::<Bytes>();
+        let (mut small, mut medium) = (up_to(SMALL_CHUNK), up_to(MEDIUM_CHUNK));
         let (mut spans, mut address) = (Vec::new(), block.address);
         while address < block.end() {
-            let (most, rest) =
-                (if small < SMALL_PART { SMALL_CHUNK } else { CHUNK }, Bytes(block.end() - address));
+            let rest = Bytes(block.end() - address);
+            let most = match () {
+                () if small < SMALL_PART => SMALL_CHUNK,
+                () if medium < MEDIUM_PART => MEDIUM_CHUNK,
+                () => CHUNK,
+            };
             let size = match rest {
                 _ if rest >= most => most,
                 _ if rest >= LEAST_PART => Bytes(1 << rest.0.ilog2()),
                 _ => rest,
             };
-            small += if size <= SMALL_CHUNK { size } else { Bytes::ZERO };
+            let counts = |most| if size <= most { size } else { Bytes::ZERO };
+            small += counts(SMALL_CHUNK);
+            medium += counts(MEDIUM_CHUNK);
             spans.push(Span { address, size });
             address += size.0;
         }

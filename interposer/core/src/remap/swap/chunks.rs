@@ -79,7 +79,7 @@ pub(super) struct Chunks {
 struct Index {
     sums: [u64; Sum::Count as usize],
     /// Chunks with a next call, in the order of work, by lane.
-    ready: [BTreeSet<(u64, CUdeviceptr)>; 2],
+    ready: [BTreeSet<(u64, CUdeviceptr)>; Lane::ALL.len()],
     /// Chunks that want a slot, in the order of work.
     wanting: BTreeSet<(u64, CUdeviceptr)>,
     ending: BTreeSet<CUdeviceptr>,

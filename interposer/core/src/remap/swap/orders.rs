@@ -16,6 +16,8 @@ pub enum Lane {
     Calls,
     /// Beginnings of copies.
     Copies,
+    /// Digests of chunks, several at a time.
+    Digests,
 }
 
 /// Step that a lane is to take.
@@ -28,9 +30,13 @@ pub enum Order {
 }
 
 impl Lane {
+    /// All lanes.
+    pub const ALL: [Self; 3] = [Self::Calls, Self::Copies, Self::Digests];
+
     pub(super) const fn of(call: Call) -> Self {
         match call {
             Call::Copy(..) => Self::Copies,
+            Call::Digest => Self::Digests,
             _ => Self::Calls,
         }
     }
@@ -46,7 +52,7 @@ impl Engine {
         match lane {
             Lane::Calls if self.is_calling => return None,
             Lane::Copies if self.copies() >= super::DEPTH => return None,
-            Lane::Calls | Lane::Copies => {}
+            Lane::Calls | Lane::Copies | Lane::Digests => {}
         }
         if let Some(order) = self.guard_order(lane) {
             return Some(order);

@@ -204,9 +204,14 @@ impl World {
         task.is_some()
     }
 
+    /// Takes an order of each lane that has one.
+    fn take_any(&mut self) -> bool {
+        Lane::ALL.map(|lane| self.take(lane)).contains(&true)
+    }
+
     /// Takes one step of each lane, or performs a task of the pool if there is none.
     fn go(&mut self) {
-        if !(self.take(Lane::Calls) | self.take(Lane::Copies)) {
+        if !self.take_any() {
             self.prepare();
         }
         while !self.orders.is_empty() {
@@ -227,7 +232,7 @@ impl World {
     /// Runs both lanes until nothing is left to do.
     fn run(&mut self) {
         loop {
-            let mut goes_on = self.take(Lane::Calls) | self.take(Lane::Copies);
+            let mut goes_on = self.take_any();
             while !self.orders.is_empty() {
                 self.answer(0);
             }

@@ -42,7 +42,7 @@ impl Measured {
         let mut copying = Vec::new();
         loop {
             let mut goes_on = false;
-            for lane in [Lane::Calls, Lane::Copies] {
+            for lane in Lane::ALL {
                 let order = self.time(|world| world.engine.next(lane, &mut world.pool));
                 goes_on |= order.is_some();
                 match order {

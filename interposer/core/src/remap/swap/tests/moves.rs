@@ -91,10 +91,20 @@ fn the_last_chunk_of_a_long_move_is_the_smallest_that_is_enough() {
 }
 
 #[test]
-fn a_process_with_little_memory_has_small_chunks_only() {
+fn small_chunks_end_a_move_that_needs_less_than_a_large_one() {
+    let sizes: Vec<_> = [SMALL; 16].into_iter().chain([LARGE; 8]).collect();
+    let mut world = World::with(&sizes);
+    let whole = world.engine.figures().resident;
+    evict(&mut world, 1, whole - Bytes::gib(1) - Bytes::mib(40));
+    assert_eq!(world.engine.figures().hosted, Bytes::gib(1) + Bytes(2 * SMALL.0));
+    world.end();
+}
+
+#[test]
+fn the_more_memory_a_process_has_the_larger_are_its_chunks() {
     let mut world = World::new(false);
     let mut sizes = BTreeMap::<Bytes, u32>::new();
-    for gib in 0..4 {
+    for gib in 0..12 {
         let block = Span { address: (1 << 50) + (gib << 30), size: Bytes::gib(1) };
         let spans = world.engine.cut(block);
         assert_eq!(spans.iter().map(|span| span.size).sum::<Bytes>(), block.size);
@@ -104,7 +114,7 @@ fn a_process_with_little_memory_has_small_chunks_only() {
             world.engine.add(span);
         }
     }
-    assert_eq!(sizes, BTreeMap::from([(SMALL, 64), (LARGE, 16)]));
+    assert_eq!(sizes, BTreeMap::from([(SMALL, 16), (MEDIUM_CHUNK, 120), (LARGE, 32)]));
 }
 
 #[test]
@@ -406,7 +416,7 @@ fn a_lost_context_is_never_copied_from_and_its_handles_are_released() {
     world.set_phase(Phase::Drained);
     world.set_goal(1, Bytes::ZERO);
     for _ in 0..10 {
-        if world.orders.is_empty() && !(world.take(Lane::Calls) | world.take(Lane::Copies)) {
+        if world.orders.is_empty() && !world.take_any() {
             world.prepare();
         }
     }
@@ -469,7 +479,7 @@ fn a_copy_in_that_ends_behind_an_open_gate_does_not_spare_the_next_copy_out() {
     world.set_goal(2, Bytes::gib(1));
     world.set_phase(Phase::Entering);
     while world.known_copies().is_empty() {
-        assert!(world.take(Lane::Calls) | world.take(Lane::Copies));
+        assert!(world.take_any());
         (0..world.orders.len()).for_each(|_| world.answer(0));
     }
     world.engine.lose(VmmError::ContextLost(700));

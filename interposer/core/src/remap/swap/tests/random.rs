@@ -41,6 +41,7 @@ fn step() -> impl Strategy<Value = Step> {
         1 => Just(Step::Park),
         12 => Just(Step::Take(Lane::Calls)),
         8 => Just(Step::Take(Lane::Copies)),
+        8 => Just(Step::Take(Lane::Digests)),
         14 => any_index().prop_map(Step::Answer),
         6 => any_index().prop_map(Step::Make),
         6 => any_index().prop_map(Step::Report),
