@@ -220,6 +220,8 @@ pub struct Pool {
     target: Bytes,
     /// Whether a region for the target could not be made, so that none is tried before another target.
     is_short: bool,
+    /// Whether no region is made for the target now.
+    is_paused: bool,
     trouble: Option<HostError>,
     /// Number of changes after which a demand may have another answer.
     changes: u64,
@@ -245,6 +247,12 @@ impl Pool {
         self.is_short &= target == self.target;
         self.target = target;
         self.trim();
+    }
+
+    /// Pauses the preparation of regions for the target. While a region is registered, other calls of the process wait in
+    /// the driver.
+    pub const fn pause(&mut self, is_paused: bool) {
+        self.is_paused = is_paused;
     }
 
     /// Takes a slot; `None` if no region has room for it.
@@ -418,7 +426,7 @@ impl Pool {
     /// Whether another region is to be prepared. One at a time, since each keeps others of the driver waiting.
     fn may_prepare(&self) -> bool {
         let has_room = self.wanted() < self.target && self.total() + REGION <= self.budget;
-        has_room && !self.is_growing() && !self.is_short && self.trouble.is_none()
+        has_room && !self.is_paused && !self.is_growing() && !self.is_short && self.trouble.is_none()
     }
 
     fn total(&self) -> Bytes {

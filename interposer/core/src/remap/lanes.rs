@@ -17,7 +17,7 @@ use std::time::{Duration, Instant};
 use gpushare_proto::Bytes;
 
 use super::blocks::Blocks;
-use super::host::{self, HostMemory, Pool};
+use super::host::{self, HostMemory, Pool, RegionId, Task};
 use super::swap::{Engine, Lane, Order, Phase};
 use super::vmm::{Answer, MOST_DIGESTS, Span, Vmm, VmmError, perform};
 use crate::driver::types::CUdeviceptr;
@@ -51,6 +51,22 @@ pub struct Moving {
 }
 
 impl Moving {
+    /// Returns the next task of the pool. Host memory is prepared ahead only while the process rests.
+    fn take_task(&mut self) -> Option<(RegionId, Task)> {
+        self.pause_or_prepare();
+        self.pool.take_task()
+    }
+
+    fn has_tasks(&mut self) -> bool {
+        self.pause_or_prepare();
+        self.pool.has_tasks()
+    }
+
+    fn pause_or_prepare(&mut self) {
+        let rests = self.blocks.engine().rests();
+        self.pool.pause(!rests);
+    }
+
     /// Bounds the pool by what slots for all chunks may need.
     pub fn bound_pool(&mut self) {
         let most = self.blocks.engine().most_regions();
@@ -108,8 +124,8 @@ impl Lanes {
     }
 
     /// Wakes the lanes after a change.
-    fn announce(&self, moving: MutexGuard<'_, Moving>) {
-        let has_tasks = moving.is_ending || moving.pool.has_tasks();
+    fn announce(&self, mut moving: MutexGuard<'_, Moving>) {
+        let has_tasks = moving.is_ending || moving.has_tasks();
         drop(moving);
         self.changed.notify_all();
         if has_tasks {
@@ -285,7 +301,7 @@ impl Lanes {
     pub fn run_tasks(&self, host: &impl HostMemory) {
         let mut moving = lock(&self.moving);
         loop {
-            if let Some((region, task)) = moving.pool.take_task() {
+            if let Some((region, task)) = moving.take_task() {
                 drop(moving);
                 let result = host::perform(task, host);
                 self.change(|moving| moving.pool.done(region, result));

@@ -74,6 +74,25 @@ fn threads_move_memory_out_and_in_and_end() {
 }
 
 #[test]
+fn host_memory_is_prepared_ahead_only_behind_a_closed_gate() {
+    let (lanes, card) = (Lanes::default(), FakeCard::default());
+    let target = host::REGION;
+    lanes.change(|moving| {
+        moving.pool.set_budget(Bytes::gib(2));
+        moving.pool.set_target(target);
+    });
+    for (phase, has_tasks) in [(Phase::Open, false), (Phase::Entering, false), (Phase::Drained, true)] {
+        set(&lanes, phase, 1, Bytes::gib(1));
+        assert_eq!(lanes.look(Moving::has_tasks), has_tasks, "{phase:?}");
+    }
+    thread::scope(|scope| {
+        let _ending = Ending(&lanes);
+        scope.spawn(|| lanes.run_tasks(&card));
+        lanes.wait_for(|moving| (moving.pool.sizes().free == target).then_some(()));
+    });
+}
+
+#[test]
 fn memory_leaves_after_the_proof_that_follows_a_refused_mark() {
     let (lanes, card) = (Lanes::default(), FakeCard::default());
     lanes.change(|moving| moving.pool.set_budget(Bytes::gib(2)));

@@ -136,6 +136,11 @@ impl Engine {
         !self.is_calling && self.chunks.bytes(Sum::Moving).is_zero()
     }
 
+    /// Returns whether the process waits behind its closed gate, and none of its memory moves.
+    pub fn rests(&self) -> bool {
+        self.phase == Phase::Drained && self.is_quiet()
+    }
+
     /// Returns whether the gate is marked as evicting, so that it does not open onto a hole.
     pub fn is_guarded(&self) -> bool {
         self.guard == Guard::Set
