@@ -5,7 +5,7 @@ and no byte is managed.
     handoff   from the first call that moves memory to the last one, as the daemon tells; both programs' memory moves
     wait      a step after the other program has gone idle, less a step right after one's own: the handoff, and up to 10 ms
               before it in which the other program must be quiet, unless its share of time is over
-    out       a third program's allocation and first use of the block, less one for which nothing had to leave
+    out       the handoff to a third program that allocates the block, and has nothing to bring in
     in        the first step after the other program has ended, less a step right after one's own
 """
 
@@ -107,14 +107,15 @@ class Size:
             self.figures.check(f"{name}: every word of {program.name} is right", program.ask("check", HANDOFF_LIMIT)["right"])
         first.ask("step", HANDOFF_LIMIT)
         second.finish()
-        self.one_way(name, first, held, step)
+        self.one_way(name, first, step)
 
-    def one_way(self, name, first, held, step):
+    def one_way(self, name, first, step):
         """Out for a program that has nothing to bring in, and in where nothing has to leave."""
         floor, out, back, came = self.floor, [], [], []
         for number in range(ROUNDS):
             other = self.start(f"third-{number}")
-            out.append(self.hold(other) - held)
+            self.hold(other)
+            out.append(self.last_handoff())
             other.finish()
             had = self.daemon.gpu()["moved_bytes"]
             back.append(first.ask("step", HANDOFF_LIMIT)["seconds"] - step)
@@ -135,8 +136,12 @@ class Size:
         """Seconds of the handoff to a program after the other one has gone idle, and of its wait."""
         time.sleep(QUIET_SECONDS)
         wait = program.ask("step", HANDOFF_LIMIT)["seconds"] - step
+        return self.last_handoff(), wait
+
+    def last_handoff(self):
+        """Seconds from the first call that moved memory to the last one."""
         (ended,) = (one["last"]["handoff"] for one in self.daemon.status()["handoffs"])
-        return ended["took_ns"] / 1e9, wait
+        return ended["took_ns"] / 1e9
 
     def start(self, name):
         program = self.programs.start(f"{name}-{self.gib}", HOLDER, shared=True, backend="remap", paranoid=False)

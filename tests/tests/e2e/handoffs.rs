@@ -241,20 +241,22 @@ fn another_program_gives_what_the_card_lacks_although_no_account_shows_it() -> a
     Ok(())
 }
 
-/// Touching and registering host memory takes longer than a copy, so it is done before anything must leave.
+/// Touching and registering host memory takes longer than a copy, so a program that rests does it before its memory must leave.
 #[test]
-fn programs_prepare_host_memory_before_memory_must_leave() -> anyhow::Result<()> {
+fn a_program_that_rests_prepares_host_memory_before_its_memory_must_leave() -> anyhow::Result<()> {
     let (world, daemon) = world()?;
     let mut a = program(&world, "a", 10)?;
+    let mut b = Program::hold(&world, &Sharing::session("b").and(&["--backend", "remap"]), "b")?;
+    b.must("alloc x 64MiB; fill x 20; sync")?;
     let regions = || -> anyhow::Result<u64> {
         Ok(world.card().context("a simulated card")?.stats()?.host_bytes / Bytes::mib(128).0)
     };
-    assert_eq!(regions()?, 0, "the program is alone");
-    let mut b = Program::hold(&world, &Sharing::session("b").and(&["--backend", "remap"]), "b")?;
-    b.must("alloc x 64MiB; fill x 20; sync")?;
-    until("both have prepared", || Ok((regions()? == 2).then_some(())))?;
+    assert_eq!(regions()?, 0, "both run");
+    daemon.ctl(&["session", "pause", "a"])?;
+    until("the paused one has prepared", || Ok((regions()? == 1).then_some(())))?;
     assert_eq!(daemon.residence("a")?.hosted_bytes, Bytes::ZERO, "nothing had to leave");
     b.must("check x 20")?;
+    daemon.ctl(&["session", "resume", "a"])?;
     check(&mut a, 10)
 }
 
