@@ -66,6 +66,17 @@ class Daemon:
     def set(self, *words):
         print(f"       {self.tell('set', *words).strip()}", flush=True)
 
+    def handoff_since(self, number, limit=10):
+        """The last handoff, once it has ended and the card has counted more than `number` of them."""
+        end = time.monotonic() + limit
+        while True:
+            (moves,) = self.status()["handoffs"]
+            if moves["running"] is None and self.gpu()["handoffs"] > number:
+                return moves["last"]["handoff"]
+            if time.monotonic() > end:
+                raise DaemonFailed(f"no handoff ended after number {number} within {limit} s")
+            time.sleep(0.01)
+
     def wait_for_mode(self, mode, limit=10):
         """Waits until the card is shared this way; whether it came to that."""
         end = time.monotonic() + limit

@@ -241,9 +241,10 @@ fn another_program_gives_what_the_card_lacks_although_no_account_shows_it() -> a
     Ok(())
 }
 
-/// Touching and registering host memory takes longer than a copy, so a program that rests does it before its memory must leave.
+/// Touching and registering host memory takes longer than a copy, so a program that rests does it before its
+/// memory must leave.
 #[test]
-fn a_program_that_rests_prepares_host_memory_before_its_memory_must_leave() -> anyhow::Result<()> {
+fn a_program_that_rests_prepares_host_memory_ahead() -> anyhow::Result<()> {
     let (world, daemon) = world()?;
     let mut a = program(&world, "a", 10)?;
     let mut b = Program::hold(&world, &Sharing::session("b").and(&["--backend", "remap"]), "b")?;

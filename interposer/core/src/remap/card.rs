@@ -23,7 +23,7 @@ use super::host::{HostError, HostMemory};
 use super::lanes::Hardware;
 use super::regions::{self, FreeRegions};
 use super::swap::CHUNK;
-use super::vmm::{Direction, HostAddress, Span, Tier, Vmm, VmmError};
+use super::vmm::{Direction, HostAddress, MOST_DIGESTS, Span, Tier, Vmm, VmmError};
 use crate::driver::contexts::{Contexts, Live};
 use crate::driver::types::{
     ACCESS_READ_WRITE, ALLOCATION_PINNED, Access, AllocationProperties,
@@ -93,7 +93,7 @@ struct Copies {
     under_way: [VecDeque<UnderWay>; 2],
 }
 
-/// Copy that is under way.
+/// Copy or kernel that is under way.
 #[derive(Clone, Copy, Debug)]
 struct UnderWay {
     /// Address of the context.
@@ -305,7 +305,7 @@ impl OnCard {
         };
         // What has begun ends, also after an error: the next launches write to the same memory.
         let begun = spans.iter().enumerate().map(begin).collect::<Vec<_>>();
-        let ended = begun.into_iter().map(|work| self.wait_for(work?)).collect::<Vec<_>>();
+        let ended = begun.into_iter().map(|work| self.wait_for(work?, is_alive)).collect::<Vec<_>>();
         ended.into_iter().collect::<Result<(), _>>()?;
         let contexts = self.contexts.visit();
         // Its pinned memory ends with the context.
@@ -316,9 +316,13 @@ impl OnCard {
     }
 
     /// Waits for the end of a kernel, which takes a fraction of a millisecond.
-    fn wait_for(&self, work: UnderWay) -> Result<(), VmmError> {
+    fn wait_for(&self, work: UnderWay, is_alive: impl Fn() -> bool) -> Result<(), VmmError> {
         let mut looks = 0;
         loop {
+            // Another context may have the address of one that has ended.
+            if !is_alive() {
+                return Err(VmmError::Refused(CUDA_ERROR_INVALID_CONTEXT));
+            }
             match self.end(work) {
                 Some(result) => return result,
                 None if looks < LOOKS => std::hint::spin_loop(),
@@ -411,10 +415,8 @@ impl Vmm for OnCard {
     }
 
     fn digests(&self, spans: &[Span]) -> Result<Vec<u128>, VmmError> {
-        if spans
-            .iter()
-            .any(|span| !span.size.0.is_multiple_of(BLOCK.0) || span.size > CHUNK)
-        {
+        let is_unfit = |span: &Span| !span.size.0.is_multiple_of(BLOCK.0) || span.size > CHUNK;
+        if spans.len() > MOST_DIGESTS || spans.iter().any(is_unfit) {
             return Err(UNUSABLE);
         }
         let mut known = lock(&self.fingerprints.kernel);

@@ -36,6 +36,7 @@ struct Inner {
     /// Number of marks that are refused from now on.
     refused_marks: usize,
     asked_for_proofs: usize,
+    most_digests: usize,
 }
 
 #[derive(Debug)]
@@ -69,6 +70,11 @@ impl FakeCard {
         let mut inner = lock(&self.0);
         inner.calls = 0;
         inner.fails = numbers.to_vec();
+    }
+
+    /// Most digests that were computed by one call.
+    pub(crate) fn most_digests(&self) -> usize {
+        lock(&self.0).most_digests
     }
 
     pub(crate) fn calls(&self) -> usize {
@@ -258,6 +264,7 @@ impl Vmm for FakeCard {
     fn digests(&self, spans: &[Span]) -> Result<Vec<u128>, VmmError> {
         let mut inner = lock(&self.0);
         inner.call()?;
+        inner.most_digests = inner.most_digests.max(spans.len());
         Ok(spans.iter().map(|span| inner.value_at(span.address).into()).collect())
     }
 

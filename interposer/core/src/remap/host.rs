@@ -176,6 +176,11 @@ impl Region {
         self.is_wanted && !matches!(self.state, State::Ready(..))
     }
 
+    /// Whether the region waits, if preparation `is_paused`, since nobody waits for it.
+    fn is_paused(&self, is_paused: bool) -> bool {
+        is_paused && self.is_ahead && self.is_coming()
+    }
+
     fn is_unbegun(&self) -> bool {
         self.is_wanted && self.task.is_none() && matches!(self.state, State::Nothing)
     }
@@ -249,8 +254,8 @@ impl Pool {
         self.trim();
     }
 
-    /// Pauses the preparation of regions for the target. While a region is registered, other calls of the process wait in
-    /// the driver.
+    /// Pauses the preparation of regions for the target. While a region is registered, other calls of the
+    /// process wait in the driver.
     pub const fn pause(&mut self, is_paused: bool) {
         self.is_paused = is_paused;
     }
@@ -301,7 +306,9 @@ impl Pool {
             if let Some(error) = self.trouble {
                 return Supply::Failed(error);
             }
-            let coming = self.regions.values().filter(|region| region.is_coming()).count();
+            let coming = self.regions.values_mut().filter(|region| region.is_coming());
+            // Somebody waits for them by now.
+            let coming = coming.map(|region| region.is_ahead = false).count();
             if Bytes(coming as u64 * REGION.0) >= bytes || self.want_again(false) {
                 return Supply::Coming;
             }
@@ -348,14 +355,16 @@ impl Pool {
 
     /// Returns whether there is a task.
     pub fn has_tasks(&self) -> bool {
-        self.may_prepare() || self.regions.values().any(|region| region.next().is_some())
+        let has_task = |region: &Region| region.next().is_some() && !region.is_paused(self.is_paused);
+        self.may_prepare() || self.regions.values().any(has_task)
     }
 
     /// Returns the next task. The caller performs it, without a lock, and reports it by [`Self::done`].
     pub fn take_task(&mut self) -> Option<(RegionId, Task)> {
         while self.may_prepare() && self.add_region(true) {}
+        let is_paused = self.is_paused;
         self.regions.iter_mut().find_map(|(&number, region)| {
-            let task = region.next()?;
+            let task = region.next().filter(|_| !region.is_paused(is_paused))?;
             region.task = Some(task);
             Some((RegionId(number), task))
         })
@@ -425,8 +434,13 @@ impl Pool {
 
     /// Whether another region is to be prepared. One at a time, since each keeps others of the driver waiting.
     fn may_prepare(&self) -> bool {
+        !self.is_paused && !self.is_growing() && self.is_below_target()
+    }
+
+    /// Returns whether regions are to be made for the target, once nothing else keeps from it.
+    pub fn is_below_target(&self) -> bool {
         let has_room = self.wanted() < self.target && self.total() + REGION <= self.budget;
-        has_room && !self.is_paused && !self.is_growing() && !self.is_short && self.trouble.is_none()
+        has_room && !self.is_short && self.trouble.is_none()
     }
 
     fn total(&self) -> Bytes {

@@ -19,12 +19,16 @@ use gpushare_proto::Bytes;
 use super::blocks::Blocks;
 use super::host::{self, HostMemory, Pool, RegionId, Task};
 use super::swap::{Engine, Lane, Order, Phase};
-use super::vmm::{Answer, MOST_DIGESTS, Span, Vmm, VmmError, perform};
+use super::vmm::{Answer, Call, MOST_DIGESTS, Span, Vmm, VmmError, perform};
 use crate::driver::types::CUdeviceptr;
 use crate::process::lock;
 
 /// Pause between two looks at copies that are under way. A chunk takes half a millisecond or more.
 const POLL: Duration = Duration::from_micros(50);
+
+/// Time for which a process must rest before host memory is prepared ahead. The goal of a process that lets
+/// go of the card follows within a fraction of it.
+const REST: Duration = Duration::from_millis(20);
 
 /// Card and gate, as the lanes use them.
 pub trait Hardware: Vmm {
@@ -48,23 +52,44 @@ pub struct Moving {
     /// Slots of registered host memory.
     pub pool: Pool,
     is_ending: bool,
+    /// Time since which the process rests, if it does.
+    rests_since: Option<Instant>,
+}
+
+/// What a lane of tasks is to do next.
+#[derive(Debug)]
+enum Next {
+    Task(RegionId, Task),
+    /// Look again after this time.
+    After(Duration),
+    Nothing,
 }
 
 impl Moving {
-    /// Returns the next task of the pool. Host memory is prepared ahead only while the process rests.
-    fn take_task(&mut self) -> Option<(RegionId, Task)> {
-        self.pause_or_prepare();
-        self.pool.take_task()
+    /// Returns the next task of the pool.
+    fn next_task(&mut self) -> Next {
+        let rest = self.rest();
+        match (self.pool.take_task(), rest) {
+            (Some((region, task)), _) => Next::Task(region, task),
+            (None, Some(rest)) if !rest.is_zero() && self.pool.is_below_target() => Next::After(rest),
+            (None, _) => Next::Nothing,
+        }
     }
 
+    /// Returns whether the pool has tasks, or will have them once the process has rested for some time.
     fn has_tasks(&mut self) -> bool {
-        self.pause_or_prepare();
-        self.pool.has_tasks()
+        let rest = self.rest();
+        self.pool.has_tasks() || (rest.is_some() && self.pool.is_below_target())
     }
 
-    fn pause_or_prepare(&mut self) {
+    /// Lets host memory be prepared ahead while the process rests. Returns the rest that is left before
+    /// that; `None` if the process does not rest.
+    fn rest(&mut self) -> Option<Duration> {
         let rests = self.blocks.engine().rests();
-        self.pool.pause(!rests);
+        self.rests_since = rests.then(|| self.rests_since.unwrap_or_else(Instant::now));
+        let left = self.rests_since.map(|since| REST.saturating_sub(since.elapsed()));
+        self.pool.pause(left != Some(Duration::ZERO));
+        left
     }
 
     /// Bounds the pool by what slots for all chunks may need.
@@ -213,43 +238,18 @@ impl Lanes {
         self.run(Lane::Copies, hardware);
     }
 
-    /// Computes digests, as many together as there are, until [`Self::end`]. Kernels that follow each other without a pause
-    /// keep the copies of other processes waiting for a shorter time.
+    /// Computes digests, as many together as there are, until [`Self::end`]. Kernels that follow each other
+    /// without a pause keep the copies of other processes waiting for a shorter time.
     pub fn run_digests(&self, hardware: &impl Hardware) {
-        let mut spans = Vec::with_capacity(MOST_DIGESTS);
-        loop {
-            let mut moving = lock(&self.moving);
-            let Moving { blocks, pool, is_ending } = &mut *moving;
-            let engine = blocks.engine();
-            while spans.len() < MOST_DIGESTS
-                && let Some(Order::Call(span, _)) = engine.next(Lane::Digests, pool)
-            {
-                spans.push(span);
-            }
-            if !spans.is_empty() {
-                drop(moving);
-                self.digest(&spans, hardware);
-                spans.clear();
-            } else if *is_ending && engine.is_quiet() {
-                return;
-            } else if engine.take_changed() {
-                self.announce(moving);
-            } else {
-                drop(self.sleep(moving));
-            }
-        }
+        self.run(Lane::Digests, hardware);
     }
 
     fn digest(&self, spans: &[Span], hardware: &impl Hardware) {
         let digests = hardware.digests(spans);
         self.change(|moving| {
-            let engine = moving.blocks.engine();
-            match digests {
-                Ok(digests) => spans
-                    .iter()
-                    .zip(digests)
-                    .for_each(|(span, digest)| engine.done(span.address, Answer::Digest(digest))),
-                Err(error) => spans.iter().for_each(|span| engine.done(span.address, Answer::Failed(error))),
+            for (number, span) in spans.iter().enumerate() {
+                let answer = Answer::of_digest(&digests, number);
+                moving.blocks.engine().done(span.address, answer);
             }
         });
     }
@@ -262,9 +262,19 @@ impl Lanes {
                 }
             }
             let mut moving = lock(&self.moving);
-            let Moving { blocks, pool, is_ending } = &mut *moving;
+            let Moving { blocks, pool, is_ending, .. } = &mut *moving;
             let engine = blocks.engine();
             match engine.next(lane, pool) {
+                Some(Order::Call(span, Call::Digest)) => {
+                    let next = |_| match engine.next(lane, pool) {
+                        Some(Order::Call(span, Call::Digest)) => Some(span),
+                        _ => None,
+                    };
+                    let spans: Vec<_> =
+                        std::iter::once(span).chain((1..MOST_DIGESTS).map_while(next)).collect();
+                    drop(moving);
+                    self.digest(&spans, hardware);
+                }
                 Some(order) => {
                     drop(moving);
                     self.carry_out(order, hardware);
@@ -301,16 +311,20 @@ impl Lanes {
     pub fn run_tasks(&self, host: &impl HostMemory) {
         let mut moving = lock(&self.moving);
         loop {
-            if let Some((region, task)) = moving.take_task() {
-                drop(moving);
-                let result = host::perform(task, host);
-                self.change(|moving| moving.pool.done(region, result));
-                moving = lock(&self.moving);
-            } else if moving.is_ending {
-                return;
-            } else {
-                moving = self.has_tasks.wait(moving).unwrap_or_else(PoisonError::into_inner);
-            }
+            moving = match moving.next_task() {
+                Next::Task(region, task) => {
+                    drop(moving);
+                    let result = host::perform(task, host);
+                    self.change(|moving| moving.pool.done(region, result));
+                    lock(&self.moving)
+                }
+                _ if moving.is_ending => return,
+                Next::After(rest) => {
+                    let woken = self.has_tasks.wait_timeout(moving, rest);
+                    woken.unwrap_or_else(PoisonError::into_inner).0
+                }
+                Next::Nothing => self.has_tasks.wait(moving).unwrap_or_else(PoisonError::into_inner),
+            };
         }
     }
 

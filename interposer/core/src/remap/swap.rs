@@ -3,7 +3,8 @@
 //!
 //! ```text
 //!   goal, phase of the gate ──▶ aims of chunks ──▶ orders ──▶ lane of calls    one thread, one call at a time
-//!                                   ▲                    └──▶ lane of copies   up to DEPTH under way
+//!                                   ▲                    ├──▶ lane of copies   up to DEPTH under way
+//!                                   │                    └──▶ lane of digests  several together
 //!                                   └── answers, ends of copies ◀───┘
 //! ```
 //!
@@ -43,13 +44,14 @@ pub const CHUNK: Bytes = Bytes::mib(128);
 /// Size of small chunks, which begin and end a move, so that neither direction of the bus waits long for the
 /// other.
 pub const SMALL_CHUNK: Bytes = Bytes::mib(32);
-/// Size of most chunks of a process with little memory. Beside the copies of another process the driver takes a millisecond to
-/// map a chunk of any size. So small ones come in slower than the bus, and those of the largest size late.
+/// Size of most chunks of a process with little memory. Beside the copies of another process the driver
+/// takes a millisecond to map a chunk of any size, so smaller ones come in slower than the bus is. Larger
+/// ones leave room for the other process only once all of their bytes have left.
 pub const MEDIUM_CHUNK: Bytes = Bytes::mib(64);
 /// Least power of two into which the rest of a block is cut. Slots of smaller pieces of any one size fill a region but
 /// for a sixteenth.
 pub const LEAST_PART: Bytes = Bytes::mib(16);
-/// Bytes of a process on a card that are cut into small chunks. Moves of less than this use only those.
+/// Bytes of a process on a card that are cut into small chunks. Moves of less than this use those first.
 pub const SMALL_PART: Bytes = Bytes::mib(512);
 /// Bytes of a process on a card that are cut into chunks of at most the medium size.
 pub const MEDIUM_PART: Bytes = Bytes::gib(8);

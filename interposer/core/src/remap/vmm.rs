@@ -79,6 +79,19 @@ pub enum Answer {
     Failed(VmmError),
 }
 
+impl Answer {
+    /// Returns the answer for one of several ranges, whose digests were computed together.
+    pub fn of_digest(digests: &Result<Vec<u128>, VmmError>, number: usize) -> Self {
+        let lacking = VmmError::Refused(CUDA_ERROR_UNKNOWN);
+        match digests {
+            Ok(digests) => digests
+                .get(number)
+                .map_or(Self::Failed(lacking), |digest| Self::Digest(*digest)),
+            Err(error) => Self::Failed(*error),
+        }
+    }
+}
+
 /// Error of a driver call on a chunk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum VmmError {
@@ -171,9 +184,7 @@ pub fn perform(call: Call, span: Span, vmm: &impl Vmm) -> Answer {
         Call::SetAccess => done(vmm.set_access(span)),
         Call::Unmap => done(vmm.unmap(span)),
         Call::Release(handle) => done(vmm.release(handle)),
-        Call::Digest => vmm
-            .digests(&[span])
-            .map(|digests| digests.first().map_or(Answer::Done, |digest| Answer::Digest(*digest))),
+        Call::Digest => Ok(Answer::of_digest(&vmm.digests(&[span]), 0)),
         Call::Copy(direction, host) => done(vmm.copy(direction, span, host)),
     };
     answer.unwrap_or_else(Answer::Failed)

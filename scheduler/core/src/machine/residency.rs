@@ -289,8 +289,8 @@ impl Core {
         self.agenda.look_at(gpu);
     }
 
-    /// Cards on the agenda whose goals may change, their sessions' cards included. Where one is, those are too that
-    /// use or prepare host memory, which all cards share.
+    /// Cards on the agenda whose goals may change, their sessions' cards included. Where one is, those are
+    /// too that use or prepare host memory, which all cards share.
     fn cards_to_plan(&self) -> GpuSet {
         let remapped = self.view.remapped;
         let touched = (0..self.agenda.len()).map(|at| self.view.cards_of(self.agenda.session(at)));

@@ -3,11 +3,13 @@
 //!
 //! ```text
 //!   Σ of what processes use on the card  −  four fifths of the card  =  most that one of them may have to give
-//!        each process prepares that much, at most what of its own can leave, within the host memory
+//!        each process prepares that much, at most what of its own can leave, within half of the host budget
 //! ```
 //!
-//! A process that is alone on its card gives nothing, so it prepares nothing. If host memory is scarce, processes that
-//! came first get it, whoever has its turn: targets that followed the turns would make memory come and go.
+//! A process does so while it waits behind its closed gate, where it keeps no call of the program waiting.
+//! One that is alone on its card gives nothing, so it prepares nothing. If host memory is scarce, processes
+//! that came first get it, whoever has its turn: targets that followed the turns would make memory come and
+//! go.
 
 use gpushare_proto::{Bytes, ClientId};
 use smallvec::SmallVec;
@@ -36,8 +38,8 @@ pub(crate) fn most_to_give(rows: &[Row], card: Bytes) -> Bytes {
     used.get()
 }
 
-/// Bytes of registered host memory, used and unused, that each process should have ready if one may have to give
-/// `most`. `room` is what the node has beside all that processes have or were promised.
+/// Bytes of registered host memory, used and unused, that each process should have ready if one may have to
+/// give `most`. `room` is what the node has beside all that processes have or were promised.
 pub(crate) fn targets(rows: &[Row], most: Bytes, room: Bytes) -> SmallVec<[(ClientId, Bytes); 4]> {
     let mut sorted: SmallVec<[&Row; 4]> = rows.iter().collect();
     sorted.sort_unstable_by_key(|row| row.client);

@@ -172,7 +172,7 @@ impl Image {
             return Err(Code::NO_BINARY_FOR_GPU);
         }
         let text = Text(self.0.cast()).get().map_err(|_| Code::INVALID_IMAGE)?;
-        // Neither does the compiler of a real driver take other characters, in comments either.
+        // A real driver's compiler refuses other characters, also in comments.
         if !text.is_ascii() {
             return Err(Code::INVALID_PTX);
         }

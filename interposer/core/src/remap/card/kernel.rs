@@ -140,7 +140,8 @@ impl Kernel {
         Span { address: self.memory as CUdeviceptr, size: BLOCK }
     }
 
-    /// Launches the kernel for a range of whole blocks, as the launch with the number `place` below [`MOST_DIGESTS`].
+    /// Launches the kernel for a range of whole blocks, as the launch with the number `place` below
+    /// [`MOST_DIGESTS`].
     ///
     /// # Errors
     /// Error of the driver.

@@ -147,6 +147,19 @@ fn the_target_is_prepared_one_region_after_the_other_and_a_demand_at_once() {
 }
 
 #[test]
+fn a_region_ahead_of_a_demand_waits_while_preparation_is_paused_and_no_longer() {
+    let (mut pool, card) = pool(8);
+    pool.set_target(regions(1));
+    let (region, task) = pool.take_task().unwrap();
+    pool.pause(true);
+    pool.done(region, perform(task, &card));
+    assert!(!pool.has_tasks() && pool.take_task().is_none(), "it is touched, and not registered");
+    assert_eq!(pool.demand(regions(1)), Supply::Coming);
+    work(&mut pool, &card);
+    assert_eq!(pool.sizes().free, regions(1));
+}
+
+#[test]
 fn a_region_ahead_of_a_demand_that_could_not_be_made_fails_no_demand() {
     for step in 0..2 {
         let (mut pool, card) = pool(8);

@@ -71,6 +71,7 @@ fn threads_move_memory_out_and_in_and_end() {
     });
     card.assert_empty();
     assert!(lanes.change(|moving| moving.pool.sizes().taken.is_zero()));
+    assert!(card.most_digests() > 1, "digests are computed together");
 }
 
 #[test]
@@ -81,15 +82,29 @@ fn host_memory_is_prepared_ahead_only_behind_a_closed_gate() {
         moving.pool.set_budget(Bytes::gib(2));
         moving.pool.set_target(target);
     });
-    for (phase, has_tasks) in [(Phase::Open, false), (Phase::Entering, false), (Phase::Drained, true)] {
-        set(&lanes, phase, 1, Bytes::gib(1));
-        assert_eq!(lanes.look(Moving::has_tasks), has_tasks, "{phase:?}");
-    }
     thread::scope(|scope| {
         let _ending = Ending(&lanes);
+        scope.spawn(|| lanes.run_calls(&card));
+        for phase in [Phase::Open, Phase::Entering] {
+            set(&lanes, phase, 1, Bytes::gib(1));
+            assert!(!lanes.look(Moving::has_tasks), "{phase:?}");
+        }
         scope.spawn(|| lanes.run_tasks(&card));
+        set(&lanes, Phase::Drained, 1, Bytes::gib(1));
         lanes.wait_for(|moving| (moving.pool.sizes().free == target).then_some(()));
     });
+}
+
+#[test]
+fn nothing_is_prepared_ahead_while_memory_is_still_to_leave() {
+    let (lanes, card) = (Lanes::default(), FakeCard::default());
+    allocate(&lanes, &card, 1 << 40, Bytes::mib(256));
+    lanes.change(|moving| moving.pool.set_target(host::REGION));
+    set(&lanes, Phase::Drained, 1, Bytes::ZERO);
+    // No lane has looked at the goal yet.
+    assert!(!lanes.look(Moving::has_tasks));
+    lanes.change(|moving| while moving.blocks.engine().next(Lane::Calls, &mut moving.pool).is_some() {});
+    assert!(!lanes.look(|moving| moving.blocks.engine().rests()), "its chunks wait for slots");
 }
 
 #[test]

@@ -256,8 +256,8 @@ fn in_order(mut batch: Vec<(CUdeviceptr, Bytes)>) -> Vec<CUdeviceptr> {
     batch.into_iter().chain(last).map(|(address, _)| address).collect()
 }
 
-/// Chooses the chunks that end a move of which `left` bytes are left: small ones, or the smallest one that is large enough if
-/// that is less. One of the candidates is.
+/// Chooses the chunks that end a move of which `left` bytes are left: small ones, or the smallest one that is
+/// large enough if that is less. The candidates have one of `left` bytes or more.
 fn last_victims(candidates: &VecDeque<(CUdeviceptr, Bytes)>, left: Bytes) -> Vec<(CUdeviceptr, Bytes)> {
     let one = candidates
         .iter()

@@ -24,8 +24,9 @@ pub enum Birth {
 }
 
 impl Engine {
-    /// Cuts a block into chunks: small ones first, then medium ones, then large ones, by what the process has. What is no
-    /// whole chunk is cut into powers of two and a last piece, so that the slots of all chunks fill the regions of the pool.
+    /// Cuts a block into chunks: small ones first, then medium ones, then large ones, by what the process
+    /// has. What is no whole chunk is cut into powers of two and a last piece, so that the slots of all
+    /// chunks fill the regions of the pool.
     pub fn cut(&self, block: Span) -> Vec<Span> {
         let kept = || self.chunks.values().filter(|entry| entry.chunk.aim() != Aim::Gone);
         let sizes = || kept().map(|entry| entry.chunk.span().size);

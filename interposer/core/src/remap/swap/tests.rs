@@ -229,7 +229,7 @@ impl World {
         panic!("never reached: {:?}", self.engine.figures());
     }
 
-    /// Runs both lanes until nothing is left to do.
+    /// Runs all lanes until nothing is left to do.
     fn run(&mut self) {
         loop {
             let mut goes_on = self.take_any();

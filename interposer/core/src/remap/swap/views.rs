@@ -136,9 +136,10 @@ impl Engine {
         !self.is_calling && self.chunks.bytes(Sum::Moving).is_zero()
     }
 
-    /// Returns whether the process waits behind its closed gate, and none of its memory moves.
+    /// Returns whether the process waits behind its closed gate, and none of its memory is to leave.
     pub fn rests(&self) -> bool {
-        self.phase == Phase::Drained && self.is_quiet()
+        let has_left = self.is_settled && self.present() <= self.goal.bytes;
+        self.phase == Phase::Drained && has_left && self.is_quiet()
     }
 
     /// Returns whether the gate is marked as evicting, so that it does not open onto a hole.
