@@ -51,7 +51,7 @@ impl Run {
         found.or_else(|cause| last.flatten().context(cause))
     }
 
-    /// Bytes that are not accounted for; `None` while memory moves.
+    /// Bytes that are not accounted for; `None` while memory moves, or before a new daemon has heard of it.
     fn unaccounted(&self) -> anyhow::Result<Option<u64>> {
         let stats = self.card()?.stats()?;
         let living = || stats.processes.iter().filter(|process| process.alive);
@@ -61,7 +61,9 @@ impl Run {
             let on_card: BTreeMap<u32, u64> =
                 living().map(|process| (process.pid, process.managed_bytes)).collect();
             for Worker { name, program, .. } in &self.workers {
-                let used = self.daemon.session(name)?.gpus[0].allocated_bytes.0;
+                let session = self.daemon.session(name)?;
+                let Some(here) = session.gpus.first() else { return Ok(None) };
+                let used = here.allocated_bytes.0;
                 sum += used.abs_diff(on_card.get(&program.process().pid()).copied().unwrap_or(0));
             }
             return Ok(Some(sum));
@@ -69,15 +71,15 @@ impl Run {
         let on_card: BTreeMap<u32, u64> =
             living().map(|process| (process.pid, process.device_bytes)).collect();
         for Worker { name, program, .. } in &self.workers {
-            // A new daemon hears of it soon.
             let Ok(place) = self.daemon.residence(name) else { return Ok(None) };
             if !place.moving_bytes.is_zero() {
                 return Ok(None);
             }
             let resident = place.resident_bytes.0;
             let card = on_card.get(&program.process().pid()).copied().unwrap_or(0);
-            let used = self.daemon.session(name)?.gpus[0].allocated_bytes;
-            let lost = used - (place.resident_bytes + place.hosted_bytes);
+            let session = self.daemon.session(name)?;
+            let Some(here) = session.gpus.first() else { return Ok(None) };
+            let lost = here.allocated_bytes - (place.resident_bytes + place.hosted_bytes);
             sum += resident.abs_diff(card) + lost.0;
         }
         Ok(Some(sum))
