@@ -56,7 +56,7 @@ pub struct Moving {
     rests_since: Option<Instant>,
 }
 
-/// What a lane of tasks is to do next.
+/// Next step of a lane of tasks.
 #[derive(Debug)]
 enum Next {
     Task(RegionId, Task),
