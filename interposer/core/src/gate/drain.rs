@@ -24,7 +24,7 @@
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use gpushare_proto::page::{FLAG_OVERLAPPING, FLAG_WANTED, Page};
+use gpushare_proto::page::{FLAG_MAPPED, FLAG_OVERLAPPING, FLAG_WANTED, Page};
 use gpushare_proto::tenant::{NEARLY_DRAINED, TenantRequest};
 use gpushare_proto::{GateState, GateWord, Nanos};
 use gpushare_sys::{bell, clock};
@@ -132,7 +132,9 @@ impl Drainer {
         let needs_proof = || self.memory.remap.needs_proof(page, word) && !self.gate.unproved.is(page, word);
         let proved = answered && !needs_proof();
         let flags = page.flags.load(Ordering::Acquire);
-        match task(acts, proved, flags & FLAG_WANTED != 0 || self.gate.gives_back.is_asked(page, word)) {
+        // Chunks that are mapped from the host change places only behind a closed gate.
+        let is_wanted = flags & (FLAG_WANTED | FLAG_MAPPED) != 0;
+        match task(acts, proved, is_wanted || self.gate.gives_back.is_asked(page, word)) {
             Task::Rest => {
                 if acts.state() == GateState::Open {
                     self.memory.remap.open();
