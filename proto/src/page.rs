@@ -11,7 +11,7 @@
 //!        20    features what the daemon does beyond this layout's version
 //!        64    gpus[0]  free lease, quota, bytes of sibling processes, ceiling, part in the utilization, refusals
 //!        128   gpus[1]  ...
-//!        1088  goals[0] most bytes of the backend `remap` that may be on the card
+//!        1088  goals[0] most movable bytes that may be on the card
 //!        1096  goals[1] ...
 //!        1216  host_targets[0] bytes of host memory to have ready for what leaves the card
 //!        1224  host_targets[1] ...
@@ -208,10 +208,11 @@ impl GoalNumber {
     }
 }
 
-/// Goal of the daemon for the memory of a process on one card, under the backend `remap`. It is a state and not a
-/// message, so lost and repeated ones do no harm.
+/// Goal of the daemon for the movable memory of a process on one card. It is a state and not a message, so lost and
+/// repeated ones do no harm. A page begins without a goal.
 ///
-/// Without a goal nothing leaves the card and nothing comes in: a page begins so.
+/// Under the backend `remap`, nothing leaves the card and nothing comes in without a goal. For managed memory a goal is
+/// a hint: what is beyond it should leave while the gate is closed. The largest goal lifts it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Goal {
     /// Number of the goal, below 2⁴⁰. At a thousand goals a second that lasts 35 years.
@@ -230,6 +231,11 @@ impl Goal {
     pub const fn to_bits(self) -> u64 {
         let (units, most) = (self.bytes.0 / Self::UNIT.0, (1 << Self::UNIT_BITS) - 1);
         (self.number.0 << Self::UNIT_BITS) | if units > most { most } else { units }
+    }
+
+    /// Returns whether the goal bounds memory: it was given, and is not the largest one, which lifts those before.
+    pub const fn is_bound(self) -> bool {
+        self.number.0 > 0 && self.bytes.0 < ((1 << Self::UNIT_BITS) - 1) * Self::UNIT.0
     }
 
     /// Returns the goal in a word of the page.
