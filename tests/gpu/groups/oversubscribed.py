@@ -22,8 +22,8 @@ LARGER = 1.2
 # Of the large program: its start, for which the driver makes host memory at 2 GB/s or more, and one pass over all memory.
 FILL_LIMIT, PASS_LIMIT = 120, 60
 # Blocks that it then uses again and again, at first mapped from the host, with pauses in which others change places with them.
-AGAIN, ROUNDS, PAUSE = 8, 8, 1.0
-AGAIN_LIMIT = 30
+AGAIN, ROUNDS, PAUSE = 8, 14, 1.0
+AGAIN_LIMIT = 60
 PROMOTED = 4
 
 
