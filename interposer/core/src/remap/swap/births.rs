@@ -79,6 +79,7 @@ impl Engine {
             created_under: GoalNumber::NONE,
             is_unborn,
             is_refused: false,
+            lent: 0,
         };
         self.chunks.insert(span.address, entry);
         self.is_settled = false;
