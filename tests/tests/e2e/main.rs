@@ -11,6 +11,7 @@ mod users;
 mod sharing;
 mod hooks;
 mod letting_go;
+mod importing;
 mod interrupts;
 mod window;
 mod memory;
