@@ -171,6 +171,23 @@ fn an_importer_that_dies_leaves_the_memory_to_the_others() -> anyhow::Result<()>
 }
 
 #[test]
+fn a_handle_and_open_memory_outlive_the_daemon() -> anyhow::Result<()> {
+    let (world, mut daemon) = World::of(Bytes::mib(256))?.with_daemon(&[])?;
+    let (mut exporter, mut importer, handle) = sharing(&world)?;
+    daemon.kill()?;
+    daemon.restart()?;
+    daemon.until("both are back", |status| {
+        status.sessions.len() == 2 && status.sessions.iter().all(|session| session.clients.len() == 1)
+    })?;
+    let mut late = begin(&world, "c")?;
+    late.must(&format!("import y {handle} 20MiB; check y 7; fill y 8; sync"))?;
+    importer.must("check y 8; close-import y")?;
+    exporter.must("free x")?;
+    is_charged(&daemon, "c", WHOLE)?;
+    is_charged(&daemon, "b", Bytes::ZERO)
+}
+
+#[test]
 fn a_handle_that_is_wrong_opens_nothing() -> anyhow::Result<()> {
     let (world, _daemon) = World::of(Bytes::mib(256))?.with_daemon(&[])?;
     let (mut exporter, mut importer, handle) = sharing(&world)?;

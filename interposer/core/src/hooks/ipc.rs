@@ -141,7 +141,7 @@ fn refuse() -> CUresult {
         format_args!(
             "this program shares device memory with another process or device, but memory that gpushare can move \
              cannot be shared; start it with `gpushare-ctl run --backend native` (or GPUSHARE_BACKEND=native), \
-             then its memory stays on the card"
+             then its memory stays on the card; for CUDA IPC, `--backend remap` does too"
         ),
     );
     CUDA_ERROR_NOT_SUPPORTED
