@@ -4,7 +4,7 @@
 use gpushare_proto::{Bytes, names};
 use gpushare_tests::patience::until;
 use gpushare_tests::scripted::ScriptedDaemon;
-use gpushare_tests::{Daemon, Program, Sharing, World};
+use gpushare_tests::{Artifacts, Daemon, Program, Sharing, World};
 
 use crate::users::{NUMBERED, command_of, started};
 
@@ -222,6 +222,19 @@ fn programs_of_other_backends_open_remapped_memory_and_native_ones_do_not() -> a
     assert_eq!(refused.error(), Some("CUDA_ERROR_INVALID_VALUE"));
     exporter.must("check x 7")?;
     assert_eq!(allocated(&daemon, "a")?, WHOLE);
+    Ok(())
+}
+
+#[test]
+fn a_card_that_refuses_exportable_memory_moves_memory_and_shares_none() -> anyhow::Result<()> {
+    let flags = ["--memory", "256MiB", "--refuse-exportable"];
+    let (world, _daemon) = World::with_card_flags(Artifacts::of_tests()?, &flags)?.with_daemon(&[])?;
+    let mut program = begin(&world, "a")?;
+    program.must("alloc x 20MiB; fill x 7; check x 7")?;
+    assert_eq!(program.ask("ipc x")?.error(), Some("CUDA_ERROR_NOT_SUPPORTED"));
+    let stderr = program.process().stderr();
+    assert_eq!(stderr.matches("gpushare-ctl run --backend native").count(), 1, "{stderr}");
+    program.must("check x 7")?;
     Ok(())
 }
 
