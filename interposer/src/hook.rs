@@ -5,8 +5,10 @@
 //!   gated export twin(arguments);            passes the gate
 //!   [ordered: stream] ...                    passes the gate; the stream may communicate with other cards
 //!   [one: stream] ...                        passes the launch window of its stream, then the gate
-//!   [kernel: function, x, y, z, stream] ...  as `one`; the kernel may communicate with other cards
-//!   [configured: function, config] ...       as `kernel`, with the stream in a launch configuration
+//!   [kernel: function, parameters, x, y, z, stream] ...
+//!                                            as `one`; the kernel may communicate with other cards
+//!   [configured: function, parameters, config] ...
+//!                                            as `kernel`, with the stream in a launch configuration
 //!   [graph: graph, stream] ...               as `one`; a graph may take memory when it is launched
 //!   blocking ...                             waits for its default stream, then passes the gate
 //!   [at_once: twin(a, b), addresses] ...     passes like `one` for device memory, else like `blocking`; for
@@ -44,11 +46,11 @@ macro_rules! hooks {
     (@enter [one: $stream:expr] $row:ident $real:expr) => {
         hooks!(@window One($stream), $row $real)
     };
-    (@enter [kernel: $function:expr, $gx:expr, $gy:expr, $gz:expr, $stream:expr] $row:ident $real:expr) => {
-        hooks!(@window Kernel($function, [$gx, $gy, $gz], $stream), $row $real)
+    (@enter [kernel: $function:expr, $parameters:expr, $gx:expr, $gy:expr, $gz:expr, $stream:expr] $row:ident $real:expr) => {
+        hooks!(@window Kernel($function, $parameters, [$gx, $gy, $gz], $stream), $row $real)
     };
-    (@enter [configured: $function:expr, $config:expr] $row:ident $real:expr) => {
-        hooks!(@window Configured($function, $config), $row $real)
+    (@enter [configured: $function:expr, $parameters:expr, $config:expr] $row:ident $real:expr) => {
+        hooks!(@window Configured($function, $parameters, $config), $row $real)
     };
     (@enter [graph: $graph:expr, $stream:expr] $row:ident $real:expr) => {{
         let result = hooks!(@window Graph($graph, $stream), $row $real);

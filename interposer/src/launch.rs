@@ -13,14 +13,14 @@ use gpushare_client::hooks::work::{LaunchConfig, destroy_graph, instantiate, ins
 use crate::hook::{Pointer, hooks};
 
 hooks! {
-    [kernel: f, gx, gy, gz, stream] cuLaunchKernel cuLaunchKernel_ptsz(
+    [kernel: f, parameters, gx, gy, gz, stream] cuLaunchKernel cuLaunchKernel_ptsz(
         f: CUfunction, gx: c_uint, gy: c_uint, gz: c_uint, bx: c_uint, by: c_uint, bz: c_uint, shared: c_uint,
         stream: CUstream, parameters: Pointer, extra: Pointer
     );
-    [configured: f, config] cuLaunchKernelEx cuLaunchKernelEx_ptsz(
+    [configured: f, parameters, config] cuLaunchKernelEx cuLaunchKernelEx_ptsz(
         config: *const LaunchConfig, f: CUfunction, parameters: Pointer, extra: Pointer
     );
-    [kernel: f, gx, gy, gz, stream] cuLaunchCooperativeKernel cuLaunchCooperativeKernel_ptsz(
+    [kernel: f, parameters, gx, gy, gz, stream] cuLaunchCooperativeKernel cuLaunchCooperativeKernel_ptsz(
         f: CUfunction, gx: c_uint, gy: c_uint, gz: c_uint, bx: c_uint, by: c_uint, bz: c_uint, shared: c_uint,
         stream: CUstream, parameters: Pointer
     );

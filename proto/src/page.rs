@@ -11,7 +11,7 @@
 //!        20    features what the daemon does beyond this layout's version
 //!        64    gpus[0]  free lease, quota, bytes of sibling processes, ceiling, part in the utilization, refusals
 //!        128   gpus[1]  ...
-//!        1088  goals[0] most bytes of the backend `remap` that may be on the card
+//!        1088  goals[0] most movable bytes that may be on the card
 //!        1096  goals[1] ...
 //!        1216  host_targets[0] bytes of host memory to have ready for what leaves the card
 //!        1224  host_targets[1] ...
@@ -19,7 +19,7 @@
 //!
 //! The daemon writes every field. The process writes two by compare-and-swap: the *state* of the gate under
 //! an unchanged change number, and `free`, from which it takes and to which it returns bytes. It also rings
-//! the bell, counts its refusals, and owns the flag [`FLAG_CAPTURING`] and the bit [`GateWord::EVICTING`]. The
+//! the bell, counts its refusals, and owns the flags [`FLAGS_OF_PROCESS`] and the bit [`GateWord::EVICTING`]. The
 //! daemon does not trust the page: other writes of a process affect only that process's own accounts.
 //!
 //! A thread that is about to sleep reads the bell before it reads the gate and the flags, and then sleeps
@@ -56,6 +56,12 @@ pub const FLAG_OVERLAPPING: u32 = 16;
 /// Flag in [`Page::flags`]: the host memory is too full for what must leave the cards. A process whose memory is
 /// remapped gives back the slots that no chunk needs, and prepares none.
 pub const FLAG_HOST_FULL: u32 = 32;
+/// Flag in [`Page::flags`], set by the process itself: remapped memory of it is mapped from the host. The process notes
+/// which addresses its kernels are given, and gives the lock back when it is idle, so that memory that work uses comes to
+/// the card.
+pub const FLAG_MAPPED: u32 = 64;
+/// Flags in [`Page::flags`] that the process sets.
+pub const FLAGS_OF_PROCESS: u32 = FLAG_CAPTURING | FLAG_MAPPED;
 /// Position of the first of [`MAX_GPUS`] flags in [`Page::flags`], one for each card. See [`flag_overflows`].
 const OVERFLOW_FLAGS: u32 = 16;
 
@@ -204,10 +210,11 @@ impl GoalNumber {
     }
 }
 
-/// Goal of the daemon for the memory of a process on one card, under the backend `remap`. It is a state and not a
-/// message, so lost and repeated ones do no harm.
+/// Goal of the daemon for the movable memory of a process on one card. It is a state and not a message, so lost and
+/// repeated ones do no harm. A page begins without a goal.
 ///
-/// Without a goal nothing leaves the card and nothing comes in: a page begins so.
+/// Under the backend `remap`, nothing leaves the card and nothing comes in without a goal. For managed memory a goal is
+/// a hint: what is beyond it should leave while the gate is closed. The largest goal lifts it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Goal {
     /// Number of the goal, below 2⁴⁰. At a thousand goals a second that lasts 35 years.
@@ -228,6 +235,11 @@ impl Goal {
         (self.number.0 << Self::UNIT_BITS) | if units > most { most } else { units }
     }
 
+    /// Returns whether the goal bounds memory: it was given, and is not the largest one, which lifts those before.
+    pub const fn is_bound(self) -> bool {
+        self.number.0 > 0 && self.bytes.0 < ((1 << Self::UNIT_BITS) - 1) * Self::UNIT.0
+    }
+
     /// Returns the goal in a word of the page.
     pub const fn from_bits(bits: u64) -> Self {
         let units = bits & ((1 << Self::UNIT_BITS) - 1);
@@ -241,8 +253,8 @@ impl Goal {
 pub struct Page {
     /// State of the process's gate, a [`GateWord`].
     pub gate: AtomicU32,
-    /// Bit set of [`FLAG_CONTENDED`], [`FLAG_WANTED`], [`FLAG_LIMITED`], [`FLAG_CAPTURING`],
-    /// [`FLAG_OVERLAPPING`] and [`FLAG_HOST_FULL`], and of [`flag_overflows`] for each card.
+    /// Bit set of [`FLAG_CONTENDED`], [`FLAG_WANTED`], [`FLAG_LIMITED`], [`FLAG_CAPTURING`], [`FLAG_OVERLAPPING`],
+    /// [`FLAG_HOST_FULL`] and [`FLAG_MAPPED`], and of [`flag_overflows`] for each card.
     pub flags: AtomicU32,
     /// Version of the shared page's layout, [`PAGE_LAYOUT`].
     pub layout: AtomicU32,
@@ -331,8 +343,9 @@ mod tests {
 
     #[test]
     fn each_card_has_a_flag_of_its_own() {
-        let others =
-            FLAG_CONTENDED | FLAG_WANTED | FLAG_LIMITED | FLAG_CAPTURING | FLAG_OVERLAPPING | FLAG_HOST_FULL;
+        let others = [FLAG_CONTENDED, FLAG_WANTED, FLAG_LIMITED, FLAG_OVERLAPPING, FLAG_HOST_FULL];
+        let others = others.into_iter().fold(FLAGS_OF_PROCESS, |flags, flag| flags | flag);
+        assert_eq!(others.count_ones(), 7);
         let all = (0..MAX_GPUS as u8).fold(others, |flags, gpu| {
             let flag = flag_overflows(GpuId(gpu));
             assert_eq!((flag.count_ones(), flag & flags), (1, 0), "card {gpu}");

@@ -164,7 +164,7 @@ fn serve(
     loop {
         let request = receive(&mut stream)?;
         let reply = match &request {
-            TenantRequest::Hello(Hello { role: Role::Remapping { .. }, .. }) => {
+            TenantRequest::Hello(Hello { role: Role::Remapping { .. } | Role::Client { .. }, .. }) => {
                 let (client, session, name) = (ClientId(1), SessionId(1), "scripted".to_owned());
                 let welcome = Welcome { protocol: PROTOCOL, client, session, name, gpus: Vec::new() };
                 let frame = codec::encode(&TenantReply::Welcome(welcome))?;

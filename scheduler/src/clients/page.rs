@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use gpushare_proto::page::{
-    FEATURE_GOALS, FEATURE_IMPORTS, FEATURE_REFUSALS, FLAG_CAPTURING, Goal, LeaseRow, MAX_GPUS,
+    FEATURE_GOALS, FEATURE_IMPORTS, FEATURE_REFUSALS, FLAGS_OF_PROCESS, Goal, LeaseRow, MAX_GPUS,
 };
 use gpushare_proto::{Bytes, GateState, GateWord, GpuId, Nanos, UtilizationPart};
 use gpushare_sys::page::SharedPage;
@@ -148,11 +148,11 @@ impl ClientPage {
         self.set_gate(self.gate().next(GateState::Closed));
     }
 
-    /// Writes the page's flags, except the one that the process sets, and wakes the process's drainer.
+    /// Writes the page's flags, except those that the process sets, and wakes the process's drainer.
     pub(crate) fn set_flags(&self, flags: u32) {
         // Two bounded steps instead of a loop, which a process could keep from ending.
         self.page.flags.fetch_or(flags, Ordering::AcqRel);
-        self.page.flags.fetch_and(flags | FLAG_CAPTURING, Ordering::AcqRel);
+        self.page.flags.fetch_and(flags | FLAGS_OF_PROCESS, Ordering::AcqRel);
         ringer::ring(&self.page);
     }
 
@@ -288,14 +288,14 @@ mod tests {
     }
 
     #[test]
-    fn the_processs_own_flag_stays() {
+    fn the_processs_own_flags_stay() {
         let (file, ours) = ClientPage::create().unwrap();
         let theirs = page::map(&file).unwrap();
-        theirs.flags.store(FLAG_CAPTURING, Ordering::Relaxed);
+        theirs.flags.store(FLAGS_OF_PROCESS, Ordering::Relaxed);
         ours.set_flags(FLAG_WANTED | FLAG_CONTENDED);
-        assert_eq!(theirs.flags.load(Ordering::Relaxed), FLAG_CAPTURING | FLAG_WANTED | FLAG_CONTENDED);
+        assert_eq!(theirs.flags.load(Ordering::Relaxed), FLAGS_OF_PROCESS | FLAG_WANTED | FLAG_CONTENDED);
         ours.set_flags(FLAG_CONTENDED);
-        assert_eq!(theirs.flags.load(Ordering::Relaxed), FLAG_CAPTURING | FLAG_CONTENDED);
+        assert_eq!(theirs.flags.load(Ordering::Relaxed), FLAGS_OF_PROCESS | FLAG_CONTENDED);
     }
 
     #[test]

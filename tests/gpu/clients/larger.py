@@ -1,6 +1,7 @@
 """A program that may be larger than the card: blocks of 1 GiB, each with known values.
 
-    larger.py BLOCKS       fills them, then obeys each line of stdin: `add` adds 1 to all of them, `check` reads them
+    larger.py BLOCKS       fills them, then obeys each line of stdin: `add` adds 1 to all of them, `check` reads them,
+                           `again NUMBER ROUNDS PAUSE` adds 1 to the last ones in each round, and rests for PAUSE seconds
 
 An answer says how many blocks are right, and how long each took. It knows nothing of gpushare.
 """
@@ -37,17 +38,28 @@ def timed(work):
 
 
 def main():
-    blocks, added = [block(number) for number in range(int(sys.argv[1]))], 0
+    blocks = [block(number) for number in range(int(sys.argv[1]))]
+    added = [0] * len(blocks)
+
+    def add(number):
+        added[number] += 1
+        return timed(lambda: blocks[number].add_(1))[1]
+
     torch.cuda.synchronize()
     say(ready=True, blocks=len(blocks))
     for order in orders():
         if order == ["add"]:
-            seconds = [timed(lambda values=values: values.add_(1))[1] for values in blocks]
-            added += 1
+            say(seconds=[add(number) for number in range(len(blocks))])
+        elif order[0] == "again":
+            last, rounds, pause = range(len(blocks))[-int(order[1]) :], int(order[2]), float(order[3])
+            seconds = []
+            for _ in range(rounds):
+                seconds.append(sum(add(number) for number in last))
+                time.sleep(pause)
             say(seconds=seconds)
         elif order == ["check"]:
             answers = [
-                timed(lambda number=number, values=values: is_right(values, number, added))
+                timed(lambda number=number, values=values: is_right(values, number, added[number]))
                 for number, values in enumerate(blocks)
             ]
             say(right=sum(right for right, _ in answers), seconds=[seconds for _, seconds in answers])

@@ -21,6 +21,10 @@ START_LIMIT, STEPS_LIMIT = 90, 300
 LARGER = 1.2
 # Of the large program: its start, for which the driver makes host memory at 2 GB/s or more, and one pass over all memory.
 FILL_LIMIT, PASS_LIMIT = 120, 60
+# Blocks that it then uses again and again, at first mapped from the host, with pauses in which others change places with them.
+AGAIN, ROUNDS, PAUSE = 8, 8, 1.0
+AGAIN_LIMIT = 30
+PROMOTED = 4
 
 
 def run(stand):
@@ -70,6 +74,7 @@ def run_larger(stand):
         program.hear(FILL_LIMIT)
         checks = [program.ask("check", PASS_LIMIT)]
         added = program.ask("add", PASS_LIMIT)["seconds"]
+        again = program.ask(f"again {AGAIN} {ROUNDS} {PAUSE}", AGAIN_LIMIT)["seconds"]
         checks.append(program.ask("check", PASS_LIMIT))
         status = daemon.status()
         figures.sample("oversubscribed status of the large program", status)
@@ -82,3 +87,9 @@ def run_larger(stand):
         "oversubscribed: one process, MiB on the card, from the host; adding 1 to a GiB, fastest and slowest",
         f"{place['resident_bytes'] >> 20}, {mapped >> 20}; {1e3 * min(added):.2f}, {1e3 * max(added):.2f} ms",
     )
+    figures.row(
+        f"oversubscribed: adding 1 to its last {AGAIN} GiB again and again, rounds with {PAUSE} s of rest",
+        ", ".join(f"{1e3 * taken:.0f}" for taken in again) + " ms",
+    )
+    name = f"oversubscribed: blocks that are used again and again come to the card: at least {PROMOTED} times as fast"
+    figures.check(name, PROMOTED * again[-1] <= again[0], f"{again[0]:.3f} to {again[-1]:.3f} s")

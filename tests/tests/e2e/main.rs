@@ -4,6 +4,7 @@
 
 mod programs;
 mod handoffs;
+mod managed;
 mod overflow;
 mod headroom;
 mod shares;

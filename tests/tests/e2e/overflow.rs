@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use anyhow::{Context, ensure};
-use gpushare_proto::Bytes;
+use gpushare_proto::{Bytes, GateState};
 use gpushare_tests::patience::until;
 use gpushare_tests::{Daemon, Program, Sharing, World};
 
@@ -144,4 +144,42 @@ fn a_program_that_fits_the_card_again_has_all_its_memory_there_after_a_turn_of_a
         says(&mut large, line)?;
     }
     says(&mut small, "check x 5")
+}
+
+/// Time that one `fill` of a block takes on the simulated card. The program has given the card back then.
+fn cost_of_fill(
+    (world, daemon): (&World, &Daemon),
+    program: &mut Program,
+    block: &str,
+    fill: u64,
+) -> anyhow::Result<u64> {
+    let spent = || anyhow::Ok(world.card().context("a simulated card")?.stats()?.total.compute_nanos);
+    let before = spent()?;
+    says(program, &format!("fill {block} {fill}"))?;
+    let cost = spent()? - before;
+    until("the program has given the card back", || {
+        let status = daemon.status()?;
+        let mut processes = status.sessions.iter().flat_map(|session| &session.clients);
+        Ok(processes.all(|process| process.gate == GateState::Closed).then_some(()))
+    })?;
+    Ok(cost)
+}
+
+#[test]
+fn a_block_that_a_program_uses_again_and_again_comes_to_the_card() -> anyhow::Result<()> {
+    let (world, daemon) = world()?;
+    let mut program = program(&world, "a", 10)?;
+    let card = (&world, &daemon);
+    let mut slowest = (0, "", 0);
+    for (fill, (block, mib)) in (10..).zip(BLOCKS) {
+        let cost = cost_of_fill(card, &mut program, block, fill)? / mib;
+        slowest = slowest.max((cost, block, fill));
+    }
+    let (cost, block, fill) = slowest;
+    let (_, mib) = BLOCKS.into_iter().find(|(name, _)| *name == block).context("a block")?;
+    until("the slowest block is on the card", || {
+        let now = cost_of_fill(card, &mut program, block, fill)? / mib;
+        Ok((4 * now < cost).then_some(()))
+    })?;
+    check(&mut program, 10)
 }

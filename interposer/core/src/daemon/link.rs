@@ -102,6 +102,11 @@ impl Link {
         *lock(&self.sender) = None;
     }
 
+    /// Returns whether there is a connection, also while a thread sends through it.
+    pub fn is_connected(&self) -> bool {
+        self.sender.try_lock().map_or(true, |sender| sender.is_some())
+    }
+
     /// Sends a message; returns whether the message went out. Without a connection the message is discarded,
     /// since the process tells the next daemon its whole state.
     pub fn send(&self, request: &TenantRequest) -> bool {

@@ -63,6 +63,11 @@ impl Daemon {
         }
     }
 
+    /// Returns whether there is a connection to a daemon at present.
+    pub(crate) fn is_connected(&self) -> bool {
+        self.link().is_some_and(Link::is_connected)
+    }
+
     pub(crate) fn send(&self, request: &TenantRequest) -> bool {
         self.send_if(request, || true)
     }

@@ -1,17 +1,19 @@
 //! Live contexts of the application.
 //!
 //! The drainer borrows contexts and never retains them. A hook that may destroy a context locks this list
-//! meanwhile. A borrower locks the list for each short visit.
+//! meanwhile. A borrower locks the list for each short visit. A call that takes long does not lock it, and who may destroy
+//! a context waits for that call.
 //!
 //! The streams that the program made have a lock of their own, since a thread that makes one must not wait
 //! for a context that is being destroyed. A stream is removed before the driver destroys it.
 
 use std::collections::BTreeMap;
 use std::ptr::null_mut;
-use std::sync::{Mutex, MutexGuard};
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 
 use crate::driver::types::{
-    CUDA_SUCCESS, CUcontext, CUdevice, CUevent, CUresult, CUstream, EVENT_DISABLE_TIMING, STREAM_NON_BLOCKING,
+    CUDA_ERROR_INVALID_CONTEXT, CUDA_SUCCESS, CUcontext, CUdevice, CUevent, CUresult, CUstream,
+    EVENT_DISABLE_TIMING, STREAM_NON_BLOCKING,
 };
 use crate::driver::{Driver, answer};
 use crate::process::lock;
@@ -47,23 +49,30 @@ unsafe impl Send for Live {}
 #[derive(Debug, Default)]
 pub struct Contexts {
     live: Mutex<List>,
+    /// Notified when a long call in a context has ended.
+    has_ended: Condvar,
     /// Addresses of the contexts of the program's streams, by the streams' handles.
     streams: Mutex<BTreeMap<usize, usize>>,
 }
 
 /// List of the live CUDA contexts of the process.
 #[derive(Debug, Default)]
-pub struct List(Vec<Live>);
+pub struct List {
+    contexts: Vec<Live>,
+    /// Number of threads that make a long call in one of them.
+    long_calls: u32,
+}
 
 impl Contexts {
     /// Adds a context. Returns the number of contexts on its device, or `None` if the context was listed
     /// already.
     pub fn created(&self, context: CUcontext, device: CUdevice, kind: Kind) -> Option<u32> {
         let mut live = self.visit();
-        if context.is_null() || live.0.iter().any(|known| known.context == context) {
+        if context.is_null() || live.contexts.iter().any(|known| known.context == context) {
             return None;
         }
-        live.0.push(Live { context, device, kind, users: 1, event: None, stream: None });
+        live.contexts
+            .push(Live { context, device, kind, users: 1, event: None, stream: None });
         Some(live.count(device))
     }
 
@@ -72,9 +81,38 @@ impl Contexts {
         self.visit().iter().filter(|known| !known.is_part()).map(Live::device).collect()
     }
 
-    /// Locks the list. A context may be destroyed only while the guard lives.
+    /// Locks the list. A context may be destroyed only while the guard of [`Self::visit_to_destroy`] lives.
     pub fn visit(&self) -> MutexGuard<'_, List> {
         lock(&self.live)
+    }
+
+    /// Locks the list once no long call is under way, for a call that may destroy a context.
+    pub fn visit_to_destroy(&self) -> MutexGuard<'_, List> {
+        let list = self.has_ended.wait_while(self.visit(), |list| list.long_calls > 0);
+        list.unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Makes a call that takes long with a context current in the calling thread, that of a device which has memory of its
+    /// own. The list is not locked, and no context is destroyed meanwhile. `call` is given the address of the context.
+    ///
+    /// # Errors
+    /// Error of `call`; there is no such context, or the driver did not make it current.
+    pub(crate) fn call_in<T>(
+        &self,
+        driver: &Driver,
+        device: CUdevice,
+        call: impl FnOnce(usize) -> Result<T, CUresult>,
+    ) -> Result<T, CUresult> {
+        let (context, _ends) = {
+            let mut list = self.visit();
+            let of_device = |live: &&Live| live.device == device && !live.is_part();
+            let live = list.iter().find(of_device).ok_or(CUDA_ERROR_INVALID_CONTEXT)?;
+            let context = live.context;
+            list.long_calls += 1;
+            (context, LongCall(self))
+        };
+        // SAFETY: the context is not destroyed before the call ends.
+        unsafe { with_current(driver, context, || call(context.addr())) }
     }
 
     /// Adds a stream that the program made in the context at an address.
@@ -101,11 +139,45 @@ impl Contexts {
     }
 }
 
+/// Long call in a context, until it is dropped.
+struct LongCall<'a>(&'a Contexts);
+
+impl Drop for LongCall<'_> {
+    fn drop(&mut self) {
+        self.0.visit().long_calls -= 1;
+        self.0.has_ended.notify_all();
+    }
+}
+
+/// Runs `work` with a context current in the calling thread.
+///
+/// # Errors
+/// Error of `work`, or of the driver if it did not make the context current.
+///
+/// # Safety
+/// The context is not destroyed meanwhile.
+unsafe fn with_current<T>(
+    driver: &Driver,
+    context: CUcontext,
+    work: impl FnOnce() -> Result<T, CUresult>,
+) -> Result<T, CUresult> {
+    // SAFETY: the context is alive.
+    match unsafe { (driver.ctx_push_current)(context) } {
+        CUDA_SUCCESS => {}
+        error => return Err(error),
+    }
+    let result = work();
+    let mut popped = null_mut();
+    // SAFETY: pops the context that was pushed here.
+    unsafe { (driver.ctx_pop_current)(&raw mut popped) };
+    result
+}
+
 impl List {
     /// Returns the number of live contexts on a device. Green contexts do not count, because each is part of
     /// a primary context.
     pub fn count(&self, device: CUdevice) -> u32 {
-        let whole = self.0.iter().filter(|known| known.device == device && !known.is_part());
+        let whole = self.contexts.iter().filter(|known| known.device == device && !known.is_part());
         u32::try_from(whole.count()).unwrap_or(u32::MAX)
     }
 
@@ -127,13 +199,13 @@ impl List {
 
     /// Returns a live context by its handle.
     pub fn find(&mut self, context: CUcontext) -> Option<&mut Live> {
-        self.0.iter_mut().find(|known| known.context == context)
+        self.contexts.iter_mut().find(|known| known.context == context)
     }
 
     /// Removes a dead context and returns its device; `None` for an unknown context.
     pub fn remove(&mut self, context: CUcontext) -> Option<CUdevice> {
-        let at = self.0.iter().position(|known| known.context == context)?;
-        Some(self.0.swap_remove(at).device)
+        let at = self.contexts.iter().position(|known| known.context == context)?;
+        Some(self.contexts.swap_remove(at).device)
     }
 
     /// Returns the live primary context of a device.
@@ -147,22 +219,25 @@ impl List {
     }
 
     fn primaries(&self) -> impl Iterator<Item = &Live> {
-        self.0.iter().filter(|known| known.kind == Kind::Primary)
+        self.contexts.iter().filter(|known| known.kind == Kind::Primary)
     }
 
     /// Returns the CUDA context that belongs to a green handle.
     pub fn green(&self, handle: usize) -> Option<CUcontext> {
-        self.0.iter().find(|known| known.kind == Kind::Green(handle)).map(Live::context)
+        self.contexts
+            .iter()
+            .find(|known| known.kind == Kind::Green(handle))
+            .map(Live::context)
     }
 
     /// Iterates over the live contexts.
     pub fn iter(&self) -> impl Iterator<Item = &Live> {
-        self.0.iter()
+        self.contexts.iter()
     }
 
     /// Iterates over the live contexts, mutably, so that the caller can enter them.
     pub fn iter_mut(&mut self) -> impl Iterator<Item = &mut Live> {
-        self.0.iter_mut()
+        self.contexts.iter_mut()
     }
 }
 
@@ -197,15 +272,7 @@ impl Live {
         work: impl FnOnce(&mut Self) -> Result<T, CUresult>,
     ) -> Result<T, CUresult> {
         // SAFETY: the context is alive, because destroying it needs the lock that the caller holds.
-        match unsafe { (driver.ctx_push_current)(self.context) } {
-            CUDA_SUCCESS => {}
-            error => return Err(error),
-        }
-        let result = work(self);
-        let mut popped = null_mut();
-        // SAFETY: pops the context that was pushed here.
-        unsafe { (driver.ctx_pop_current)(&raw mut popped) };
-        result
+        unsafe { with_current(driver, self.context, || work(self)) }
     }
 
     /// Returns gpushare's own CUDA event in this context. Call this inside [`Self::enter`].
@@ -289,5 +356,34 @@ mod tests {
         assert_eq!(contexts.created(context(2), 0, Kind::Green(7)), Some(1));
         assert_eq!(contexts.created(context(3), 0, Kind::Created), Some(2));
         assert_eq!(contexts.devices(), [0, 0]);
+    }
+    #[test]
+    fn a_context_is_not_destroyed_during_a_long_call_and_others_visit_it() {
+        let (driver, contexts) = (crate::driver::fake::driver(), Contexts::default());
+        assert_eq!(
+            contexts.call_in(&driver, 0, |_| Ok(())),
+            Err(CUDA_ERROR_INVALID_CONTEXT),
+            "there is none"
+        );
+        contexts.created(context(1), 0, Kind::Primary);
+        let [has_begun, may_end] = [(); 2].map(|()| std::sync::Barrier::new(2));
+        std::thread::scope(|scope| {
+            let call = scope.spawn(|| {
+                let driver = crate::driver::fake::driver();
+                contexts.call_in(&driver, 0, |context| {
+                    has_begun.wait();
+                    may_end.wait();
+                    Ok((context, std::time::Instant::now()))
+                })
+            });
+            has_begun.wait();
+            assert_eq!(contexts.visit().primary(0), Some(context(1)));
+            let destroyed =
+                scope.spawn(|| (contexts.visit_to_destroy().remove(context(1)), std::time::Instant::now()));
+            may_end.wait();
+            let ((of, ended), (device, removed)) = (call.join().unwrap().unwrap(), destroyed.join().unwrap());
+            assert_eq!((of, device), (1, Some(0)));
+            assert!(ended <= removed, "destroyed under the call");
+        });
     }
 }

@@ -6,7 +6,10 @@ use std::ffi::{CStr, c_int, c_uint, c_void};
 use std::ptr::without_provenance_mut;
 
 use super::Driver;
-use super::types::{CUDA_SUCCESS, CUcontext, CUdevice, CUdeviceptr, CUevent, CUresult, CUstream};
+use super::types::{
+    CUDA_ERROR_INVALID_VALUE, CUDA_SUCCESS, CUcontext, CUdevice, CUdeviceptr, CUevent, CUfunction, CUresult,
+    CUstream,
+};
 
 /// Stream that the driver makes for gpushare.
 pub(crate) const OURS: usize = 0x9000;
@@ -29,6 +32,8 @@ pub(crate) struct Answers {
     pub(crate) captures: BTreeMap<usize, Result<c_int, CUresult>>,
     /// Size of the card.
     pub(crate) memory: usize,
+    /// Sizes of the parameters of each kernel of a library.
+    pub(crate) parameters: BTreeMap<usize, Vec<usize>>,
     /// Prefetches so far: address, bytes and device.
     pub(crate) prefetched: Vec<(CUdeviceptr, usize, CUdevice)>,
 }
@@ -61,6 +66,8 @@ fn function(name: &CStr) -> *mut c_void {
         b"cuStreamIsCapturing" => is_capturing as *mut c_void,
         b"cuDeviceTotalMem_v2" => total as *mut c_void,
         b"cuMemPrefetchAsync" => prefetch as *mut c_void,
+        b"cuFuncGetParamInfo" => no_function as *mut c_void,
+        b"cuKernelGetParamInfo" => parameter as *mut c_void,
         _ => unexpected as *mut c_void,
     }
 }
@@ -120,6 +127,23 @@ unsafe extern "C-unwind" fn is_capturing(stream: CUstream, status: *mut c_int) -
 unsafe extern "C-unwind" fn total(bytes: *mut usize, _: CUdevice) -> CUresult {
     // SAFETY: writable, as for the driver.
     unsafe { bytes.write(answers(|answers| answers.memory)) };
+    CUDA_SUCCESS
+}
+
+extern "C-unwind" fn no_function(_: CUfunction, _: usize, _: *mut usize, _: *mut usize) -> CUresult {
+    CUDA_ERROR_INVALID_VALUE
+}
+
+unsafe extern "C-unwind" fn parameter(
+    kernel: CUfunction,
+    index: usize,
+    _: *mut usize,
+    size: *mut usize,
+) -> CUresult {
+    let sizes = |answers: &mut Answers| answers.parameters.get(&kernel.addr())?.get(index).copied();
+    let Some(found) = answers(sizes) else { return CUDA_ERROR_INVALID_VALUE };
+    // SAFETY: writable, as for the driver.
+    unsafe { size.write(found) };
     CUDA_SUCCESS
 }
 

@@ -147,6 +147,8 @@ driver! {
         func_get_name: cuFuncGetName(*mut *const c_char, CUfunction);
         kernel_get_name: cuKernelGetName(*mut *const c_char, CUfunction);
         // Since CUDA 12.4.
+        func_get_param_info: cuFuncGetParamInfo(CUfunction, usize, *mut usize, *mut usize);
+        kernel_get_param_info: cuKernelGetParamInfo(CUfunction, usize, *mut usize, *mut usize);
         ctx_from_green_ctx: cuCtxFromGreenCtx(*mut CUcontext, CUgreenCtx);
         // Since CUDA 12.5.
         ctx_record_event: cuCtxRecordEvent(CUcontext, CUevent);

@@ -8,6 +8,8 @@ use std::ffi::{c_int, c_uint, c_void};
 pub type CUresult = c_int;
 /// Ordinal of a CUDA device in this process (`CUdevice`).
 pub type CUdevice = c_int;
+/// Host memory as the target of a prefetch (`CU_DEVICE_CPU`).
+pub const DEVICE_CPU: CUdevice = -1;
 /// Address in device memory (`CUdeviceptr`).
 pub type CUdeviceptr = u64;
 /// Handle of memory that the program maps itself (`CUmemGenericAllocationHandle`).

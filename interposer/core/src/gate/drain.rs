@@ -9,6 +9,7 @@
 //!                          no thread inside, no capture, nothing in flight   → Released{word}
 //!   moving          bring the memory in                                      → open the gate, Entered{word}
 //!   closed, drained remapped memory leaves as the goal in the page says, by threads of its own (remap/)
+//!                   managed memory leaves as far as a goal asks, while it does (move_out)
 //!                   no proof for this word, as on a new page → proves again, without a message
 //!   open, wanted    quiet for the idle grace? prove it (word = idle)          → close it, Released{open word}
 //!                   the program gives the card back: as wanted, without the grace
@@ -24,18 +25,21 @@
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use gpushare_proto::page::{FLAG_OVERLAPPING, FLAG_WANTED, Page};
+use gpushare_proto::page::{FLAG_MAPPED, FLAG_OVERLAPPING, FLAG_WANTED, Page};
 use gpushare_proto::tenant::{NEARLY_DRAINED, TenantRequest};
-use gpushare_proto::{GateState, GateWord, Nanos};
+use gpushare_proto::{Bytes, GateState, GateWord, Nanos};
 use gpushare_sys::{bell, clock};
 
 use super::in_flight::{Failed, InFlight};
+pub(crate) use super::move_out::WayOut;
+use super::moves::{Moves, Way};
 use super::noted::load;
 use super::wait::{EXCUSED, Gatekeeper};
-use super::{GATE, idle::Grace, listen, move_in::MoveIn};
+use super::{GATE, idle::Grace, listen};
 use crate::daemon::Daemon;
 use crate::driver::{Driver, contexts::Contexts, types::CAPTURE_MODE_RELAXED};
 use crate::memory::Memory;
+use crate::process::is_exiting;
 use crate::remap::Proof;
 use crate::window::{driver::OnDriver, process::ProcessWindow};
 
@@ -80,6 +84,7 @@ pub(crate) struct Drainer {
     pub(crate) gate: &'static Gatekeeper,
     pub(crate) window: &'static ProcessWindow,
     pub(crate) graces: Graces,
+    pub(crate) way_out: WayOut,
 }
 
 /// Idle graces of the process, which are learned apart.
@@ -132,13 +137,20 @@ impl Drainer {
         let needs_proof = || self.memory.remap.needs_proof(page, word) && !self.gate.unproved.is(page, word);
         let proved = answered && !needs_proof();
         let flags = page.flags.load(Ordering::Acquire);
-        match task(acts, proved, flags & FLAG_WANTED != 0 || self.gate.gives_back.is_asked(page, word)) {
+        // Chunks that are mapped from the host change places only behind a closed gate.
+        let is_wanted = flags & (FLAG_WANTED | FLAG_MAPPED) != 0;
+        match task(acts, proved, is_wanted || self.gate.gives_back.is_asked(page, word)) {
             Task::Rest => {
                 if acts.state() == GateState::Open {
                     self.memory.remap.open();
                 }
                 let frees = self.memory.has_frees();
-                let _ = bell::sleep(page, heard, frees.then_some(FREES_PAUSE));
+                let pause = if frees {
+                    Some(FREES_PAUSE)
+                } else {
+                    self.move_out(page, acts).then_some(AWAITED_POLL_MAX)
+                };
+                let _ = bell::sleep(page, heard, pause);
                 if frees {
                     self.collect_frees(page);
                 }
@@ -197,13 +209,30 @@ impl Drainer {
         }
     }
 
+    /// Lets managed memory leave under a closed word that was answered, as far as a goal in the page asks. Returns
+    /// whether memory moves.
+    fn move_out(&mut self, page: &Page, word: GateWord) -> bool {
+        // A page begins with a word under which nothing was drained. The goal of a dead daemon is never lifted.
+        let is_called_off = word.change() == 0 || is_exiting() || !self.daemon.is_connected();
+        if is_called_off || self.is_capturing() {
+            self.way_out.abandon();
+            return false;
+        }
+        let memory = self.memory;
+        let parts = (self.driver, self.contexts, memory);
+        self.way_out
+            .advance((page, word), parts, |device| memory.managed_goal(page, device))
+    }
+
     fn bring_in(&mut self, page: &'static Page, word: GateWord) {
         let since = Instant::now();
         self.graces.judge(self.gate.waiters.since());
-        let mut moving = MoveIn::new(self.driver, self.contexts, self.memory);
+        self.way_out.abandon();
+        let parts = (self.driver, self.contexts, self.memory);
+        let mut moving = Moves::new(Way::In, self.driver, self.contexts, self.memory);
+        let mut advance = || moving.advance(parts, |_| Bytes::MAX);
         // The driver forbids moves during a capture. A process that met its daemon again may be in one.
-        let moved = self.is_capturing()
-            || poll(page, word, AWAITED_POLL_MAX, || moving.advance(self.driver, self.contexts, self.memory));
+        let moved = self.is_capturing() || poll(page, word, AWAITED_POLL_MAX, &mut advance);
         let hosted = self.memory.remap.hosted();
         let open = word.with(GateState::Open);
         if moved && self.return_remapped(page, word) && exchange(page, word, open) {
@@ -425,6 +454,7 @@ mod tests {
             gate: leak(Gatekeeper::default()),
             window: leak(ProcessWindow::default()),
             graces: Graces::default(),
+            way_out: WayOut::default(),
         };
         let page = Page::new(GateState::Closed);
         memory.remap.use_without_card();

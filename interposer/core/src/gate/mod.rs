@@ -8,6 +8,7 @@
 //!
 //!   interrupt   ends the waits when the program asks for it, as at Ctrl-C
 //!   drain   a thread that answers a closed gate once nothing is in flight, and opens a granted one
+//!   moves   managed memory comes in before the gate opens (drain), and leaves under a closed one (move_out)
 //!   noted   words under which drops were answered, or the program gives the card back
 //!   idle    how long a process must be quiet before the drainer gives its grant back
 //! ```
@@ -19,7 +20,8 @@ pub(crate) mod drain;
 mod entry;
 mod in_flight;
 pub mod interrupt;
-mod move_in;
+mod move_out;
+mod moves;
 mod noted;
 pub mod idle;
 mod page;

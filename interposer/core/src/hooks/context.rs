@@ -84,7 +84,7 @@ pub unsafe fn create(
 /// `cuCtxDestroy`: removes the context with all its memory.
 pub fn destroy(context: CUcontext, real: impl FnOnce() -> CUresult) -> CUresult {
     let Some(state) = known() else { return real() };
-    let live = state.contexts.visit();
+    let live = state.contexts.visit_to_destroy();
     let frozen = state.window.freeze(context);
     let result = ending(real);
     if result == CUDA_SUCCESS {
@@ -97,7 +97,7 @@ pub fn destroy(context: CUcontext, real: impl FnOnce() -> CUresult) -> CUresult 
 /// call destroyed it.
 pub fn release_primary(device: CUdevice, real: impl FnOnce() -> CUresult) -> CUresult {
     let Some(state) = known() else { return real() };
-    let live = state.contexts.visit();
+    let live = state.contexts.visit_to_destroy();
     let frozen = live.primary(device).and_then(|context| state.window.freeze(context));
     let result = ending(real);
     if result == CUDA_SUCCESS {
@@ -120,7 +120,7 @@ pub unsafe fn attach(made: *mut CUcontext, real: impl FnOnce() -> CUresult) -> C
 pub fn detach(context: CUcontext, real: impl FnOnce() -> CUresult) -> CUresult {
     let Some(state) = known() else { return real() };
     // This user may be the last one, so everything is prepared for destruction.
-    let mut live = state.contexts.visit();
+    let mut live = state.contexts.visit_to_destroy();
     let frozen = state.window.freeze(context);
     let result = ending(real);
     if result == CUDA_SUCCESS {
@@ -167,7 +167,7 @@ pub unsafe fn create_green(
 /// lives.
 pub fn destroy_green(part: CUgreenCtx, real: impl FnOnce() -> CUresult) -> CUresult {
     let Some(state) = known() else { return real() };
-    let mut live = state.contexts.visit();
+    let mut live = state.contexts.visit_to_destroy();
     let context = live.green(part.addr());
     let frozen = context.and_then(|context| state.window.freeze(context));
     let of_primary = live.iter().find(|known| Some(known.context()) == context).map(Live::device);

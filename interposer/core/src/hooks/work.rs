@@ -7,7 +7,7 @@ use std::ffi::{c_uint, c_void};
 use std::ptr::null_mut;
 use std::sync::atomic::Ordering;
 
-use gpushare_proto::page::{FLAG_CAPTURING, FLAG_CONTENDED, FLAG_LIMITED, Page};
+use gpushare_proto::page::{FLAG_CAPTURING, FLAG_CONTENDED, FLAG_LIMITED, FLAG_MAPPED, Page};
 use gpushare_proto::{GateWord, Nanos};
 
 use super::addresses::look;
@@ -18,6 +18,7 @@ use crate::driver::types::{
 use crate::gate::{self, GATE, Pass, page};
 use crate::memory::allocations::Origin;
 use crate::process::panics::guest_or;
+use crate::remap::names::Arguments;
 use crate::state::State;
 use crate::window::costs::Kernel;
 use crate::window::driver::OnDriver;
@@ -125,10 +126,12 @@ fn is_windowed(page: &Page) -> bool {
     page.flags.load(Ordering::Relaxed) & (FLAG_CONTENDED | FLAG_LIMITED) != 0
 }
 
-/// Returns whether launches are looked at one by one: they pass the launch window, or a capture has begun.
+/// Returns whether launches are looked at one by one: they pass the launch window, a capture has begun, or memory
+/// is mapped from the host.
 #[inline]
 pub fn is_watched(page: &Page) -> bool {
-    page.flags.load(Ordering::Relaxed) & (FLAG_CONTENDED | FLAG_LIMITED | FLAG_CAPTURING) != 0
+    const WATCHED: u32 = FLAG_CONTENDED | FLAG_LIMITED | FLAG_CAPTURING | FLAG_MAPPED;
+    page.flags.load(Ordering::Relaxed) & WATCHED != 0
 }
 
 /// Records work for a thread's own default stream while a capture has begun and not ended. The drain cannot
@@ -155,10 +158,10 @@ pub enum Work {
     Ordered(CUstream),
     /// A copy, a fill, or a launch without further description.
     One(CUstream),
-    /// A kernel, its grid, and the stream of its launch.
-    Kernel(CUfunction, [c_uint; 3], CUstream),
-    /// A kernel and its launch configuration (a pointer that may be null).
-    Configured(CUfunction, *const LaunchConfig),
+    /// A kernel, its arguments, its grid, and the stream of its launch.
+    Kernel(CUfunction, Arguments, [c_uint; 3], CUstream),
+    /// A kernel, its arguments, and its launch configuration (a pointer that may be null).
+    Configured(CUfunction, Arguments, *const LaunchConfig),
     /// An executable graph and the stream of its launch.
     Graph(CUgraphExec, CUstream),
 }
@@ -172,11 +175,11 @@ impl Work {
     unsafe fn communicates(self, state: &State) -> bool {
         let (stream, is_one) = match self {
             Self::Ordered(stream) | Self::One(stream) => (stream, false),
-            Self::Kernel(function, _, stream) => {
+            Self::Kernel(function, _, _, stream) => {
                 (stream, state.gate.collectives.is_collective(&state.driver, function))
             }
             // SAFETY: the caller's promise.
-            Self::Configured(function, config) => match unsafe { config.as_ref() } {
+            Self::Configured(function, _, config) => match unsafe { config.as_ref() } {
                 Some(config) => {
                     (config.stream, state.gate.collectives.is_collective(&state.driver, function))
                 }
@@ -187,6 +190,18 @@ impl Work {
         is_one || state.gate.marked.contains(stream)
     }
 
+    /// Notes the addresses among the arguments of a kernel.
+    ///
+    /// # Safety
+    /// Arguments are null, or readable as the kernel's parameters demand.
+    unsafe fn name_addresses(self, state: &State) {
+        let (Self::Kernel(function, arguments, ..) | Self::Configured(function, arguments, _)) = self else {
+            return;
+        };
+        // SAFETY: the caller's promise.
+        unsafe { state.memory.remap.names.note_arguments(&state.driver, function, arguments) };
+    }
+
     /// Returns what the cost of the work is learned by.
     ///
     /// # Safety
@@ -194,9 +209,9 @@ impl Work {
     unsafe fn kernel(self) -> Kernel {
         match self {
             Self::Ordered(_) | Self::One(_) => Kernel::OTHER,
-            Self::Kernel(function, grid, _) => Kernel::new(function.addr(), grid),
+            Self::Kernel(function, _, grid, _) => Kernel::new(function.addr(), grid),
             // SAFETY: the caller's promise.
-            Self::Configured(function, config) => match unsafe { config.as_ref() } {
+            Self::Configured(function, _, config) => match unsafe { config.as_ref() } {
                 Some(config) => Kernel::new(function.addr(), config.grid),
                 None => Kernel::OTHER,
             },
@@ -213,7 +228,7 @@ impl Work {
             Self::Ordered(_) => 0,
             Self::One(_) | Self::Kernel(..) => 1,
             // SAFETY: the caller's promise.
-            Self::Configured(_, config) => u64::from(unsafe { config.as_ref() }.is_some()),
+            Self::Configured(_, _, config) => u64::from(unsafe { config.as_ref() }.is_some()),
             Self::Graph(graph, _) => state.window.graphs.size(graph),
         }
     }
@@ -278,18 +293,23 @@ unsafe fn admit(work: Work, default: DefaultStream) -> Option<()> {
         return None;
     }
     let state = State::existing()?;
+    let page = page();
+    if page.flags.load(Ordering::Relaxed) & FLAG_MAPPED != 0 {
+        // SAFETY: the caller's promise.
+        unsafe { work.name_addresses(state) };
+    }
     let window = state.window.get()?;
     let (stream, programmatic) = match work {
-        Work::Ordered(stream) | Work::One(stream) | Work::Kernel(_, _, stream) | Work::Graph(_, stream) => {
-            (stream, false)
-        }
+        Work::Ordered(stream)
+        | Work::One(stream)
+        | Work::Kernel(_, _, _, stream)
+        | Work::Graph(_, stream) => (stream, false),
         // SAFETY: null, or readable as the caller promises.
-        Work::Configured(_, config) => unsafe {
+        Work::Configured(_, _, config) => unsafe {
             let config = config.as_ref()?;
             (config.stream, config.is_programmatic())
         },
     };
-    let page = page();
     note_stream(page, stream, default);
     if !is_windowed(page) {
         return None;

@@ -19,9 +19,11 @@ mod quota;
 mod remapped;
 mod usage;
 
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, MutexGuard};
 
-use gpushare_proto::Bytes;
+use gpushare_proto::page::{Goal, Page};
+use gpushare_proto::{Backend, Bytes};
 
 use crate::daemon::{Daemon, MemoryKind};
 use crate::driver::Driver;
@@ -196,6 +198,19 @@ impl Memory {
             unsafe { (self.driver.mem_prefetch_async)(address, size.0 as usize, device, stream) }
         });
         if asked == Some(CUDA_SUCCESS) { size } else { Bytes::ZERO }
+    }
+
+    /// Returns the most bytes of managed memory that should stay on a device while the gate is closed, as the daemon
+    /// says in the page; [`Bytes::MAX`] if it does not say so.
+    pub(crate) fn managed_goal(&self, page: &Page, device: CUdevice) -> Bytes {
+        // The goals of a process whose memory is remapped are about that memory.
+        if self.backend() == Backend::Remap {
+            return Bytes::MAX;
+        }
+        let gpu = self.lease.gpu(device);
+        let word = gpu.and_then(|gpu| page.goals.get(usize::from(gpu.0)));
+        let goal = word.map_or_else(Goal::default, |word| Goal::from_bits(word.load(Ordering::Acquire)));
+        if goal.is_bound() { goal.bytes } else { Bytes::MAX }
     }
 
     pub(crate) fn handles(&self) -> MutexGuard<'_, Handles> {

@@ -11,12 +11,13 @@
 //! A block is a piece of the [`Arena`], or a range of the [`Space`] with chunks of its own. A shared block that
 //! is made for a piece is seen by other threads only once it is backed.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use gpushare_proto::Bytes;
 use gpushare_proto::sharing::Secret;
 
 use super::arena::{Arena, Found, LARGEST_PIECE, least_block};
+use super::names::Named;
 use super::pins::{Pins, Reason};
 use super::space::{Space, round_up};
 use super::swap::{Birth, Engine, Loan};
@@ -259,6 +260,14 @@ impl Blocks {
     pub fn pin_all(&mut self, reason: Reason) {
         self.pins.pin_all(reason);
         self.engine.pin_all();
+    }
+
+    /// Notes which blocks kernels were given as arguments. Work may use any chunk of them.
+    pub fn note_named(&mut self, named: &Named) {
+        let blocks = self.blocks.values().filter(|block| named.has(**block));
+        let chunks = blocks.flat_map(|block| self.engine.chunks_in(*block));
+        let used: BTreeSet<_> = chunks.map(|chunk| chunk.address).collect();
+        self.engine.note_uses(&used);
     }
 
     /// Returns why a range must not move, if so.

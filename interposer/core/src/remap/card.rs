@@ -407,7 +407,7 @@ impl HostMemory for OnCard {
 
     fn register(&self, HostAddress(address): HostAddress, size: Bytes) -> Result<(), HostError> {
         let memory: *mut c_void = with_exposed_provenance_mut(address as usize);
-        let register = |live: &mut Live| {
+        let register = |context| {
             // SAFETY: the memory is a mapping of gpushare's own, which lives until it is unregistered.
             let call = || unsafe { (self.calls.register)(memory, size.0 as usize, REGISTER_PORTABLE) };
             let registered = match call() {
@@ -421,19 +421,20 @@ impl HostMemory for OnCard {
             };
             match registered {
                 CUDA_SUCCESS => {
-                    // While the list of contexts is locked, so that the context does not end before.
-                    lock(&self.registered).insert(HostAddress(address), live.context().addr());
+                    // The context does not end before.
+                    lock(&self.registered).insert(HostAddress(address), context);
                     Ok(())
                 }
                 error => Err(error),
             }
         };
-        self.in_context(register).map_err(HostError::Refused)
+        let registered = self.contexts.call_in(self.driver, self.device, register);
+        registered.map_err(HostError::Refused)
     }
 
     fn unregister(&self, region: HostAddress, _: Bytes) -> Result<(), HostError> {
         let is_registered = || lock(&self.registered).contains_key(&region);
-        let unregister = |_: &mut Live| {
+        let unregister = |_| {
             // SAFETY: no slot of the memory is taken, so no copy uses it.
             match unsafe { (self.calls.unregister)(with_exposed_provenance_mut(region.0 as usize)) } {
                 CUDA_SUCCESS | CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED => {
@@ -443,7 +444,7 @@ impl HostMemory for OnCard {
                 error => Err(error),
             }
         };
-        match self.in_context(unregister) {
+        match self.contexts.call_in(self.driver, self.device, unregister) {
             // Its context has ended, perhaps since the task began.
             Err(_) if !is_registered() => Ok(()),
             result => result.map_err(HostError::Refused),

@@ -30,6 +30,7 @@ use super::blocks::AllocationError;
 use super::card::OnCard;
 use super::guard::{Gate, Guard, Proof};
 use super::lanes::Lanes;
+use super::names::Names;
 use super::pins::Reason;
 use super::swap::{Engine, Phase};
 use super::vmm::VmmError;
@@ -58,6 +59,8 @@ pub(crate) struct Remap {
     guard: Guard,
     is_parked: AtomicBool,
     importers: Importers,
+    /// Addresses that kernels were given, while memory is mapped from the host.
+    pub(crate) names: Names,
 }
 
 #[derive(Debug)]
@@ -253,6 +256,10 @@ impl Remap {
         if !UNKNOWN.is_empty() {
             // Work that a function started which gpushare does not know is no part of the proof.
             self.keep(Reason::UnknownFunctions);
+        }
+        if let Some(named) = self.names.take() {
+            self.cards()
+                .for_each(|(_, card)| card.lanes.change(|moving| moving.blocks.note_named(&named)));
         }
         self.set_phase(Phase::Drained);
     }

@@ -22,6 +22,7 @@ pub mod pins;
 pub mod swap;
 pub mod blocks;
 pub mod lanes;
+pub mod names;
 mod fingerprint;
 mod guard;
 mod regions;

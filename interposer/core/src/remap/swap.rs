@@ -27,6 +27,8 @@ mod loans;
 mod orders;
 mod views;
 
+use std::collections::BTreeSet;
+
 use gpushare_proto::Bytes;
 use gpushare_proto::page::{Goal, GoalNumber};
 
@@ -36,7 +38,7 @@ use super::vmm::{Answer, Call, Direction, Span, VmmError};
 use crate::driver::types::CUdeviceptr;
 
 pub use births::Birth;
-use chunks::Chunks;
+use chunks::{Chunks, Sum};
 pub use loans::Loan;
 pub use orders::{Lane, Order};
 pub use views::{Figures, Obstacle};
@@ -111,6 +113,22 @@ struct Entry {
     is_refused: bool,
     /// Number of threads that give the handle to other processes. Meanwhile the driver keeps it.
     lent: u32,
+    uses: Uses,
+}
+
+/// Whether work named a chunk in each of the last eight spans between two proofs of idleness in which it named any.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Uses(u8);
+
+impl Uses {
+    const fn add(&mut self, is_used: bool) {
+        self.0 = (self.0 << 1) | is_used as u8;
+    }
+
+    /// Number of spans in which work named the chunk.
+    const fn count(self) -> u32 {
+        self.0.count_ones()
+    }
 }
 
 /// Swap engine of one card. See the [module](self).
@@ -246,6 +264,13 @@ impl Engine {
         freed.any(|entry| entry.chunk.aim() == Aim::Gone && entry.trouble.is_none())
     }
 
+    /// Notes which chunks work named since the last proof of idleness.
+    pub fn note_uses(&mut self, used: &BTreeSet<CUdeviceptr>) {
+        self.chunks
+            .change_all(|Entry { chunk, uses, .. }| uses.add(used.contains(&chunk.span().address)));
+        self.is_settled = false;
+    }
+
     /// Sets the phase. When the gate opens, work may write any chunk, so copies in slots are out of date.
     pub fn set_phase(&mut self, phase: Phase) {
         self.phase = phase;
@@ -372,6 +397,8 @@ impl Engine {
         if (direction, change) == (Some(Direction::Out), Change::Moved) {
             self.copied_out += size;
         }
+        // The next pair of chunks may change places.
+        self.is_settled &= direction != Some(Direction::In) || self.chunks.count(Sum::Promotable) == 0;
         self.note(address, change);
     }
 

@@ -26,8 +26,8 @@ use crate::daemon::{Daemon, address::Address};
 use crate::driver::types::{CUDA_ERROR_SYSTEM_NOT_READY, CUdevice, CUresult};
 use crate::driver::{Driver, contexts::Contexts, dynlink::LIBCUDA};
 use crate::gate::{
-    drain::Drainer, drain::Graces, interrupt::INTERRUPTS, page, reset, wait::Gatekeeper, wait::is_quiet,
-    wait::is_unused, wake_sleepers,
+    drain::Drainer, drain::Graces, drain::WayOut, interrupt::INTERRUPTS, page, reset, wait::Gatekeeper,
+    wait::is_quiet, wait::is_unused, wake_sleepers,
 };
 use crate::memory::Memory;
 use crate::process::fork::ForkCell;
@@ -133,8 +133,8 @@ impl State {
         word.change() == 0 && !self.memory.remap.is_used()
             || self.drainer_started.ensure("gpushare-drain", || {
                 let Self { driver, daemon, contexts, memory, gate, window, .. } = self;
-                let graces = Graces::default();
-                let drainer = Drainer { driver, daemon, contexts, memory, gate, window, graces };
+                let (graces, way_out) = (Graces::default(), WayOut::default());
+                let drainer = Drainer { driver, daemon, contexts, memory, gate, window, graces, way_out };
                 spawn("gpushare-drain", || drainer.run())
             })
     }

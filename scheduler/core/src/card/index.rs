@@ -358,7 +358,7 @@ impl Listing {
         self.limit.filter(|_| self.wants).map_or(0, |limit| u64::from(limit.0))
     }
 
-    fn holds(&self) -> bool {
+    pub(crate) fn holds(&self) -> bool {
         self.presence != Presence::None
     }
 

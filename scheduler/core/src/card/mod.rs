@@ -18,6 +18,7 @@ use gpushare_proto::{Bytes, Nanos, SessionId};
 
 use crate::config::Config;
 use crate::memory::absent::Absent;
+use crate::residency::hints::Hints;
 use crate::residency::residents::Residents;
 use crate::session::on_card::Listing;
 use crate::session::share::Class;
@@ -101,6 +102,8 @@ pub(crate) struct Card {
     pub(crate) moved: Bytes,
     /// Remapped memory on the card.
     pub(crate) residents: Residents,
+    /// Hints for managed memory on the card.
+    pub(crate) hints: Hints,
     /// Charge clock: divides the card's time among the sessions that hold it.
     pub(crate) charge: Charge,
     /// Budget of time that may still be spent on early switches.
@@ -138,6 +141,7 @@ impl Card {
             aborted_drops: 0,
             moved: Bytes::ZERO,
             residents: Residents::default(),
+            hints: Hints::default(),
             charge: Charge::default(),
             budget: SwitchBudget::new(Nanos::ZERO, config.budget_max),
             groups: Groups::new(config.trickle),

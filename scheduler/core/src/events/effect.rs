@@ -118,9 +118,9 @@ pub enum Effect {
         /// Duration after which the work in flight should have ended once the gate is closed.
         target: Nanos,
     },
-    /// Stores a goal for remapped memory in a process's shared page: the process moves memory out of the card
-    /// while more is resident, and creates no more than that. Only a process that sent
-    /// [`Event::Remaps`](super::Event::Remaps) gets one.
+    /// Stores a goal in a process's shared page. A process that sent [`Event::Remaps`](super::Event::Remaps) moves
+    /// memory out of the card while more is resident, and creates no more than that. For managed memory of another
+    /// process the goal is a hint, and [`Bytes::MAX`] lifts it.
     Goal {
         /// Identifier of the process that the action is about.
         client: ClientId,
@@ -128,7 +128,7 @@ pub enum Effect {
         gpu: GpuId,
         /// Number of the goal, higher than that of all goals before.
         number: GoalNumber,
-        /// Most remapped bytes of the process that may be on the card.
+        /// Most movable bytes of the process that may be on the card.
         bytes: Bytes,
     },
     /// Stores in a process's shared page how much host memory it should have ready for what leaves a card. Only a

@@ -10,6 +10,7 @@ use crate::card::Card;
 use crate::machine::Core;
 use crate::memory::book::Book;
 use crate::memory::sums::Sums;
+use crate::residency::hints::Hints;
 use crate::session::on_card::{OnCard, Presence, Stance};
 use crate::session::share::{Account, Branch};
 use crate::values::gpu_set::GpuSet;
@@ -219,6 +220,9 @@ impl Core {
                 changed.insert(gpu);
             }
             card.list(id, &on.listed, &listing);
+            if Hints::concern(&on.listed, &listing) && card.hints.note(id, &on.listed, &listing) {
+                self.hints_due.insert(gpu);
+            }
             on.listed = listing;
             self.agenda.look_at(gpu);
         }

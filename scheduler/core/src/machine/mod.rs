@@ -20,6 +20,7 @@ pub(crate) mod agenda;
 mod books;
 mod handoffs;
 mod leases;
+mod managed;
 mod orphans;
 mod processes;
 pub(crate) mod residency;
@@ -62,6 +63,8 @@ pub struct Core {
     pub(crate) barred: GpuSet,
     /// Cards to which processes of the last daemon are about to return.
     pub(crate) returning: GpuSet,
+    /// Cards on which goals for managed memory are to be given or lifted.
+    pub(crate) hints_due: GpuSet,
     pub(crate) recalls: Recalls,
     /// Session whose memory grew by the current event. Other sessions make room for it, unless its growth
     /// ended parallel mode.
@@ -115,6 +118,7 @@ impl Core {
             last_ticket: 0,
             barred: GpuSet::default(),
             returning: GpuSet::default(),
+            hints_due: GpuSet::default(),
             recalls: Recalls::default(),
             grown: None,
             reordered: false,

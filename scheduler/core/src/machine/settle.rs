@@ -12,7 +12,7 @@
 //!                     │ push      late drops: reopen, close again, stuck (session/drop.rs)
 //!                     └─ again while a drop completed or became stuck, a reason to go on ended, or
 //!                        the order of gangs changed
-//!             ─▶ goals for remapped memory (residency/plan.rs)
+//!             ─▶ goals for remapped memory (residency/plan.rs), and for managed memory (residency/hints.rs)
 //!             ─▶ gates of late joiners ─▶ flags, figures, places in the queue (view/updates.rs) ─▶ timers
 //! ```
 //!
@@ -110,6 +110,7 @@ impl Core {
             }
         }
         self.place_memory();
+        self.place_managed();
         self.touch_members_of_changed_cards();
         self.look_each(Self::conclude);
         self.close_agenda();

@@ -11,6 +11,7 @@
 
 pub(crate) mod facts;
 pub(crate) mod handoff;
+pub(crate) mod hints;
 pub(crate) mod host;
 pub(crate) mod plan;
 pub(crate) mod prepare;

@@ -158,6 +158,12 @@ impl Session {
         clients.filter_map(move |(id, client)| Some((id, client.books.get(gpu)?)))
     }
 
+    /// Processes of the session with their managed memory on one card. Those whose memory is remapped have none.
+    pub(crate) fn managed(&self, gpu: GpuId) -> impl Iterator<Item = (ClientId, Bytes)> {
+        let books = self.books(gpu).filter(|(_, book)| !book.is_remapped);
+        books.map(|(client, book)| (client, book.movable()))
+    }
+
     /// Sums over the session's memory books on one card.
     pub(crate) fn sums(&self, gpu: GpuId) -> Sums {
         self.cards.get(gpu).map(|on| on.sums).unwrap_or_default()

@@ -17,6 +17,7 @@ mod late_drops;
 mod leads;
 mod leases;
 mod liveness;
+mod managed;
 mod modes;
 mod moves_searched;
 mod observing;

@@ -7,6 +7,7 @@ use super::*;
 use crate::remap::chunk::Place;
 use crate::remap::fake::FakeCard;
 use crate::remap::host::{self, Pool};
+use crate::remap::names::Names;
 use crate::remap::swap::{Lane, Order, Phase};
 use crate::remap::vmm::{Tier, perform};
 
@@ -313,4 +314,26 @@ proptest! {
         }
         rig.end();
     }
+}
+
+#[test]
+fn a_block_that_a_kernel_was_given_is_used_as_a_whole() {
+    let mut rig = Rig::new();
+    let [block, other] = [Bytes::mib(700), Bytes::mib(700)].map(|size| rig.allocate(size).unwrap());
+    let piece = rig.allocate(Bytes(4096)).unwrap();
+    let names = Names::default();
+    for address in [block + (300 << 20), piece] {
+        names.note(address);
+    }
+    let named = names.take().unwrap();
+    rig.blocks.note_named(&named);
+    let uses = |rig: &mut Rig, address| {
+        let block = rig.blocks.around(address).unwrap();
+        let chunks = rig.blocks.engine().chunks_in(block);
+        let used = chunks.iter().filter(|chunk| rig.blocks.engine().is_used(chunk.address));
+        (used.count(), chunks.len())
+    };
+    let (used, all) = uses(&mut rig, block);
+    assert!(used == all && all > 1, "{used} of {all}");
+    assert_eq!((uses(&mut rig, other).0, uses(&mut rig, piece)), (0, (1, 1)));
 }

@@ -1,11 +1,13 @@
 //! Reports of a card: what the daemon hears of its memory, and the user of work that was missed.
 
+use std::sync::Mutex;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use gpushare_proto::page::{GoalNumber, Page};
+use gpushare_proto::page::{FLAG_MAPPED, GoalNumber, MAX_GPUS, Page};
 use gpushare_proto::tenant::{MAX_UNKNOWN, Residence, TenantRequest};
 use gpushare_proto::{Bytes, GpuId};
+use gpushare_sys::bell;
 
 use super::Card;
 use crate::driver::unknown::UNKNOWN;
@@ -13,6 +15,8 @@ use crate::process::lock;
 use crate::process::stderr::print;
 use crate::remap::lanes::Moving;
 
+/// Whether memory of each card is mapped from the host, by the number of the card.
+static MAPPED: Mutex<[bool; MAX_GPUS]> = Mutex::new([false; MAX_GPUS]);
 /// Pause after a failed step until it is tried again.
 const RETRY: Duration = Duration::from_secs(1);
 
@@ -67,6 +71,7 @@ impl Card {
             };
             if let Some((page, report, failed)) = news {
                 self.send(page, report, failed);
+                note_mapped(page, report.gpu, !report.residence.mapped.is_zero());
                 self.warn_of_missed_work();
             }
             let fails = self.lanes.look(|moving| moving.blocks.engine().trouble().is_some());
@@ -125,5 +130,41 @@ impl Card {
         let before = told.report.replace(report);
         let failed = failed.filter(|_| before.is_none_or(|before| before.failed != failed));
         (before != Some(report)).then_some((page, report, failed))
+    }
+}
+
+/// Notes whether memory of a card is mapped from the host, and says in the page whether that of any is.
+fn note_mapped(page: &Page, gpu: GpuId, is_mapped: bool) {
+    let mut mapped = lock(&MAPPED);
+    if let Some(of_card) = mapped.get_mut(usize::from(gpu.0)) {
+        *of_card = is_mapped;
+    }
+    let before = match mapped.contains(&true) {
+        true => page.flags.fetch_or(FLAG_MAPPED, Ordering::SeqCst),
+        false => page.flags.fetch_and(!FLAG_MAPPED, Ordering::SeqCst),
+    };
+    if (before & FLAG_MAPPED != 0) != mapped.contains(&true) {
+        bell::ring(page);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use gpushare_proto::GateState;
+
+    use super::*;
+
+    #[test]
+    fn the_page_says_whether_memory_of_any_card_is_mapped_from_the_host() {
+        let page = Page::new(GateState::Open);
+        let says = |card, is_mapped| {
+            let heard = bell::heard(&page);
+            note_mapped(&page, GpuId(card), is_mapped);
+            (page.flags.load(Ordering::SeqCst) == FLAG_MAPPED, bell::heard(&page) != heard)
+        };
+        assert_eq!(says(0, false), (false, false));
+        assert_eq!(says(0, true), (true, true));
+        assert_eq!([says(1, true), says(0, false)], [(true, false); 2]);
+        assert_eq!(says(1, false), (false, true));
     }
 }

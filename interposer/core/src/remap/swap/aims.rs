@@ -14,6 +14,9 @@ use crate::remap::vmm::{Call, Span, Tier, VmmError};
 
 pub(super) const DEVICE: Aim = Aim::At(Tier::Device);
 
+/// Number of spans of work by which a chunk that is mapped from the host must have been named more often than one that it
+/// replaces. One alone may be chance, and then both would change places again.
+const MORE_USES: u32 = 2;
 /// Number of small chunks at each end of a move.
 const ENDS: usize = 2;
 
@@ -34,6 +37,33 @@ impl Engine {
         for address in self.promotable() {
             self.turn(address, DEVICE);
         }
+        self.exchange();
+    }
+
+    /// Maps a chunk of the card from the host if work named one that is mapped so clearly more often, which then has
+    /// room on the card. This needs room in host memory for one chunk more. One pair changes places at a time, so that a gate that is to open waits for no more.
+    fn exchange(&mut self) {
+        let may_begin = self.phase == Phase::Drained && self.chunks.count(Sum::Away) == 0;
+        if !may_begin || self.chunks.count(Sum::Promotable) == 0 {
+            return;
+        }
+        let hosted = self.chunks.values().filter(|entry| entry.is_promotable());
+        let Some(hot) = hosted.max_by_key(|entry| (entry.uses.count(), Reverse(entry.turn))) else {
+            return;
+        };
+        let size = hot.chunk.span().size;
+        let is_candidate = |entry: &&Entry| {
+            let is_larger = entry.chunk.span().size >= size;
+            is_larger && entry.is_victim() && entry.chunk.tier() == Some(Tier::Device)
+        };
+        let present = self.chunks.values().filter(is_candidate);
+        let Some(cold) = present.min_by_key(|entry| (entry.uses.count(), entry.chunk.span().size)) else {
+            return;
+        };
+        if cold.uses.count() + MORE_USES > hot.uses.count() {
+            return;
+        }
+        self.turn(cold.chunk.span().address, Aim::At(Tier::Host));
     }
 
     /// Bytes that the goal has room for beside all present handles and those that are to be created.
@@ -75,14 +105,8 @@ impl Engine {
     /// Chooses chunks of at least `excess` bytes, if there are as many, and of less than one chunk more. Those
     /// without a handle come first, then those that need no copy, then those that have a slot.
     fn victims(&self, excess: Bytes) -> Vec<(CUdeviceptr, Bytes)> {
-        let is_movable = |entry: &Entry| {
-            entry.chunk.aim() == DEVICE
-                && !entry.chunk.is_immovable()
-                && !entry.is_unborn
-                && (entry.trouble.is_none() || entry.chunk.tier().is_none())
-        };
         let is_small_move = excess < SMALL_PART;
-        let candidates = self.chunks.values().filter(|entry| is_movable(entry));
+        let candidates = self.chunks.values().filter(|entry| entry.is_victim());
         let mut candidates: Vec<_> = candidates
             .map(|Entry { chunk, turn, .. }| {
                 let Span { address, size } = chunk.span();
@@ -156,14 +180,15 @@ impl Engine {
         }
     }
 
-    /// Chunks that are mapped from the host and for which the goal has room on the card, beside all holes: the largest
-    /// first, and of one size the one that was mapped first. Which of them work needs most is not known.
+    /// Chunks that are mapped from the host and for which the goal has room on the card, beside all holes: those first
+    /// that work named most often, then the largest, and of one size the one that was mapped first.
     fn promotable(&self) -> Vec<CUdeviceptr> {
         if self.chunks.count(Sum::Promotable) == 0 {
             return Vec::new();
         }
         let mut hosted: Vec<_> = self.chunks.values().filter(|entry| entry.is_promotable()).collect();
-        hosted.sort_by_key(|entry| (Reverse(entry.chunk.span().size), entry.turn));
+        hosted
+            .sort_by_key(|entry| (Reverse(entry.uses.count()), Reverse(entry.chunk.span().size), entry.turn));
         let holes = self.chunks.values().filter(|entry| entry.chunk.aim() == Aim::Away);
         let holes: Bytes = holes.map(|entry| entry.chunk.span().size).sum();
         let mut room = self.room() - holes;
@@ -200,13 +225,13 @@ impl Engine {
         holes
     }
 
-    /// Chunks that aim away, those first that still have a handle, then the oldest.
+    /// Chunks that aim away: those first that still have a handle, then those that work named most often, then the oldest.
     fn holes(&self, is_meant: impl Fn(&Entry) -> bool) -> Vec<CUdeviceptr> {
         let away = |entry: &Entry| entry.chunk.aim() == Aim::Away && !entry.is_unborn && is_meant(entry);
         let holes = self.chunks.values().filter(|entry| away(entry));
         let mut holes: Vec<_> = holes
-            .map(|Entry { chunk, turn, .. }| {
-                (chunk.tier() != Some(Tier::Device), *turn, chunk.span().address)
+            .map(|Entry { chunk, turn, uses, .. }| {
+                (chunk.tier() != Some(Tier::Device), Reverse(uses.count()), *turn, chunk.span().address)
             })
             .collect();
         holes.sort_unstable();
@@ -238,6 +263,13 @@ impl Engine {
 }
 
 impl Entry {
+    /// Whether the chunk is on the card, or is to come there, and may leave.
+    fn is_victim(&self) -> bool {
+        let Self { chunk, trouble, is_unborn, .. } = self;
+        let has_failed = trouble.is_some() && chunk.tier().is_some();
+        chunk.aim() == DEVICE && !chunk.is_immovable() && !is_unborn && !has_failed
+    }
+
     /// Whether the chunk is mapped from the host, and may come to the card.
     pub(super) fn is_promotable(&self) -> bool {
         let Self { chunk, trouble, is_unborn, is_refused, .. } = self;

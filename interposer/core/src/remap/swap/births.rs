@@ -5,6 +5,7 @@ use gpushare_proto::page::GoalNumber;
 
 use super::{
     CHUNK, Engine, Entry, LEAST_PART, MEDIUM_CHUNK, MEDIUM_PART, Phase, SMALL_CHUNK, SMALL_PART, Trouble,
+    Uses,
 };
 use crate::driver::types::CUdeviceptr;
 use crate::remap::chunk::{Aim, Chunk};
@@ -80,6 +81,7 @@ impl Engine {
             is_unborn,
             is_refused: false,
             lent: 0,
+            uses: Uses::default(),
         };
         self.chunks.insert(span.address, entry);
         self.is_settled = false;

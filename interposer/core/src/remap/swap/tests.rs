@@ -4,6 +4,7 @@ mod cost;
 mod moves;
 mod packing;
 mod random;
+mod uses;
 
 use std::collections::BTreeMap;
 

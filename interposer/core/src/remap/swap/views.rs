@@ -126,6 +126,12 @@ impl Engine {
         self.chunks.get(address).map(|entry| entry.chunk.place())
     }
 
+    /// Returns whether work named the chunk at an address in any of the last spans.
+    #[cfg(test)]
+    pub fn is_used(&self, address: CUdeviceptr) -> bool {
+        self.chunks.get(address).is_some_and(|entry| entry.uses.count() > 0)
+    }
+
     /// Returns whether a copy is under way.
     pub fn is_copying(&self) -> bool {
         self.copies() > 0

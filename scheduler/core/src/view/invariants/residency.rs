@@ -14,10 +14,12 @@ use gpushare_proto::{Bytes, ClientId, GpuId};
 use super::{Broken, hold};
 use crate::events::{Effect, Event, Lack};
 use crate::machine::Core;
+use crate::memory::book::Book;
 use crate::memory::sums::Total;
 use crate::residency::CHUNK;
 use crate::residency::plan::{self, Rank, Row};
 use crate::residency::transfer::Way;
+use crate::session::Session;
 
 /// Goals of one process on one card.
 #[derive(Clone, Debug, Default)]
@@ -57,7 +59,7 @@ struct Sums {
 impl Residency {
     /// Checks the invariants after the decision machine handled `event` and gave `effects`.
     pub(super) fn after(&mut self, core: &Core, event: Event, effects: &[Effect]) -> Result<(), Broken> {
-        let lives = |gpu, client| core.view.figures(client, gpu).is_some();
+        let lives = |gpu, client| core.view.book(client, gpu).is_some();
         self.given.retain(|&(gpu, client), _| lives(gpu, client));
         if let Event::Resides { client, gpu, seen, .. } = event
             && let Some(given) = self.given.get_mut(&(gpu, client))
@@ -87,6 +89,7 @@ impl Residency {
                 )
             })?;
         }
+        only_excess_is_asked_to_leave(core, effects)?;
         let most = Total::from(core.view.host.budget()).max(before.hosted);
         hold("no goal lets more into host memory than its budget", after.hosted <= most, || {
             format!("{:?} of {}, before {:?}", after.hosted, core.view.host.budget(), before.hosted)
@@ -94,12 +97,14 @@ impl Residency {
         if core.recalls.is_waiting() {
             return Ok(());
         }
+        self.hints_are_lifted(core)?;
         for (gpu, card) in core.view.cards.iter() {
             let listed = core.view.remapped.contains(gpu);
             hold("cards with remapped memory are listed", listed != card.residents.is_empty(), || {
                 format!("{gpu} among {:?}: {:?}", core.view.remapped, card.residents)
             })?;
             let rows = core.view.rows(gpu);
+            hints_end_with_the_way_in(core, gpu)?;
             bytes_have_a_place(gpu, &rows)?;
             only_the_excess_leaves(core, gpu, &rows)?;
             waits_for_memory_end(core, gpu, &rows)?;
@@ -132,9 +137,9 @@ impl Residency {
         number: GoalNumber,
         bytes: Bytes,
     ) -> Result<(), Broken> {
-        hold("only processes that remap get goals", core.view.remaps(client), || {
-            format!("{client} got {bytes} on {gpu}")
-        })?;
+        if !core.view.remaps(client) {
+            return self.hint(core, client, gpu, number, bytes);
+        }
         hold("no goal is given while processes are about to return", !core.view.awaits_reports(gpu), || {
             format!("{client} got {bytes} on {gpu}")
         })?;
@@ -162,6 +167,84 @@ impl Residency {
         given.goals.push((number, bytes));
         Ok(())
     }
+
+    /// Checks one goal for managed memory, and notes it.
+    fn hint(
+        &mut self,
+        core: &Core,
+        client: ClientId,
+        gpu: GpuId,
+        number: GoalNumber,
+        bytes: Bytes,
+    ) -> Result<(), Broken> {
+        let given = self.given.entry((gpu, client)).or_default();
+        hold("the numbers of goals rise", number > given.last(), || {
+            format!("{client} got {number:?} after {:?}", given.last())
+        })?;
+        given.goals = vec![(number, bytes)];
+        let movable = core.view.book(client, gpu).map_or(Bytes::ZERO, Book::movable);
+        hold(
+            "a goal for managed memory asks for some of it, or is lifted",
+            bytes < movable || bytes == Bytes::MAX,
+            || format!("{client} has {movable} on {gpu} and got {bytes}"),
+        )
+    }
+
+    /// Checks that goals for managed memory are lifted, apart from those in force.
+    fn hints_are_lifted(&self, core: &Core) -> Result<(), Broken> {
+        let is_over = |&(gpu, client): &(GpuId, ClientId)| {
+            let card = core.view.cards.get(gpu);
+            let hinted = card.map(|card| card.hints.hinted()).unwrap_or_default();
+            let session = core.view.session_of(client);
+            !core.view.remaps(client) && session.is_none_or(|session| !hinted.contains(&session))
+        };
+        let bound = self.given.iter().filter(|(_, given)| given.latest() != Some(Bytes::MAX));
+        let over = bound.map(|(key, _)| key).find(|&key| is_over(key));
+        hold("no goal for managed memory outlives the way in", over.is_none(), || format!("{over:?}"))
+    }
+}
+
+/// Checks that new goals for managed memory leave what fits beside the holders, and are given only if not all fits.
+fn only_excess_is_asked_to_leave(core: &Core, effects: &[Effect]) -> Result<(), Broken> {
+    let mut stays: BTreeMap<GpuId, Total> = BTreeMap::new();
+    for effect in effects {
+        if let Effect::Goal { client, gpu, bytes, .. } = *effect
+            && bytes != Bytes::MAX
+            && !core.view.remaps(client)
+        {
+            *stays.entry(gpu).or_default() += bytes.into();
+        }
+    }
+    for (gpu, stays) in stays {
+        let Some(card) = core.view.cards.get(gpu) else { continue };
+        let (room, others) = (core.view.room_for_leavers(gpu), card.managed() - card.index.held_managed());
+        let is_excess = stays <= room.into() && others > room;
+        hold("only the excess of managed memory is asked to leave", is_excess, || {
+            format!("{stays:?} of {others} may stay on {gpu} in {room}: {effects:?}")
+        })?;
+    }
+    Ok(())
+}
+
+/// Checks that managed memory is asked to leave only while a session comes in, and never that of a process whose gate
+/// may be open.
+fn hints_end_with_the_way_in(core: &Core, gpu: GpuId) -> Result<(), Broken> {
+    let Some(card) = core.view.cards.get(gpu) else { return Ok(()) };
+    let holders = card.index.holders.iter().filter_map(|&id| core.view.sessions.get(id));
+    let comes_in = holders.clone().any(Session::is_moving);
+    hold("goals for managed memory end with the way in", comes_in || card.hints.hinted().is_empty(), || {
+        format!("{:?} on {gpu}: {:?}", card.hints, holders.collect::<Vec<_>>())
+    })?;
+    let lets_go = |session: &Session| {
+        let let_go =
+            session.lock.grant().is_none() && session.clients.values().all(|client| client.gate.let_go());
+        let_go || session.managed(gpu).next().is_none()
+    };
+    let mut hinted = card.hints.hinted().iter().filter_map(|&id| core.view.sessions.get(id));
+    let holder = hinted.find(|session| !lets_go(session));
+    hold("managed memory leaves only after its session let go", holder.is_none(), || {
+        format!("{:?} on {gpu}: {holder:?}", card.hints)
+    })
 }
 
 /// Checks that used bytes are resident or hosted, and that pinned bytes are resident.
@@ -286,7 +369,7 @@ mod tests {
     #[test]
     fn each_broken_rule_is_named() {
         assert_eq!(broken(REMAPS, &[5]), "none");
-        assert_eq!(broken(OTHER, &[5]), "only processes that remap get goals");
+        assert_eq!(broken(OTHER, &[5]), "a goal for managed memory asks for some of it, or is lifted");
         assert_eq!(broken(REMAPS, &[11]), "no goal lets more onto a card than it has");
         assert_eq!(
             broken(REMAPS, &[11, 5]),

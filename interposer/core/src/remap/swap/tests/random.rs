@@ -27,6 +27,7 @@ enum Step {
     HostRoom(u64, bool),
     Overflow(bool),
     Capacity(u64),
+    Uses(usize),
 }
 
 fn step() -> impl Strategy<Value = Step> {
@@ -55,6 +56,7 @@ fn step() -> impl Strategy<Value = Step> {
         1 => (0_u64..8, any::<bool>()).prop_map(|(room, beyond)| Step::HostRoom(room, beyond)),
         2 => any::<bool>().prop_map(Step::Overflow),
         1 => (4_u64..12).prop_map(Step::Capacity),
+        3 => any_index().prop_map(Step::Uses),
     ]
 }
 
@@ -98,6 +100,7 @@ impl World {
             Step::Budget(units) => self.pool.set_budget(Bytes::mib(128 * units)),
             Step::HostRoom(units, beyond) => self.engine.set_host_room(Bytes::mib(128 * units), beyond),
             Step::Overflow(overflows) => self.engine.set_overflows(overflows),
+            Step::Uses(index) => self.engine.note_uses(&self.pick(index).into_iter().collect()),
             Step::Capacity(units) => self.card.set_capacity(Bytes::mib(128 * units)),
             Step::Enter | Step::Park | Step::Open | Step::Answer(_) | Step::Make(_) | Step::Report(_) => {}
         }

@@ -1,0 +1,105 @@
+//! Chunks that change places because of what work named, in a process that is larger than the card.
+
+use super::moves::evict;
+use super::*;
+
+const LARGE: Bytes = CHUNK;
+
+/// A process of six large chunks, of which the first four are on the card and the others mapped from the host.
+fn overflowing() -> World {
+    let mut world = World::new(false);
+    world.engine.set_overflows(true);
+    world.set_goal(1, Bytes::mib(512));
+    for _ in 0..6 {
+        world.allocate(LARGE).unwrap();
+    }
+    world.work();
+    world
+}
+
+fn addresses(world: &World) -> Vec<CUdeviceptr> {
+    world.truth.keys().copied().collect()
+}
+
+/// Indexes of the chunks that are mapped from the host.
+fn mapped(world: &World) -> Vec<usize> {
+    let tier = |address: &CUdeviceptr| world.engine.chunks.get(*address).unwrap().chunk.tier();
+    let all = addresses(world);
+    (0..all.len()).filter(|&index| tier(&all[index]) == Some(Tier::Host)).collect()
+}
+
+/// One span of work that names these chunks, and the pause after it.
+fn span(world: &mut World, named: &[usize]) {
+    let all = addresses(world);
+    world.set_phase(Phase::Drained);
+    world.engine.note_uses(&named.iter().map(|&index| all[index]).collect());
+    world.run();
+}
+
+/// The next span begins.
+fn begins(world: &mut World) {
+    world.set_phase(Phase::Entering);
+    world.run();
+    assert_eq!(world.open(), Ok(()));
+}
+
+#[test]
+fn chunks_that_work_names_again_and_again_take_the_places_of_others() {
+    let mut world = overflowing();
+    assert_eq!(mapped(&world), [4, 5]);
+    span(&mut world, &[0, 4, 5]);
+    assert_eq!(mapped(&world), [4, 5], "once may be chance");
+    begins(&mut world);
+    span(&mut world, &[0, 4, 5]);
+    let after = mapped(&world);
+    assert!(after.len() == 2 && after.iter().all(|index| [1, 2, 3].contains(index)), "{after:?}");
+    begins(&mut world);
+    span(&mut world, &[0, 4, 5]);
+    assert_eq!(mapped(&world), after);
+    begins(&mut world);
+    world.end();
+}
+
+#[test]
+fn work_that_names_all_chunks_in_turn_moves_none() {
+    let mut world = overflowing();
+    world.made.clear();
+    for number in 0..24 {
+        span(&mut world, &[number % 6]);
+        begins(&mut world);
+    }
+    assert_eq!((mapped(&world), world.made.len()), (vec![4, 5], 0));
+    world.end();
+}
+
+#[test]
+fn a_gate_that_is_to_open_waits_for_one_pair_of_chunks() {
+    let mut world = overflowing();
+    span(&mut world, &[4, 5]);
+    begins(&mut world);
+    world.set_phase(Phase::Drained);
+    let all = addresses(&world);
+    world.engine.note_uses(&[all[4], all[5]].into());
+    world.go_until(|world| world.is_marked);
+    world.set_phase(Phase::Entering);
+    world.run();
+    assert_eq!(world.open(), Ok(()));
+    assert_eq!(mapped(&world).iter().filter(|index| **index >= 4).count(), 1, "the second one stays");
+    world.end();
+}
+
+#[test]
+fn chunks_that_work_named_most_often_come_to_the_card_first() {
+    let mut world = overflowing();
+    for _ in 0..2 {
+        span(&mut world, &[1, 2]);
+        begins(&mut world);
+    }
+    evict(&mut world, 2, Bytes::ZERO);
+    world.set_phase(Phase::Entering);
+    world.set_goal(3, Bytes::mib(256));
+    world.run();
+    assert_eq!(world.open(), Ok(()));
+    assert_eq!(mapped(&world), [0, 3, 4, 5]);
+    world.end();
+}
