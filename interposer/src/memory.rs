@@ -9,10 +9,11 @@ use gpushare_client::hooks::allocation::{alloc, alloc_as, alloc_pitch, alloc_pit
 use gpushare_client::hooks::array::{self, Flat, Solid, create_levels};
 use gpushare_client::hooks::figures::{get_info, get_info_narrow, total_mem, total_mem_narrow};
 use gpushare_client::hooks::identity::{address_range, attribute, attributes, range};
-use gpushare_client::hooks::ipc::{hand_out, prepare};
+use gpushare_client::hooks::ipc::{close, give_out, hand_out, open, prepare};
 use gpushare_client::hooks::location::Properties;
 use gpushare_client::hooks::mapping::{self, ArrayMap, change, map, map_arrays, release, retain, unmap};
 use gpushare_client::memory::allocations::Origin::{Managed, Native};
+use gpushare_client::sharing::handle::RawHandle;
 
 use crate::hook::{Pointer, hooks};
 
@@ -67,7 +68,11 @@ hooks! {
         handle: *mut CUmemHandle, address: Pointer
     );
 
-    [hand_out: address] cuIpcGetMemHandle(handle: Pointer, address: CUdeviceptr);
+    [give_out: handle, address] cuIpcGetMemHandle(handle: *mut RawHandle, address: CUdeviceptr);
+    [open: address, &handle, flags] cuIpcOpenMemHandle cuIpcOpenMemHandle_v2(
+        address: *mut CUdeviceptr, handle: RawHandle, flags: c_uint
+    );
+    [close: address] cuIpcCloseMemHandle(address: CUdeviceptr);
     [hand_out: address] cuMemGetHandleForAddressRange(
         handle: Pointer, address: CUdeviceptr, size: usize, kind: c_int, flags: c_ulonglong
     );

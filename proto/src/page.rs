@@ -80,6 +80,8 @@ pub const FEATURE_REFUSALS: u32 = 1;
 /// Feature in [`Page::features`]: the daemon gives goals ([`Goal`]) to processes of the backend `remap`. Without it
 /// such a process keeps all its memory on the card.
 pub const FEATURE_GOALS: u32 = 2;
+/// Feature in [`Page::features`]: the daemon tells a process which other one wants memory that it has exported.
+pub const FEATURE_IMPORTS: u32 = 4;
 
 /// State of a process's gate, which decides whether a thread that submits work passes or sleeps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -260,7 +262,8 @@ pub struct Page {
     pub drain_target: AtomicU32,
     /// Number that rises after each change of `gate` or `flags`, on which threads sleep.
     pub bell: AtomicU32,
-    /// Bit set of what the daemon does beyond the layout's version: [`FEATURE_REFUSALS`].
+    /// Bit set of what the daemon does beyond the layout's version: [`FEATURE_REFUSALS`], [`FEATURE_GOALS`] and
+    /// [`FEATURE_IMPORTS`].
     pub features: AtomicU32,
     /// Leases and limits of memory, one row per card, indexed by [`GpuId`].
     pub gpus: [LeaseRow; MAX_GPUS],

@@ -17,6 +17,8 @@
 //!   NearlyDrained ─────────────────────────▶        work in flight ends within two milliseconds
 //!   Resides / MoveFailed ──────────────────▶        remapped memory has moved, as the goal in the page says / could not
 //!   CardFull ──────────────────────────────▶        it could not, since the card has less memory than the goal allows
+//!   Import{export, meeting} ───────────────▶        before memory of another process is opened
+//!         ◀────── ImportAnswered | ImportWanted     to the importer / to the exporter
 //! ```
 //!
 //! Enums are append-only: a new message is added at the end, and no variant's fields change.
@@ -28,6 +30,7 @@ use crate::follow::Increments;
 use crate::ids::{ClientId, Epoch, GpuId, GpuUuid, RequestId, SessionId, Token};
 use crate::page::{GateWord, GoalNumber, MemoryRefusal};
 use crate::session::Quota;
+use crate::sharing::{ExportName, Meeting};
 use crate::units::{Bytes, Nanos};
 use crate::utilization::UtilizationPart;
 use crate::views::SessionView;
@@ -225,6 +228,17 @@ pub enum TenantRequest {
         /// Bytes for which the card has no memory.
         bytes: Bytes,
     },
+    /// Asks that the exporter of memory is told where this process waits for it. Answered by
+    /// [`TenantReply::ImportAnswered`]. Sent only if the page has
+    /// [`FEATURE_IMPORTS`](crate::page::FEATURE_IMPORTS).
+    Import {
+        /// Id of this request, which the answer repeats.
+        request: RequestId,
+        /// Name of the memory, from the handle that the exporter's program gave to this one.
+        export: ExportName,
+        /// Socket at which this process waits.
+        meeting: Meeting,
+    },
 }
 
 /// Places of the memory of the backend `remap` that one process has on one card. Bytes are those of whole chunks.
@@ -420,6 +434,20 @@ pub enum TenantReply {
         old: String,
         /// New memory limit, in words.
         new: String,
+    },
+    /// Answers [`TenantRequest::Import`].
+    ImportAnswered {
+        /// Id of the request that this message answers.
+        request: RequestId,
+        /// Whether the exporter was told. It was not if it is gone, or is of another user.
+        is_told: bool,
+    },
+    /// Asks the process to send memory that it has exported to a process of the same user.
+    ImportWanted {
+        /// Name of the memory, as the importer says it. Only the exporter knows whether the secret is right.
+        export: ExportName,
+        /// Socket at which the importer waits.
+        meeting: Meeting,
     },
 }
 

@@ -99,9 +99,14 @@ impl Peers {
 
     /// Queues a message that a peer can do without. Does nothing if earlier messages still wait.
     pub(crate) fn reply_if_idle<M: Message>(&mut self, connection: ConnectionId, message: &M) {
-        if self.open.get(&connection).is_some_and(|peer| !peer.outbox.is_behind()) {
+        if self.keeps_up(connection) {
             self.reply(connection, message);
         }
+    }
+
+    /// Returns whether a peer reads its messages, so that it may get one that it did not ask for.
+    pub(crate) fn keeps_up(&self, connection: ConnectionId) -> bool {
+        self.open.get(&connection).is_some_and(|peer| !peer.outbox.is_behind())
     }
 
     /// Applies a function to the outbox of a connection, and notes a failure.

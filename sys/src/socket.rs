@@ -1,4 +1,4 @@
-//! Unix sockets: connecting, and sending bytes with at most one file descriptor.
+//! Unix sockets: connecting, accepting, and sending bytes with at most one file descriptor.
 //!
 //! Sending raises no SIGPIPE, and every descriptor is close-on-exec. Unexpected descriptors are closed at
 //! once, so that a peer cannot fill this process's descriptor table.
@@ -6,7 +6,7 @@
 use std::io::{self, IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
-use std::os::unix::net::UnixStream;
+use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
@@ -48,6 +48,74 @@ pub fn connect(path: &Path, patience: Duration) -> io::Result<UnixStream> {
     }
     set_socket_timeout(&socket, Timeout::Send, Some(patience))?;
     Ok(UnixStream::from(socket))
+}
+
+/// Waits for the next connection, up to `patience`.
+///
+/// # Errors
+/// The system's error; `WouldBlock` after `patience`.
+pub fn accept_within(listener: &UnixListener, patience: Duration) -> io::Result<UnixStream> {
+    let end = Instant::now() + patience;
+    listener.set_nonblocking(true)?;
+    loop {
+        match listener.accept() {
+            Ok((stream, _)) => {
+                stream.set_nonblocking(false)?;
+                return Ok(stream);
+            }
+            Err(cause) if cause.kind() == io::ErrorKind::WouldBlock => {}
+            Err(cause) => return Err(cause),
+        }
+        let left = end.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            return Err(io::ErrorKind::WouldBlock.into());
+        }
+        await_any(&[listener.as_fd()], Some(left));
+    }
+}
+
+/// Waits up to `patience`, or for good, until one of the sockets has bytes, a connection or a hang-up. Says of each
+/// whether it has. A signal may end the wait earlier.
+pub fn await_any(sockets: &[BorrowedFd<'_>], patience: Option<Duration>) -> Vec<bool> {
+    let mut polled: Vec<_> = sockets.iter().map(|socket| PollFd::new(socket, PollFlags::IN)).collect();
+    let patience = patience.and_then(|patience| patience.try_into().ok());
+    match poll(&mut polled, patience.as_ref()) {
+        Ok(_) => polled.iter().map(|polled| !polled.revents().is_empty()).collect(),
+        Err(_) => vec![false; sockets.len()],
+    }
+}
+
+/// Sends all of `bytes`, with `descriptor` at the first byte.
+///
+/// # Errors
+/// Error of the socket; `WouldBlock` after the socket's write timeout.
+pub fn send_all_with_fd(
+    socket: impl AsFd,
+    mut bytes: &[u8],
+    mut descriptor: Option<BorrowedFd<'_>>,
+) -> io::Result<()> {
+    while !bytes.is_empty() {
+        let sent = send_with_fd(&socket, bytes, descriptor.take())?;
+        bytes = &bytes[sent..];
+    }
+    Ok(())
+}
+
+/// Receives exactly as many bytes as `buffer` has, with a descriptor that came with one of them.
+///
+/// # Errors
+/// Error of the socket; `UnexpectedEof` at its end; `WouldBlock` after the socket's read timeout.
+pub fn recv_all_with_fd(socket: impl AsFd, buffer: &mut [u8]) -> io::Result<Option<OwnedFd>> {
+    let (mut filled, mut descriptor) = (0, None);
+    while filled < buffer.len() {
+        let (received, with) = recv_with_fd(&socket, &mut buffer[filled..])?;
+        if received == 0 {
+            return Err(io::ErrorKind::UnexpectedEof.into());
+        }
+        filled += received;
+        descriptor = descriptor.or(with);
+    }
+    Ok(descriptor)
 }
 
 /// Sends as many of `bytes` as fit, with `descriptor` at the first byte. Returns the number of bytes sent.
@@ -203,6 +271,48 @@ mod tests {
     }
 
     #[test]
+    fn each_message_brings_its_own_descriptor() {
+        let (a, b) = UnixStream::pair().unwrap();
+        for byte in 0..3 {
+            let (file, _page) = page::create().unwrap();
+            send_all_with_fd(&a, &[byte; 16], Some(file.as_fd())).unwrap();
+        }
+        drop(a);
+        for byte in 0..3 {
+            let mut buffer = [9; 16];
+            let descriptor = recv_all_with_fd(&b, &mut buffer).unwrap();
+            assert_eq!(buffer, [byte; 16]);
+            page::map(descriptor.unwrap()).unwrap();
+        }
+        let end = recv_all_with_fd(&b, &mut [0; 16]).unwrap_err();
+        assert_eq!(end.kind(), io::ErrorKind::UnexpectedEof);
+    }
+
+    #[test]
+    fn a_connection_that_does_not_come_is_waited_for_up_to_the_limit() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("socket");
+        let listener = UnixListener::bind(&path).unwrap();
+        let (patience, began) = (Duration::from_millis(30), Instant::now());
+        let error = accept_within(&listener, patience).unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::WouldBlock);
+        assert!(began.elapsed() >= patience);
+        let peer = connect(&path, Duration::from_secs(60)).unwrap();
+        let accepted = accept_within(&listener, Duration::from_secs(60)).unwrap();
+        send_all_with_fd(&peer, b"x", None).unwrap();
+        assert_eq!(recv_with_fd(&accepted, &mut [0; 2]).unwrap().0, 1, "it waits for bytes");
+    }
+
+    #[test]
+    fn a_socket_whose_peer_is_gone_is_told_from_others() {
+        let (gone, a) = UnixStream::pair().unwrap();
+        let (_quiet, b) = UnixStream::pair().unwrap();
+        drop(gone);
+        assert_eq!(await_any(&[a.as_fd(), b.as_fd()], None), [true, false]);
+        assert_eq!(await_any(&[b.as_fd()], Some(Duration::from_millis(1))), [false]);
+    }
+
+    #[test]
     fn plain_bytes_come_without_a_descriptor() {
         let (a, b) = UnixStream::pair().unwrap();
         send_with_fd(&a, b"x", None).unwrap();
@@ -314,7 +424,7 @@ mod tests {
     fn a_socket_that_refuses_descriptors_makes_their_send_fail() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("socket");
-        let listener = std::os::unix::net::UnixListener::bind(&path).unwrap();
+        let listener = UnixListener::bind(&path).unwrap();
         if refuse_descriptors(&listener).is_err() {
             return;
         }

@@ -33,6 +33,7 @@ from groups import (
     graph_limits,
     graphs,
     handoff,
+    ipc,
     large_bursts,
     limits,
     memory,
@@ -80,6 +81,7 @@ GROUPS = {
     "deaths": deaths,
     "witness": witness,
     "compatibility": compatibility,
+    "ipc": ipc,
     "cost": cost,
     "at_once": at_once,
 }

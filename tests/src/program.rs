@@ -216,6 +216,11 @@ impl Answer {
         self.0[name].as_bool().unwrap_or_default()
     }
 
+    /// Text of this name in the answer; empty if there is none.
+    pub fn text(&self, name: &str) -> &str {
+        self.0[name].as_str().unwrap_or_default()
+    }
+
     /// Whole answer.
     pub fn json(&self) -> &Value {
         &self.0

@@ -1,9 +1,9 @@
 //! Library inside a sharing process. The exported functions are in `interposer/`; all their decisions are
 //! made here, where tests can reach them.
 //!
-//! Modules in reading order: the guest in the host's process, the real driver, the daemon, memory, memory that
-//! moves at fixed addresses, the gate, the launch window, the state that joins these parts, and the hooks for
-//! each family of driver calls.
+//! Modules in reading order: the guest in the host's process, the real driver, the daemon, memory that goes from one
+//! process to another, memory, memory that moves at fixed addresses, the gate, the launch window, the state that
+//! joins these parts, and the hooks for each family of driver calls.
 //!
 //! Under `--cfg loom` only the counters of the gate are built, for `tests/loom_gate.rs`.
 
@@ -16,6 +16,8 @@ pub mod process;
 pub mod driver;
 #[cfg(not(loom))]
 pub mod daemon;
+#[cfg(not(loom))]
+pub mod sharing;
 #[cfg(not(loom))]
 pub mod memory;
 #[cfg(not(loom))]

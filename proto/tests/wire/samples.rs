@@ -15,6 +15,7 @@ use gpushare_proto::explain::{AheadView, OrphanView, WaitReason};
 use gpushare_proto::handoff::{CardHandoffs, EndedHandoff};
 use gpushare_proto::page::{GoalNumber, LimitKind, MemoryRefusal};
 use gpushare_proto::session::{Binding, Priority};
+use gpushare_proto::sharing::{ExportName, Meeting, Secret};
 use gpushare_proto::tenant::{
     CardPart, FailureCode, GpuChoice, Hello, NewSession, OwnWait, Role, TenantReply, TenantRequest, Welcome,
 };
@@ -35,6 +36,10 @@ pub(crate) type Named<M> = (&'static str, M);
 
 const UUID: GpuUuid = GpuUuid::gpu([0x0a, 0x1b, 0x2c, 0x3d, 0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 0xfe, 0xff]);
 const EPOCH: Epoch = Epoch { generation: 1_234_567_890_123, counter: 300 };
+
+const EXPORT: ExportName = ExportName { exporter: ClientId(12), number: 300, secret: Secret([0xa5; 16]) };
+const MEETING: Meeting =
+    Meeting { socket: [7; 16], exporter: Secret([0xb6; 16]), importer: Secret([0xc7; 16]) };
 
 /// From a process to the daemon.
 pub(crate) fn tenant_requests() -> Vec<Named<TenantRequest>> {
@@ -105,6 +110,7 @@ pub(crate) fn tenant_requests() -> Vec<Named<TenantRequest>> {
         ("Resides", TenantRequest::Resides { gpu, seen: GoalNumber(7), residence: residence() }),
         ("MoveFailed", TenantRequest::MoveFailed { gpu, number: GoalNumber(300) }),
         ("CardFull", TenantRequest::CardFull { gpu, number: GoalNumber(300), bytes: Bytes::mib(128) }),
+        ("Import", TenantRequest::Import { request, export: EXPORT, meeting: MEETING }),
     ]
 }
 
@@ -191,6 +197,8 @@ pub(crate) fn tenant_replies() -> Vec<Named<TenantReply>> {
         ),
         ("OwnWait.none", TenantReply::OwnWait(None)),
         ("Resized", TenantReply::Resized { old: "none".into(), new: "20GiB".into() }),
+        ("ImportAnswered", TenantReply::ImportAnswered { request, is_told: true }),
+        ("ImportWanted", TenantReply::ImportWanted { export: EXPORT, meeting: MEETING }),
     ]
 }
 

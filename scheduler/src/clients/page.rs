@@ -9,7 +9,9 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use gpushare_proto::page::{FEATURE_GOALS, FEATURE_REFUSALS, FLAGS_OF_PROCESS, Goal, LeaseRow, MAX_GPUS};
+use gpushare_proto::page::{
+    FEATURE_GOALS, FEATURE_IMPORTS, FEATURE_REFUSALS, FLAGS_OF_PROCESS, Goal, LeaseRow, MAX_GPUS,
+};
 use gpushare_proto::{Bytes, GateState, GateWord, GpuId, Nanos, UtilizationPart};
 use gpushare_sys::page::SharedPage;
 use gpushare_sys::{lease, page};
@@ -35,7 +37,8 @@ impl ClientPage {
     /// Creates a shared page with a closed gate. Also returns the page's file, for the client.
     pub(crate) fn create() -> io::Result<(OwnedFd, Self)> {
         let (file, page) = page::create()?;
-        page.features.store(FEATURE_REFUSALS | FEATURE_GOALS, Ordering::Relaxed);
+        page.features
+            .store(FEATURE_REFUSALS | FEATURE_GOALS | FEATURE_IMPORTS, Ordering::Relaxed);
         Ok((file, Self { page: Arc::new(page), leased: [None; MAX_GPUS], known: [None; MAX_GPUS] }))
     }
 

@@ -15,6 +15,7 @@ use gpushare_proto::{Bytes, ClientId, SessionId, Token};
 
 use super::checks::unlimited_by_mistake;
 use super::dry_run::dry_run;
+use super::imports::introduce;
 use super::own::{resize, wait_of};
 use super::register::register;
 use super::sessions::limit_implicit;
@@ -194,6 +195,9 @@ fn carry_out(
         }
         TenantRequest::CardFull { gpu, number, bytes: refused } => {
             event = Some(Event::MoveFailed { client: on(engine, gpu)?, gpu, number, refused });
+        }
+        TenantRequest::Import { request, export, meeting } => {
+            reply = Some(introduce(engine, client()?, request, export, meeting));
         }
         TenantRequest::Trim { gpu } => {
             let client = on(engine, gpu)?;

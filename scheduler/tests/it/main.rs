@@ -12,6 +12,7 @@ mod deaths;
 mod entering;
 mod following;
 mod hostile;
+mod importing;
 mod leases;
 mod logs;
 mod manager;

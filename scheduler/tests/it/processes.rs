@@ -10,6 +10,7 @@ use gpushare_proto::tenant::{FailureCode, Returning, TenantReply, TenantRequest}
 use gpushare_proto::{Bytes, ClientId, SessionId, Token};
 
 use crate::harness::{Client, Folders, join, join_at, register, tool_at};
+use crate::importing::is_told;
 
 /// Argument of the process, besides the daemon's folder.
 const ARGUMENT: &str = "GPUSHARE_TEST_ARGUMENT";
@@ -90,6 +91,11 @@ impl Process {
             0 => Ok(process),
             _ => Err(FailureCode::Unavailable),
         }
+    }
+
+    /// Starts a process of another user that asks for memory of a client. Returns whether that client was told.
+    pub(crate) fn importing_as(folders: &Folders, exporter: ClientId, uid: u32) -> bool {
+        Self::run("imports", folders, &format!("{}:{uid}", exporter.0)).given() == 1
     }
 
     /// Makes it start a child with its own POSIX session and no token. Returns the child's session.
@@ -260,6 +266,17 @@ fn a_process_that_enters() {
         ]);
         assert!(child.status().unwrap().success());
     }
+}
+
+#[test]
+#[ignore = "started by other tests"]
+fn a_process_that_imports() {
+    let argument = argument();
+    let (exporter, uid) = argument.split_once(':').unwrap();
+    become_user(uid);
+    let mut client = join_at("scheduler.sock".as_ref(), None, None).unwrap();
+    let exporter = ClientId(exporter.parse().unwrap());
+    println!("given {}", u32::from(is_told(&mut client, exporter)));
 }
 
 #[test]

@@ -70,11 +70,13 @@ CASES = [
     array_case("numba-cuda", "numba", "numba"),
     array_case("Triton alone", "triton", "triton"),
     Case("CUDA IPC by PyTorch, --backend native", HANDED_OVER, backend="native"),
+    Case("CUDA IPC by PyTorch, --backend remap", HANDED_OVER, backend="remap"),
     Case(
-        "CUDA IPC by PyTorch",
+        "CUDA IPC by PyTorch, --backend managed",
         HANDED_OVER,
+        backend="managed",
         shared_says={"refused": "AcceleratorError", "next": sum(range(1 << 16))},
-        why="memory that can move has no IPC handle; refused with a line that names --backend native",
+        why="managed memory has no IPC handle; refused with a line that names --backend native",
     ),
 ]
 TOOLKIT = {

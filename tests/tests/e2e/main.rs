@@ -12,6 +12,7 @@ mod users;
 mod sharing;
 mod hooks;
 mod letting_go;
+mod importing;
 mod interrupts;
 mod window;
 mod memory;

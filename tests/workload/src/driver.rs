@@ -18,7 +18,7 @@ use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
 
 use crate::error::CudaError;
 use crate::resolve::{Resolve, Symbols};
-use layouts::{AccessDescription, AllocationNode, HandleProperties, PoolProperties, Solid};
+use layouts::{AccessDescription, AllocationNode, HandleProperties, IpcHandle, PoolProperties, Solid};
 
 /// A `CUdevice`.
 pub type DeviceOrdinal = c_int;
@@ -142,7 +142,10 @@ driver_functions! {
     mem_unmap = "cuMemUnmap" + "" @ 10020 (address: DevicePtr, bytes: usize);
     mem_set_access = "cuMemSetAccess" + "" @ 10020
         (address: DevicePtr, bytes: usize, access: *const AccessDescription, count: usize);
-    ipc_get_mem_handle = "cuIpcGetMemHandle" + "" @ 4010 (handle: *mut [u8; 64], address: DevicePtr);
+    ipc_get_mem_handle = "cuIpcGetMemHandle" + "" @ 4010 (handle: *mut IpcHandle, address: DevicePtr);
+    ipc_open_mem_handle = "cuIpcOpenMemHandle" + "_v2" @ 11000
+        (address: *mut DevicePtr, handle: IpcHandle, flags: c_uint);
+    ipc_close_mem_handle = "cuIpcCloseMemHandle" + "" @ 4010 (address: DevicePtr);
     mem_prefetch_async = "cuMemPrefetchAsync" + "" @ 8000
         (address: DevicePtr, bytes: usize, device: DeviceOrdinal, stream: Handle);
     mem_range_attribute = "cuMemRangeGetAttribute" + "" @ 8000

@@ -8,7 +8,9 @@ use clap::ValueEnum;
 use gpushare_proto::Bytes;
 use serde::Serialize;
 
-use crate::driver::layouts::{AccessDescription, AllocationNode, HandleProperties, PoolProperties, Solid};
+use crate::driver::layouts::{
+    AccessDescription, AllocationNode, HandleProperties, IpcHandle, PoolProperties, Solid,
+};
 use crate::driver::{DevicePtr, Handle};
 use crate::error::CudaError;
 use crate::gpu::{DEFAULT_STREAM, Gpu};
@@ -210,10 +212,30 @@ impl Gpu {
     }
 
     /// Asks for a handle by which another process can open a buffer.
-    pub fn ipc_handle(&self, buffer: Buffer) -> Result<(), CudaError> {
-        let mut handle = [0; 64];
+    pub fn ipc_handle(&self, buffer: Buffer) -> Result<IpcHandle, CudaError> {
+        let mut handle = IpcHandle([0; 64]);
         // SAFETY: the result is writable.
-        unsafe { self.device.driver.ipc_get_mem_handle(&raw mut handle, buffer.address) }
+        unsafe { self.device.driver.ipc_get_mem_handle(&raw mut handle, buffer.address)? };
+        Ok(handle)
+    }
+
+    /// Opens a buffer of another process.
+    pub fn open(&self, handle: IpcHandle, bytes: Bytes) -> Result<Buffer, CudaError> {
+        const LAZY_PEER_ACCESS: c_uint = 1;
+        let mut address = 0;
+        // SAFETY: the result is writable.
+        unsafe {
+            self.device
+                .driver
+                .ipc_open_mem_handle(&raw mut address, handle, LAZY_PEER_ACCESS)?;
+        };
+        Ok(Buffer { address, bytes, door: Door::Mem })
+    }
+
+    /// Closes a buffer of another process.
+    pub fn close(&self, buffer: Buffer) -> Result<(), CudaError> {
+        // SAFETY: an address is a number to the driver, which refuses unknown ones.
+        unsafe { self.device.driver.ipc_close_mem_handle(buffer.address) }
     }
 
     /// Asks of managed memory where it prefers to be.

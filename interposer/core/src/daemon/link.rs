@@ -11,6 +11,7 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
+use gpushare_proto::sharing::{ExportName, Meeting};
 use gpushare_proto::tenant::{GpuInfo, TenantReply, TenantRequest, Welcome};
 use gpushare_proto::{Bytes, ClientId, Epoch, GpuId, SessionId};
 
@@ -174,6 +175,11 @@ impl Link {
     /// Announces a card to the daemon and asks for the daemon's number of that card.
     pub fn ask_card(&self, info: GpuInfo) -> Result<GpuId, AskError> {
         self.ask(Subject::Card(info), None, PATIENCE)?.ok_or(AskError::Silence)
+    }
+
+    /// Asks the daemon to tell the exporter of memory where this process waits for it.
+    pub fn ask_import(&self, export: ExportName, meeting: Meeting) -> Result<(), AskError> {
+        self.ask(Subject::Import(export, meeting), None, PATIENCE).map(drop)
     }
 
     fn ask(

@@ -5,6 +5,7 @@ use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use gpushare_proto::page::MemoryRefusal;
+use gpushare_proto::sharing::{ExportName, Meeting};
 use gpushare_proto::tenant::{Failure, GpuInfo, TenantReply, TenantRequest};
 use gpushare_proto::{Bytes, GpuId, RequestId};
 
@@ -23,6 +24,8 @@ pub enum AskError {
     Card(Failure),
     /// Memory that cannot move leaves too little of the card.
     NoRoom,
+    /// The process that exported the memory is gone, or is of another user.
+    NoExporter,
 }
 
 /// Amount of memory of one device, as requested from the daemon or granted by it.
@@ -41,6 +44,7 @@ pub(super) enum Subject {
     Memory(Grant),
     Headroom { device: CUdevice, bytes: Bytes },
     Card(GpuInfo),
+    Import(ExportName, Meeting),
 }
 
 /// Answer to a question: the daemon's number of a card for a question about a card, else nothing.
@@ -117,6 +121,9 @@ impl Questions {
                 };
                 (request, answer, None)
             }
+            TenantReply::ImportAnswered { request, is_told } => {
+                (request, if is_told { Ok(None) } else { Err(AskError::NoExporter) }, None)
+            }
             TenantReply::Attached { uuid, gpu } => {
                 (open.card(|info| info.uuid == uuid)?, Ok(Some(gpu)), None)
             }
@@ -169,7 +176,7 @@ impl Open {
         let mut latest_first = self.questions.iter().rev();
         let meant = |question: &Question| match &question.subject {
             Subject::Card(info) => question.answer.is_none() && is_meant(info),
-            Subject::Memory(_) | Subject::Headroom { .. } => false,
+            Subject::Memory(_) | Subject::Headroom { .. } | Subject::Import(..) => false,
         };
         latest_first.find(|(_, question)| meant(question)).map(|(&id, _)| id)
     }
@@ -190,6 +197,9 @@ impl Subject {
                 TenantRequest::Headroom { request, gpu: gpu(*device)?, bytes: *bytes }
             }
             Self::Card(info) => TenantRequest::Attach(info.clone()),
+            Self::Import(export, meeting) => {
+                TenantRequest::Import { request, export: *export, meeting: *meeting }
+            }
         })
     }
 }

@@ -126,6 +126,9 @@ driver! {
         mem_map: cuMemMap(CUdeviceptr, usize, usize, CUmemHandle, u64);
         mem_unmap: cuMemUnmap(CUdeviceptr, usize);
         mem_set_access: cuMemSetAccess(CUdeviceptr, usize, *const Access, usize);
+        mem_address_free: cuMemAddressFree(CUdeviceptr, usize);
+        mem_export: cuMemExportToShareableHandle(*mut c_void, CUmemHandle, c_int, u64);
+        mem_import: cuMemImportFromShareableHandle(*mut CUmemHandle, *mut c_void, c_int);
         // Since CUDA 11.2.
         mem_pool_get_attribute: cuMemPoolGetAttribute(CUmemoryPool, c_int, *mut c_void);
         device_get_mem_pool: cuDeviceGetMemPool(*mut CUmemoryPool, CUdevice);
@@ -152,18 +155,18 @@ driver! {
     }
 }
 
-macro_rules! memory_calls {
-    ($($name:ident = $function:ident: $($arg:ty),*;)*) => {
-        /// Functions of the driver that move memory at fixed addresses.
+macro_rules! calls {
+    ($(#[doc = $doc:literal])* $calls:ident { $($name:ident = $function:ident: $($arg:ty),*;)* }) => {
+        $(#[doc = $doc])*
         #[derive(Clone, Copy, Debug)]
-        pub struct MemoryCalls {
+        pub struct $calls {
             $(
                 #[doc = concat!("[`Driver::", stringify!($function), "`].")]
                 pub $name: unsafe extern "C-unwind" fn($($arg),*) -> CUresult,
             )*
         }
 
-        impl MemoryCalls {
+        impl $calls {
             /// Returns the functions, if the driver has all of them.
             pub fn of(driver: &Driver) -> Option<Self> {
                 Some(Self { $($name: driver.$function?),* })
@@ -172,17 +175,33 @@ macro_rules! memory_calls {
     };
 }
 
-memory_calls! {
-    address_reserve = mem_address_reserve: *mut CUdeviceptr, usize, usize, CUdeviceptr, u64;
-    create = mem_create: *mut CUmemHandle, usize, *const AllocationProperties, u64;
-    release = mem_release: CUmemHandle;
-    map = mem_map: CUdeviceptr, usize, usize, CUmemHandle, u64;
-    unmap = mem_unmap: CUdeviceptr, usize;
-    set_access = mem_set_access: CUdeviceptr, usize, *const Access, usize;
-    register = mem_host_register: *mut c_void, usize, c_uint;
-    unregister = mem_host_unregister: *mut c_void;
-    copy_out = copy_out: *mut c_void, CUdeviceptr, usize, CUstream;
-    copy_in = copy_in: CUdeviceptr, *mut c_void, usize, CUstream;
+calls! {
+    /// Functions of the driver that move memory at fixed addresses.
+    MemoryCalls {
+        address_reserve = mem_address_reserve: *mut CUdeviceptr, usize, usize, CUdeviceptr, u64;
+        create = mem_create: *mut CUmemHandle, usize, *const AllocationProperties, u64;
+        release = mem_release: CUmemHandle;
+        map = mem_map: CUdeviceptr, usize, usize, CUmemHandle, u64;
+        unmap = mem_unmap: CUdeviceptr, usize;
+        set_access = mem_set_access: CUdeviceptr, usize, *const Access, usize;
+        register = mem_host_register: *mut c_void, usize, c_uint;
+        unregister = mem_host_unregister: *mut c_void;
+        copy_out = copy_out: *mut c_void, CUdeviceptr, usize, CUstream;
+        copy_in = copy_in: CUdeviceptr, *mut c_void, usize, CUstream;
+    }
+}
+
+calls! {
+    /// Functions of the driver that open memory of another process.
+    ImportCalls {
+        import = mem_import: *mut CUmemHandle, *mut c_void, c_int;
+        address_reserve = mem_address_reserve: *mut CUdeviceptr, usize, usize, CUdeviceptr, u64;
+        address_free = mem_address_free: CUdeviceptr, usize;
+        map = mem_map: CUdeviceptr, usize, usize, CUmemHandle, u64;
+        set_access = mem_set_access: CUdeviceptr, usize, *const Access, usize;
+        unmap = mem_unmap: CUdeviceptr, usize;
+        release = mem_release: CUmemHandle;
+    }
 }
 
 /// Returns the value that `ask` writes over `unwritten`; `None` if the driver returns an error.

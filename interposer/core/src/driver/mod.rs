@@ -12,5 +12,5 @@ pub mod unknown;
 #[cfg(test)]
 pub(crate) mod fake;
 
-pub use functions::{Driver, MemoryCalls};
+pub use functions::{Driver, ImportCalls, MemoryCalls};
 pub(crate) use functions::{answer, try_answer};

@@ -8,10 +8,10 @@ use gpushare_proto::{Abilities, Bytes, GpuUuid};
 
 use super::{Driver, MemoryCalls, answer};
 use crate::driver::types::{
-    ATTRIBUTE_CONCURRENT_MANAGED_ACCESS, ATTRIBUTE_HOST_REGISTER, ATTRIBUTE_IS_MANAGED,
-    ATTRIBUTE_MEMORY_TYPE, ATTRIBUTE_VIRTUAL_MEMORY, CAPTURE_STATUS_ACTIVE, CUDA_ERROR_INVALID_VALUE,
-    CUDA_SUCCESS, CUcontext, CUdevice, CUdeviceptr, CUevent, CUresult, CUstream, MEMORYTYPE_DEVICE,
-    REFUSED_FOR_CAPTURE, STREAM_LEGACY, STREAM_PER_THREAD,
+    ATTRIBUTE_CONCURRENT_MANAGED_ACCESS, ATTRIBUTE_HANDLE_DESCRIPTORS, ATTRIBUTE_HOST_REGISTER,
+    ATTRIBUTE_IS_MANAGED, ATTRIBUTE_MEMORY_TYPE, ATTRIBUTE_VIRTUAL_MEMORY, CAPTURE_STATUS_ACTIVE,
+    CUDA_ERROR_INVALID_VALUE, CUDA_SUCCESS, CUcontext, CUdevice, CUdeviceptr, CUevent, CUresult, CUstream,
+    MEMORYTYPE_DEVICE, REFUSED_FOR_CAPTURE, STREAM_LEGACY, STREAM_PER_THREAD,
 };
 
 impl Driver {
@@ -106,16 +106,24 @@ impl Driver {
     /// Returns what a device and the driver can do with memory. Without an answer managed memory is concurrent, as on
     /// every Linux card since Pascal that is not virtual.
     pub(crate) fn abilities(&self, device: CUdevice) -> Abilities {
-        let attribute = |which| {
-            // SAFETY: writes one integer.
-            self.device_get_attribute
-                .and_then(|ask| answer(0, |value| unsafe { ask(value, which, device) }))
-        };
+        let attribute = |which| self.attribute(device, which);
         Abilities {
             concurrent_managed: attribute(ATTRIBUTE_CONCURRENT_MANAGED_ACCESS) != Some(0),
             handles: MemoryCalls::of(self).is_some() && attribute(ATTRIBUTE_VIRTUAL_MEMORY) == Some(1),
             registration: attribute(ATTRIBUTE_HOST_REGISTER) != Some(0),
         }
+    }
+
+    /// Returns whether memory of a device that is created by handle can be given to other processes by a descriptor.
+    pub(crate) fn can_export(&self, device: CUdevice) -> bool {
+        self.mem_export.is_some() && self.attribute(device, ATTRIBUTE_HANDLE_DESCRIPTORS) == Some(1)
+    }
+
+    /// Returns an attribute of a device, if the driver says.
+    fn attribute(&self, device: CUdevice, which: c_int) -> Option<c_int> {
+        // SAFETY: writes one integer.
+        self.device_get_attribute
+            .and_then(|ask| answer(0, |value| unsafe { ask(value, which, device) }))
     }
 
     /// Returns the number of devices that the process sees, if the driver says.

@@ -51,6 +51,8 @@ pub const CUDA_ERROR_NOT_INITIALIZED: CUresult = 3;
 pub const CUDA_ERROR_DEINITIALIZED: CUresult = 4;
 /// No context is current, or a handle is invalid.
 pub const CUDA_ERROR_INVALID_CONTEXT: CUresult = 201;
+/// The memory could not be mapped.
+pub const CUDA_ERROR_MAP_FAILED: CUresult = 205;
 /// A call of the operating system failed.
 pub const CUDA_ERROR_OPERATING_SYSTEM: CUresult = 304;
 /// The driver lacks the symbol.
@@ -96,6 +98,7 @@ constants! {
         POOL_USED = 7, CU_MEMPOOL_ATTR_USED_MEM_CURRENT;
         GRAPH_MEM_RESERVED = 2, CU_GRAPH_MEM_ATTR_RESERVED_MEM_CURRENT;
         ALLOCATION_PINNED = 1, CU_MEM_ALLOCATION_TYPE_PINNED;
+        HANDLE_DESCRIPTOR = 1, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
         ALLOCATION_MANAGED = 2, CU_MEM_ALLOCATION_TYPE_MANAGED;
         ACCESS_READ_WRITE = 3, CU_MEM_ACCESS_FLAGS_PROT_READWRITE;
         NODE_KERNEL = 0, CU_GRAPH_NODE_TYPE_KERNEL;
@@ -107,6 +110,7 @@ constants! {
         MEM_OPERATION_MAP = 1, CU_MEM_OPERATION_TYPE_MAP;
         ATTRIBUTE_VIRTUAL_MEMORY = 102, CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED;
         ATTRIBUTE_CONCURRENT_MANAGED_ACCESS = 89, CU_DEVICE_ATTRIBUTE_CONCURRENT_MANAGED_ACCESS;
+        ATTRIBUTE_HANDLE_DESCRIPTORS = 103, CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED;
         ATTRIBUTE_HOST_REGISTER = 99, CU_DEVICE_ATTRIBUTE_HOST_REGISTER_SUPPORTED;
         ADVISE_PREFERRED_LOCATION = 3, CU_MEM_ADVISE_SET_PREFERRED_LOCATION;
         ADVISE_ACCESSED_BY = 5, CU_MEM_ADVISE_SET_ACCESSED_BY;
@@ -124,6 +128,7 @@ constants! {
         EVENT_DISABLE_TIMING = 2, CU_EVENT_DISABLE_TIMING;
         STREAM_NON_BLOCKING = 1, CU_STREAM_NON_BLOCKING;
         LAUNCH_PROGRAMMATIC = 6, CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION;
+        IPC_LAZY_PEER_ACCESS = 1, CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS;
         MEMORYTYPE_DEVICE = 2, CU_MEMORYTYPE_DEVICE;
     }
     usize {
@@ -168,9 +173,10 @@ pub struct AllocationProperties {
 }
 
 impl AllocationProperties {
-    /// Returns the description of memory that is not shared with other processes.
-    pub const fn new(kind: c_int, location: [c_int; 2]) -> Self {
-        Self { kind, handle_types: 0, location, security: 0, flags: [0; 8] }
+    /// Returns the description of memory. `handle_types` are the kinds of handles by which other processes may get it;
+    /// 0 for none.
+    pub const fn new(kind: c_int, handle_types: c_int, location: [c_int; 2]) -> Self {
+        Self { kind, handle_types, location, security: 0, flags: [0; 8] }
     }
 }
 

@@ -33,7 +33,7 @@ pub unsafe fn attribute(
         // Device memory has no address on the host.
         return CUDA_ERROR_INVALID_VALUE;
     }
-    if block.origin == Origin::Remapped && DESCRIBED.contains(&attribute) {
+    if block.origin.is_by_handle() && DESCRIBED.contains(&attribute) {
         // The driver writes all bytes of a boolean, however many those are. It does not know an address whose memory is
         // away, so its result does not count.
         real();
@@ -64,7 +64,7 @@ pub unsafe fn attributes(
     // SAFETY: both arrays have `count` elements, as the driver's function demands.
     let (wanted, slots) =
         unsafe { (from_raw_parts(wanted, count as usize), from_raw_parts(data, count as usize)) };
-    let is_remapped = block.origin == Origin::Remapped;
+    let is_remapped = block.origin.is_by_handle();
     let is_described = |attribute: &CUpointerAttribute| is_remapped && DESCRIBED.contains(attribute);
     let is_answered =
         |attribute: &CUpointerAttribute| *attribute == ATTRIBUTE_HOST_POINTER || is_described(attribute);
@@ -124,13 +124,13 @@ pub(super) fn rewritten(address: CUdeviceptr) -> Option<(CUdeviceptr, Block)> {
 }
 
 /// Returns the block around an address, if the application knows it as device memory and it is not the driver's own
-/// kind: managed memory in place of device memory, or remapped memory.
+/// kind: managed memory in place of device memory, remapped memory, or memory of another process.
 pub(super) fn moves(address: CUdeviceptr) -> Option<(CUdeviceptr, Block)> {
     State::existing()?
         .memory
         .blocks
         .around(address)
-        .filter(|(_, block)| matches!(block.origin, Origin::Rewritten | Origin::Remapped))
+        .filter(|(_, block)| block.origin == Origin::Rewritten || block.origin.is_by_handle())
 }
 
 /// Attributes of remapped memory that [`describe`] writes. Others only the driver knows, and only while the memory is on

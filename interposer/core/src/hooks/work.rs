@@ -391,7 +391,7 @@ fn choose(addresses: &[CUdeviceptr]) -> Way {
         return Way::AtOnce;
     }
     let is_device_memory = |address: &CUdeviceptr| match origin(address) {
-        Some(Origin::Rewritten | Origin::Native | Origin::Remapped) => true,
+        Some(Origin::Rewritten | Origin::Native | Origin::Remapped | Origin::Imported) => true,
         Some(Origin::Managed | Origin::FixedManaged) => false,
         None => state.driver.is_device_memory(*address),
     };

@@ -37,6 +37,8 @@ pub enum Origin {
     Native,
     /// Device memory at an address that gpushare has reserved. Hooks hide the difference.
     Remapped,
+    /// Memory of another process, which that process pays for (`memory/imports.rs`).
+    Imported,
 }
 
 impl Origin {
@@ -44,8 +46,13 @@ impl Origin {
     pub const fn kind(self) -> MemoryKind {
         match self {
             Self::Rewritten | Self::Managed | Self::Remapped => MemoryKind::Movable,
-            Self::Native | Self::FixedManaged => MemoryKind::Fixed,
+            Self::Native | Self::FixedManaged | Self::Imported => MemoryKind::Fixed,
         }
+    }
+
+    /// Returns whether the block is memory by handle that the application knows as memory of `cuMemAlloc`.
+    pub const fn is_by_handle(self) -> bool {
+        matches!(self, Self::Remapped | Self::Imported)
     }
 }
 

@@ -24,8 +24,8 @@ use super::allocations::{Block, Origin};
 use super::{Memory, Table};
 use crate::driver::Driver;
 use crate::driver::types::{
-    CUDA_ERROR_NOT_READY, CUDA_ERROR_NOT_SUPPORTED, CUDA_SUCCESS, CUcontext, CUdeviceptr, CUevent, CUresult,
-    CUstream, EVENT_DISABLE_TIMING,
+    CUDA_ERROR_INVALID_VALUE, CUDA_ERROR_NOT_READY, CUDA_ERROR_NOT_SUPPORTED, CUDA_SUCCESS, CUcontext,
+    CUdeviceptr, CUevent, CUresult, CUstream, EVENT_DISABLE_TIMING,
 };
 use crate::process::lock;
 
@@ -227,6 +227,9 @@ impl Deferred {
 impl Memory {
     /// Frees memory in the order of a stream; `None` for memory that the table does not have.
     pub(crate) fn free_in_order(&self, address: CUdeviceptr, stream: CUstream) -> Option<CUresult> {
+        if self.is_import(address) {
+            return Some(CUDA_ERROR_INVALID_VALUE);
+        }
         let block = self.blocks.remove(address)?;
         let context = self.driver.context_of(stream);
         match self.mark(stream, context) {

@@ -11,6 +11,7 @@ pub mod allocations;
 mod deferred;
 pub(crate) mod handles;
 pub(crate) mod headroom;
+mod imports;
 pub mod lease;
 mod placement;
 pub(crate) mod pools;
@@ -33,7 +34,7 @@ use crate::process::lock;
 use crate::remap::Remap;
 use allocations::{Allocations, Block, Origin};
 use handles::{Charge, Handles};
-use {deferred::Deferred, lease::Lease, placement::Placement, pools::Pools};
+use {deferred::Deferred, imports::Imports, lease::Lease, placement::Placement, pools::Pools};
 
 #[derive(Debug)]
 pub(crate) struct Memory {
@@ -49,6 +50,7 @@ pub(crate) struct Memory {
     pools: Pools,
     deferred: Deferred,
     pub(crate) remap: Remap,
+    pub(crate) imports: Imports,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -83,6 +85,7 @@ impl Memory {
             pools: Pools::default(),
             deferred: Deferred::default(),
             remap: Remap::default(),
+            imports: Imports::default(),
         }
     }
 
@@ -106,9 +109,9 @@ impl Memory {
     }
 
     /// Runs `call`, which frees the memory under `key`, and gives the quota back. Memory that the table does
-    /// not have may belong to a pool, so the pools are checked.
+    /// not have may belong to a pool, so the pools are checked. Memory of another process is closed, not freed.
     pub(crate) fn free(&self, table: Table, key: u64, call: impl FnOnce() -> CUresult) -> CUresult {
-        if matches!(table, Table::Blocks) && self.deferred.has(key) {
+        if matches!(table, Table::Blocks) && (self.deferred.has(key) || self.is_import(key)) {
             return CUDA_ERROR_INVALID_VALUE;
         }
         // Removed before the driver may give the address out again.
@@ -133,6 +136,10 @@ impl Memory {
     }
 
     fn give_back_block(&self, block: Block) {
+        // Whether and how much of it was charged, `imports` knows.
+        if block.origin == Origin::Imported {
+            return;
+        }
         self.give_back(block.device, block.size, block.origin.kind());
     }
 
@@ -159,6 +166,7 @@ impl Memory {
             self.remap.begin_free(device, address);
         }
         self.remap.end_context(context, device);
+        self.end_imports(context);
         let dead = [self.blocks.remove_context(context), self.arrays.remove_context(context)];
         let all = dead.into_iter().flatten().chain(freed.into_iter().map(|(_, block)| block));
         all.for_each(|block| self.give_back_block(block));
@@ -172,6 +180,7 @@ impl Memory {
         self.blocks.move_context(from, to);
         self.arrays.move_context(from, to);
         self.deferred.move_context(from, to);
+        self.move_imports(from, to);
     }
 
     /// Gives quota back for memory that pools and frees in stream order have returned to a device.

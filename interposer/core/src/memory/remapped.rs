@@ -90,7 +90,7 @@ impl Memory {
     }
 
     /// Waits for the work of the context at an address, which need not be the current one.
-    fn wait_for_work_of(&self, context: usize) -> CUresult {
+    pub(super) fn wait_for_work_of(&self, context: usize) -> CUresult {
         let driver = &self.driver;
         if context == driver.current_context().addr() {
             // SAFETY: waits for the current context; has no arguments.

@@ -23,6 +23,14 @@ pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
+/// Draws random bytes; `None` if the system gives none.
+pub(crate) fn random<const N: usize>() -> Option<[u8; N]> {
+    let mut bytes = [0; N];
+    // SAFETY: writes at most as many bytes as the array has.
+    let written = unsafe { libc::getrandom(bytes.as_mut_ptr().cast(), N, 0) };
+    (written == N.cast_signed()).then_some(bytes)
+}
+
 /// Starts a thread that receives none of the host's signals.
 ///
 /// # Errors

@@ -5,6 +5,7 @@
 //!              └──▶ Backing ──▶ take, done, … ──▶ finish ──▶ address
 //!                               driver calls of the calling thread, without a lock
 //!   end(address)                                       its work is over; chunks go, addresses return
+//!   export(address)                                    its memory stays, and other processes may have its handles
 //! ```
 //!
 //! A block is a piece of the [`Arena`], or a range of the [`Space`] with chunks of its own. A shared block that
@@ -13,12 +14,13 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use gpushare_proto::Bytes;
+use gpushare_proto::sharing::Secret;
 
 use super::arena::{Arena, Found, LARGEST_PIECE, least_block};
 use super::names::Named;
 use super::pins::{Pins, Reason};
 use super::space::{Space, round_up};
-use super::swap::{Birth, Engine};
+use super::swap::{Birth, Engine, Loan};
 use super::vmm::{Answer, Call, Span, VmmError};
 use crate::driver::types::CUdeviceptr;
 
@@ -30,6 +32,22 @@ pub struct Blocks {
     pins: Pins,
     engine: Engine,
     blocks: BTreeMap<CUdeviceptr, Span>,
+    exports: BTreeMap<CUdeviceptr, Export>,
+    /// Number of exports so far.
+    exported: u64,
+    /// Numbers of exports that have ended, until they are reported.
+    ended: Vec<u64>,
+}
+
+/// Memory that other processes may open: a block of its own, or a shared block as a whole.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Export {
+    /// Number of the export on this card.
+    pub number: u64,
+    /// Secret that whoever opens the memory must know.
+    pub secret: Secret,
+    /// Addresses of the memory.
+    pub range: Span,
 }
 
 /// State of an allocation.
@@ -174,6 +192,8 @@ impl Blocks {
     }
 
     fn free_chunks(&mut self, range: Span) {
+        self.ended
+            .extend(self.exports.remove(&range.address).map(|export| export.number));
         for chunk in self.engine.chunks_in(range) {
             self.engine.free(chunk.address);
         }
@@ -201,6 +221,39 @@ impl Blocks {
             self.engine.pin(chunk.address);
         }
         true
+    }
+
+    /// Keeps the block around an address where it is, so that other processes may open it. An export lasts as long as
+    /// the memory. A shared block is exported as a whole, with all its pieces. `None` for an unknown address.
+    pub fn export(&mut self, address: CUdeviceptr, secret: Secret) -> Option<Export> {
+        let block = self.around(address)?;
+        let range = self.arena.block_of(block.address).unwrap_or(block);
+        self.pin(block.address, Reason::Exported);
+        for chunk in self.engine.chunks_in(range) {
+            self.engine.pin(chunk.address);
+        }
+        let export = self.exports.entry(range.address).or_insert_with(|| {
+            self.exported += 1;
+            Export { number: self.exported, secret, range }
+        });
+        Some(*export)
+    }
+
+    /// Returns whether an export has not ended.
+    pub fn is_exported(&self, number: u64) -> bool {
+        self.exports.values().any(|export| export.number == number)
+    }
+
+    /// Lends the handles of an export to a process that knows its secret. `None` if there is no such export.
+    pub fn lend(&mut self, number: u64, secret: Secret) -> Option<Vec<Loan>> {
+        let is_meant = |export: &&Export| (export.number, export.secret) == (number, secret);
+        let range = self.exports.values().find(is_meant)?.range;
+        self.engine.lend(range)
+    }
+
+    /// Takes the numbers of exports that have ended, since their memory was given back.
+    pub fn take_ended(&mut self) -> Vec<u64> {
+        std::mem::take(&mut self.ended)
     }
 
     /// Keeps all blocks on the card, present and later ones.

@@ -8,12 +8,14 @@ mod kernel;
 
 use std::collections::{BTreeMap, VecDeque};
 use std::ffi::{c_int, c_void};
+use std::os::fd::{FromRawFd as _, OwnedFd};
 use std::ptr::{null_mut, with_exposed_provenance_mut};
 use std::sync::Mutex;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicI32, AtomicU32, Ordering};
 
 use gpushare_proto::Bytes;
 use gpushare_proto::page::MAX_GPUS;
+use gpushare_sys::fd;
 
 use self::kernel::Fingerprints;
 use super::fingerprint::BLOCK;
@@ -28,8 +30,8 @@ use crate::driver::types::{
     ACCESS_READ_WRITE, ALLOCATION_PINNED, Access, AllocationProperties,
     CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED, CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED,
     CUDA_ERROR_INVALID_CONTEXT, CUDA_ERROR_NOT_READY, CUDA_ERROR_NOT_SUPPORTED, CUDA_SUCCESS, CUdevice,
-    CUdeviceptr, CUmemHandle, CUresult, CUstream, EVENT_DISABLE_TIMING, LOCATION_DEVICE, LOCATION_HOST_NUMA,
-    STREAM_NON_BLOCKING,
+    CUdeviceptr, CUmemHandle, CUresult, CUstream, EVENT_DISABLE_TIMING, HANDLE_DESCRIPTOR, LOCATION_DEVICE,
+    LOCATION_HOST_NUMA, STREAM_NON_BLOCKING,
 };
 use crate::driver::{Driver, MemoryCalls, try_answer};
 use crate::process::lock;
@@ -53,6 +55,8 @@ pub(super) struct OnCard {
     contexts: &'static Contexts,
     guard: &'static Guard,
     device: CUdevice,
+    /// Kinds of handles by which other processes may get new memory: descriptors, if the device can do that.
+    handle_types: AtomicI32,
     /// Devices whose kernels may use this card's memory, as bits.
     peers: AtomicU32,
     copies: Mutex<Copies>,
@@ -113,6 +117,7 @@ impl OnCard {
             contexts,
             guard,
             device,
+            handle_types: AtomicI32::new(if driver.can_export(device) { HANDLE_DESCRIPTOR } else { 0 }),
             peers: AtomicU32::new(0),
             copies: Mutex::default(),
             regions: Mutex::default(),
@@ -127,6 +132,30 @@ impl OnCard {
         // SAFETY: writes one address; the driver chooses it.
         check(unsafe { (self.calls.address_reserve)(&raw mut address, size.0 as usize, HUGE_PAGE, 0, 0) })?;
         Ok(address)
+    }
+
+    /// Returns whether other processes may get the memory.
+    pub(super) fn can_export(&self) -> bool {
+        self.handle_types.load(Ordering::Relaxed) == HANDLE_DESCRIPTOR
+    }
+
+    /// Returns a descriptor of physical memory, by which another process can map it. The memory lives on as long as the
+    /// descriptor or any mapping of it.
+    pub(super) fn export(&self, handle: CUmemHandle) -> Result<OwnedFd, CUresult> {
+        let export = self
+            .driver
+            .mem_export
+            .filter(|_| self.can_export())
+            .ok_or(CUDA_ERROR_NOT_SUPPORTED)?;
+        let write = |descriptor: &mut c_int| {
+            // SAFETY: writes one integer for this kind of handle.
+            unsafe { export((&raw mut *descriptor).cast(), handle, HANDLE_DESCRIPTOR, 0) }
+        };
+        let descriptor = try_answer(-1, write)?;
+        // SAFETY: the driver has just opened it for the caller, who owns it.
+        let descriptor = unsafe { OwnedFd::from_raw_fd(descriptor) };
+        // The driver does not say whether a program that is started from here would inherit it.
+        Ok(fd::move_high(descriptor))
     }
 
     /// Adds devices whose kernels may use this card's memory from now on, as bits.
@@ -264,18 +293,34 @@ impl Copies {
     }
 }
 
-impl Vmm for OnCard {
-    fn create(&self, tier: Tier, size: Bytes) -> Result<CUmemHandle, VmmError> {
+impl OnCard {
+    /// Creates physical memory that other processes may get by these kinds of handles.
+    fn create_as(&self, handle_types: c_int, tier: Tier, size: Bytes) -> Result<CUmemHandle, VmmError> {
         let location = match tier {
             Tier::Device => [LOCATION_DEVICE, self.device],
             Tier::Host => [LOCATION_HOST_NUMA, 0],
         };
-        let properties = AllocationProperties::new(ALLOCATION_PINNED, location);
+        let properties = AllocationProperties::new(ALLOCATION_PINNED, handle_types, location);
         let mut handle = 0;
         // SAFETY: reads one structure of the driver's layout and writes one handle.
         let created =
             unsafe { (self.calls.create)(&raw mut handle, size.0 as usize, &raw const properties, 0) };
         check(created).map(|()| handle)
+    }
+}
+
+impl Vmm for OnCard {
+    fn create(&self, tier: Tier, size: Bytes) -> Result<CUmemHandle, VmmError> {
+        let handle_types = self.handle_types.load(Ordering::Relaxed);
+        match self.create_as(handle_types, tier, size) {
+            // A virtual device may promise more than it does. Memory that moves is worth more than memory that is shared.
+            Err(VmmError::Refused(_)) if handle_types != 0 => {
+                let handle = self.create_as(0, tier, size)?;
+                self.handle_types.store(0, Ordering::Relaxed);
+                Ok(handle)
+            }
+            created => created,
+        }
     }
 
     fn map(&self, span: Span, handle: CUmemHandle) -> Result<(), VmmError> {

@@ -9,6 +9,7 @@
 //! A card has threads from its first allocation on. A process with another backend has none.
 
 mod allocations;
+mod exports;
 mod follow;
 mod reports;
 mod want;
@@ -22,6 +23,7 @@ use std::time::{Duration, Instant};
 use gpushare_proto::page::{MAX_GPUS, Page};
 use gpushare_proto::{Bytes, GateWord, GpuId, names};
 
+use self::exports::Importers;
 use self::reports::Told;
 pub(crate) use self::want::Want;
 use super::blocks::AllocationError;
@@ -56,6 +58,7 @@ pub(crate) struct Remap {
     is_used: AtomicBool,
     guard: Guard,
     is_parked: AtomicBool,
+    importers: Importers,
     /// Addresses that kernels were given, while memory is mapped from the host.
     pub(crate) names: Names,
 }
@@ -164,7 +167,9 @@ impl Remap {
 
     /// Frees the block that begins at an address, after all work on it. Returns `false` for another address.
     pub(crate) fn free(&self, device: CUdevice, address: CUdeviceptr) -> bool {
-        self.card(device).is_some_and(|card| card.free(address))
+        let is_freed = self.card(device).is_some_and(|card| card.free(address));
+        self.end_exports(device);
+        is_freed
     }
 
     /// Frees blocks without waiting for the driver.
@@ -172,6 +177,7 @@ impl Remap {
         if let Some(card) = self.card(device) {
             card.lanes.change(|moving| moving.blocks.end(address));
         }
+        self.end_exports(device);
     }
 
     /// Keeps the block around an address on its card.

@@ -16,6 +16,8 @@ use std::ffi::CStr;
 
 use gpushare_proto::Bytes;
 
+use crate::process::random;
+
 /// Text of the kernel, which the driver compiles.
 pub(super) const PTX: &CStr = {
     let text = concat!(include_str!("fingerprint.ptx"), "\0");
@@ -83,13 +85,7 @@ impl Key {
 /// Draws a number between 1 and the size of the field, exclusive.
 fn point() -> Option<u64> {
     loop {
-        let mut bytes = [0; 8];
-        // SAFETY: writes at most eight bytes.
-        let written = unsafe { libc::getrandom(bytes.as_mut_ptr().cast(), bytes.len(), 0) };
-        if written != bytes.len().cast_signed() {
-            return None;
-        }
-        let number = u64::from_ne_bytes(bytes) & PRIME;
+        let number = u64::from_ne_bytes(random()?) & PRIME;
         if number != 0 && number != PRIME {
             return Some(number);
         }

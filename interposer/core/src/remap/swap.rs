@@ -23,6 +23,7 @@
 mod aims;
 mod births;
 mod chunks;
+mod loans;
 mod orders;
 mod views;
 
@@ -38,6 +39,7 @@ use crate::driver::types::CUdeviceptr;
 
 pub use births::Birth;
 use chunks::{Chunks, Sum};
+pub use loans::Loan;
 pub use orders::{Lane, Order};
 pub use views::{Figures, Obstacle};
 
@@ -109,6 +111,8 @@ struct Entry {
     is_unborn: bool,
     /// Whether the card had no memory for the chunk since the last retry, so that it is mapped from the host.
     is_refused: bool,
+    /// Number of threads that give the handle to other processes. Meanwhile the driver keeps it.
+    lent: u32,
     uses: Uses,
 }
 

@@ -9,6 +9,7 @@
 //! One pointer leads to the whole state. So the child of a fork forgets it in one store, with all locks that
 //! threads of the parent held.
 
+mod exports;
 pub(crate) mod inquiry;
 mod join;
 mod rejoin;

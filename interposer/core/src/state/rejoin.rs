@@ -10,7 +10,7 @@
 use std::time::Duration;
 
 use gpushare_proto::Bytes;
-use gpushare_proto::tenant::{Returning, ReturningGpu, TenantRequest};
+use gpushare_proto::tenant::{Returning, ReturningGpu, TenantReply, TenantRequest};
 
 use super::State;
 use crate::daemon::address::{Address, ConnectError};
@@ -42,6 +42,9 @@ impl State {
                     Some(pause) => connection.receive_within(pause),
                 };
                 match received {
+                    Ok(Some(TenantReply::ImportWanted { export, meeting })) => {
+                        self.hand_over(export, meeting);
+                    }
                     Ok(Some(reply)) => {
                         let surplus = link.receive(reply, |grant| {
                             self.memory.lease.add_granted(grant.device, grant.bytes, grant.kind);

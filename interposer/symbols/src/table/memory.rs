@@ -44,12 +44,10 @@ super::symbols! {
     }
     wrapped Ipc {
         cuIpcGetMemHandle 4010;
-        cuMemGetHandleForAddressRange 11070;
-        cuPointerSetAttribute 6000;
-    }
-    passed "opens or closes memory that is charged to another process" {
         cuIpcOpenMemHandle 4010, 11000 _v2;
         cuIpcCloseMemHandle 4010;
+        cuMemGetHandleForAddressRange 11070;
+        cuPointerSetAttribute 6000;
     }
     wrapped GraphMemory {
         cuGraphAddMemAllocNode 11040;

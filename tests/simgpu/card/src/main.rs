@@ -22,6 +22,10 @@ fn main() -> anyhow::Result<()> {
     // Deadlines are microseconds away; the kernel's default slack alone is fifty.
     rustix::thread::set_current_timer_slack(std::num::NonZeroU64::new(1))
         .context("cannot set the timer slack")?;
+    // Each handle that can be exported keeps a descriptor.
+    let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile);
+    let most = rustix::process::Rlimit { current: limit.maximum, ..limit };
+    rustix::process::setrlimit(rustix::process::Resource::Nofile, most).context("cannot open more files")?;
     let card = Card::new(options.constants(), options.gpus());
     let mut server = Server::listen(&options.socket, card)
         .with_context(|| format!("cannot listen at {}", options.socket.display()))?;

@@ -1,6 +1,8 @@
 //! Structures that the driver's memory functions take, with the layout of its headers.
 
 use std::ffi::{c_int, c_uint, c_void};
+use std::fmt;
+use std::str::FromStr;
 
 use super::DevicePtr;
 
@@ -40,6 +42,32 @@ impl AllocationNode {
             bytes,
             address: 0,
         }
+    }
+}
+
+/// `CUipcMemHandle`, which is passed by value. As text it is 128 hex digits.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct IpcHandle(pub(crate) [u8; 64]);
+
+/// A text that is no handle.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("a handle has 128 hex digits")]
+pub struct NoHandle;
+
+impl fmt::Display for IpcHandle {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.iter().try_for_each(|byte| write!(f, "{byte:02x}"))
+    }
+}
+
+impl FromStr for IpcHandle {
+    type Err = NoHandle;
+
+    fn from_str(text: &str) -> Result<Self, NoHandle> {
+        let byte = |at| u8::from_str_radix(text.get(at..at + 2)?, 16).ok();
+        let bytes: Option<Vec<u8>> = (0..text.len()).step_by(2).map(byte).collect();
+        bytes.and_then(|bytes| bytes.try_into().ok()).map(Self).ok_or(NoHandle)
     }
 }
 

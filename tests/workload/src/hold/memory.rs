@@ -6,6 +6,7 @@ use serde_json::json;
 
 use super::command::On;
 use super::desk::{Answer, Desk, done};
+use crate::driver::layouts::IpcHandle;
 use crate::memory::{Buffer, Door};
 
 #[derive(Clone, Debug, Subcommand)]
@@ -51,6 +52,10 @@ pub(super) enum MemoryCommand {
     Retain { buffer: String },
     /// A handle by which another process can open a buffer
     Ipc { buffer: String },
+    /// Open a buffer of another process by its handle
+    Import { name: String, handle: IpcHandle, bytes: Bytes },
+    /// Close a buffer of another process
+    CloseImport { buffer: String },
     /// Bring managed memory to the device
     Prefetch { buffer: String },
     /// Where managed memory prefers to be
@@ -111,7 +116,17 @@ impl Desk {
                 done()
             }
             MemoryCommand::Ipc { buffer } => {
-                gpu.ipc_handle(self.buffers.get(buffer)?)?;
+                let handle = gpu.ipc_handle(self.buffers.get(buffer)?)?;
+                Ok(json!({ "handle": handle.to_string() }))
+            }
+            MemoryCommand::Import { name, handle, bytes } => {
+                let buffer = gpu.open(*handle, *bytes)?;
+                self.buffers.put(name, buffer);
+                Ok(json!(buffer))
+            }
+            MemoryCommand::CloseImport { buffer } => {
+                gpu.close(self.buffers.get(buffer)?)?;
+                self.buffers.take(buffer)?;
                 done()
             }
             MemoryCommand::Prefetch { buffer } => {

@@ -180,6 +180,83 @@ fn a_pin_holds_all_that_shares_the_block() {
     rig.end();
 }
 
+const SECRET: Secret = Secret([1; 16]);
+const OTHER_SECRET: Secret = Secret([2; 16]);
+
+#[test]
+fn an_exported_block_stays_on_the_card_until_it_is_freed() {
+    let mut rig = Rig::new();
+    let (block, other) = (rig.allocate(Bytes::mib(64)).unwrap(), rig.allocate(Bytes::mib(64)).unwrap());
+    let export = rig.blocks.export(block + 5, SECRET).unwrap();
+    assert_eq!(export.range, Span { address: block, size: Bytes::mib(64) });
+    assert_eq!(rig.blocks.export(block, OTHER_SECRET), Some(export), "it is the same export");
+    rig.set(Phase::Drained, 1, Bytes::ZERO);
+    assert_eq!(rig.card.bytes(Tier::Device), Bytes::mib(64));
+    assert!(rig.card.at(block).is_some() && rig.card.at(other).is_none());
+    assert!(rig.blocks.is_exported(export.number));
+    assert!(rig.blocks.end(block));
+    assert_eq!(
+        (rig.blocks.take_ended(), rig.blocks.is_exported(export.number)),
+        (vec![export.number], false)
+    );
+    rig.run();
+    assert_eq!(rig.card.bytes(Tier::Device), Bytes::ZERO);
+    rig.end();
+}
+
+#[test]
+fn a_small_block_is_exported_with_its_shared_block_and_for_as_long() {
+    let mut rig = Rig::new();
+    let (first, second) = (rig.allocate(Bytes(1000)).unwrap(), rig.allocate(Bytes(1000)).unwrap());
+    let export = rig.blocks.export(second, SECRET).unwrap();
+    assert_eq!(rig.blocks.export(first, OTHER_SECRET), Some(export));
+    assert!(export.range.address <= first && second < export.range.end());
+    assert!(rig.blocks.end(first) && rig.blocks.end(second));
+    assert_eq!(rig.blocks.take_ended(), Vec::<u64>::new(), "an unused shared block is kept");
+    rig.blocks.end_unused();
+    assert_eq!(rig.blocks.take_ended(), [export.number]);
+    let next = rig.allocate(Bytes(1000)).unwrap();
+    let again = rig.blocks.export(next, SECRET).unwrap();
+    assert_ne!(again.number, export.number, "other memory");
+    rig.end();
+}
+
+#[test]
+fn only_whoever_knows_the_secret_gets_handles_and_they_are_kept_meanwhile() {
+    let mut rig = Rig::new();
+    let block = rig.allocate(Bytes::mib(64)).unwrap();
+    let export = rig.blocks.export(block, SECRET).unwrap();
+    assert_eq!(rig.blocks.lend(export.number, OTHER_SECRET), None);
+    assert_eq!(rig.blocks.lend(export.number + 1, SECRET), None);
+    let first = rig.blocks.lend(export.number, SECRET).unwrap();
+    let second = rig.blocks.lend(export.number, SECRET).unwrap();
+    assert_eq!(first, second);
+    assert_eq!(first.iter().map(|loan| loan.chunk.size).sum::<Bytes>(), Bytes::mib(64));
+    assert!(rig.blocks.end(block));
+    for loans in [first, second] {
+        rig.run();
+        assert_eq!(rig.card.bytes(Tier::Device), Bytes::mib(64), "a handle is lent");
+        assert!(rig.blocks.engine().is_freeing(export.range));
+        rig.blocks.engine().take_back(&loans);
+    }
+    rig.run();
+    assert_eq!(rig.card.bytes(Tier::Device), Bytes::ZERO);
+    rig.end();
+}
+
+#[test]
+fn memory_that_is_away_has_no_handle_to_lend() {
+    let mut rig = Rig::new();
+    let block = rig.allocate(Bytes::mib(64)).unwrap();
+    rig.set(Phase::Drained, 1, Bytes::ZERO);
+    let export = rig.blocks.export(block, SECRET).unwrap();
+    assert_eq!(rig.blocks.lend(export.number, SECRET), None);
+    rig.set(Phase::Entering, 2, Bytes::MAX);
+    let loans = rig.blocks.lend(export.number, SECRET).unwrap();
+    rig.blocks.engine().take_back(&loans);
+    rig.end();
+}
+
 #[test]
 fn a_failure_at_any_call_of_an_allocation_leaks_nothing() {
     for size in [Bytes(1000), Bytes::mib(70)] {

@@ -3,6 +3,7 @@
 use gpushare_proto::Bytes;
 
 use super::{Aim, Chunk, Holder, Mapping, State};
+use crate::driver::types::CUmemHandle;
 use crate::remap::host::Slot;
 use crate::remap::vmm::{Call, Direction, Tier};
 
@@ -40,6 +41,17 @@ impl Chunk {
         match &self.state {
             State::Hole { .. } => None,
             State::Backed { backing, .. } | State::Copying { backing, .. } => Some(backing.tier),
+        }
+    }
+
+    /// Returns kind and handle of the memory, if the chunk stays there for good and no step of it is under way.
+    pub fn fixed_handle(&self) -> Option<(Tier, CUmemHandle)> {
+        let stays = self.is_immovable && self.is_usable() && !self.is_busy();
+        match &self.state {
+            State::Backed { backing, .. } if stays && self.aim == Aim::At(backing.tier) => {
+                Some((backing.tier, backing.handle))
+            }
+            _ => None,
         }
     }
 

@@ -80,6 +80,7 @@ impl Engine {
             created_under: GoalNumber::NONE,
             is_unborn,
             is_refused: false,
+            lent: 0,
             uses: Uses::default(),
         };
         self.chunks.insert(span.address, entry);

@@ -77,6 +77,9 @@ impl Engine {
     /// Returns whether the next call of a chunk may be made now.
     fn may_take(&self, entry: &Entry, room: Bytes) -> bool {
         let Some(call) = entry.chunk.next() else { return false };
+        if entry.lent > 0 && matches!(call, Call::Unmap | Call::Release(_)) {
+            return false;
+        }
         let is_freed = entry.chunk.aim() == Aim::Gone;
         let may_move = match self.phase {
             Phase::Drained | Phase::Entering => self.lost.is_none(),

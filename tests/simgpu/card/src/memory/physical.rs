@@ -9,6 +9,9 @@
 //!
 //! A process that exports gets the memfd; one that imports names its inode. A descriptor alone keeps
 //! nothing alive.
+//!
+//! As with the driver, memory that several processes have counts for the one that made it, and for another one once
+//! that is the only one.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::OwnedFd;
@@ -29,6 +32,7 @@ pub(crate) struct Physical {
     pub(crate) place: Place,
     bytes: Rc<SharedBytes>,
     shareable: bool,
+    maker: ClientId,
 }
 
 /// A mapping belongs to no context and outlives them all.
@@ -60,7 +64,7 @@ impl Memory {
         if !shareable && place != Place::Host {
             bytes.drop_fd();
         }
-        let physical = Physical { len, place, bytes: Rc::new(bytes), shareable };
+        let physical = Physical { len, place, bytes: Rc::new(bytes), shareable, maker: client };
         self.handles.insert((client, handle), Rc::new(physical));
         Ok(())
     }
@@ -194,8 +198,23 @@ impl Memory {
         Ok(())
     }
 
-    /// Physical memory in a place that a client has handles of or has mapped, each piece once.
+    /// Physical memory in a place that counts for a client, each piece once.
     pub(crate) fn physical_in(&self, client: ClientId, place: Place) -> u64 {
+        let here = self.references(client).filter(|physical| physical.place == place);
+        let counts = |physical: &&Rc<Physical>| {
+            physical.maker == client
+                || self.references(client).filter(|own| Rc::ptr_eq(own, physical)).count()
+                    == Rc::strong_count(physical)
+        };
+        let each: BTreeMap<_, u64> = here
+            .filter(counts)
+            .map(|physical| (Rc::as_ptr(physical), physical.len))
+            .collect();
+        each.values().sum()
+    }
+
+    /// Handles and mappings of a client.
+    fn references(&self, client: ClientId) -> impl Iterator<Item = &Rc<Physical>> {
         let all = (client, HandleId(0))..=(client, HandleId(u32::MAX));
         let handles = self.handles.range(all).map(|(_, physical)| physical);
         let space = self.spaces.get(&client).into_iter().flat_map(BTreeMap::values);
@@ -203,9 +222,7 @@ impl Memory {
             Backing::Physical(physical) => Some(physical),
             _ => None,
         });
-        let here = handles.chain(mapped).filter(|physical| physical.place == place);
-        let each: BTreeMap<_, u64> = here.map(|physical| (Rc::as_ptr(physical), physical.len)).collect();
-        each.values().sum()
+        handles.chain(mapped)
     }
 
     /// Forgets all handles of a client.

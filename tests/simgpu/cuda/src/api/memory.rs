@@ -7,6 +7,11 @@ use crate::api::prelude::*;
 use crate::mapping::Reservation;
 use crate::state::{Allocation, Source};
 
+/// `CUipcMemHandle`, which is passed by value.
+#[repr(C)]
+#[derive(Clone, Copy)]
+struct IpcHandle([u64; 8]);
+
 /// Rows of pitched memory start at multiples of this.
 const PITCH: usize = 512;
 
@@ -52,6 +57,21 @@ api! {
             return Err(Code::INVALID_VALUE);
         }
         handle.set([start, found.len, 0, 0, 0, 0, 0, 0])
+    }
+
+    /// Opens nothing, as the driver does with a handle that it does not know.
+    fn cuIpcOpenMemHandle("cuIpcOpenMemHandle", 4010) = cuIpcOpenMemHandle_v2("cuIpcOpenMemHandle", 11000)(
+        address: Out<u64>, _handle: IpcHandle, _flags: u32,
+    ) {
+        current::context()?;
+        let _ = address;
+        Err(Code::INVALID_VALUE)
+    }
+
+    /// Closes nothing, since nothing is open.
+    fn cuIpcCloseMemHandle("cuIpcCloseMemHandle", 4010)(_address: u64) {
+        current::context()?;
+        Err(Code::INVALID_VALUE)
     }
 
     fn cuMemGetAddressRange_v2("cuMemGetAddressRange", 3020)(start: Out<u64>, len: Out<usize>, address: u64) {

@@ -64,6 +64,9 @@ api! {
         let driver = driver()?;
         let id = driver.state().fresh();
         let shareable = properties.handle_types == DESCRIPTOR;
+        if shareable && driver.gpus.iter().any(|gpu| gpu.description.refuses_exportable) {
+            return Err(Code::NOT_SUPPORTED);
+        }
         driver.call(Request::CreateHandle { handle: HandleId(id), len, place, shareable })?;
         handle.set(keep(id, len, properties)?)
     }
