@@ -10,6 +10,7 @@ mod shares;
 mod users;
 mod sharing;
 mod hooks;
+mod checkpoints;
 mod letting_go;
 mod interrupts;
 mod window;
