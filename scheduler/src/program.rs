@@ -16,6 +16,10 @@ use crate::log::Log;
 
 /// Runs the daemon and returns its exit code.
 pub fn main() -> ExitCode {
+    let mut words = std::env::args_os().skip(1);
+    if words.next().is_some_and(|first| first == gpushare_checkpoint::SUBCOMMAND) {
+        return gpushare_checkpoint::run(words);
+    }
     let args = match Args::try_parse() {
         Ok(args) => args,
         Err(usage) => return end(&usage),

@@ -11,6 +11,7 @@ mod shares;
 mod users;
 mod sharing;
 mod hooks;
+mod checkpoints;
 mod letting_go;
 mod importing;
 mod interrupts;

@@ -3,6 +3,8 @@
 //!
 //! ```text
 //!   0                      error, or 0 (u32)
+//!   4                      1 while calls of the process have to wait for a checkpoint (u32)
+//!   8                      number of calls that are under way; the process writes it (u32)
 //!   4096 + 16 × event      number of the event's last record that was reached (u64), time of it (u64)
 //! ```
 //!
@@ -11,7 +13,7 @@
 
 use std::io;
 use std::os::fd::OwnedFd;
-use std::sync::atomic::Ordering::{Relaxed, Release};
+use std::sync::atomic::Ordering::{Relaxed, Release, SeqCst};
 
 use crate::bytes::SharedBytes;
 use crate::ids::{EventId, Time};
@@ -21,6 +23,11 @@ const FIRST: u64 = 4096;
 const SIZE: u64 = 16;
 /// Events with a place on the board. Others are asked for.
 const EVENTS: u32 = 1 << 20;
+
+/// Offset of the word that says that calls of the process have to wait.
+pub const HELD: u64 = 4;
+/// Offset of the number of calls under way.
+pub const INSIDE: u64 = 8;
 
 /// Length of a board in bytes.
 pub const LENGTH: u64 = FIRST + EVENTS as u64 * SIZE;
@@ -49,6 +56,18 @@ impl Board {
         if let Some([word]) = self.0.words(0, 1) {
             word.store(error as u32, Release);
         }
+    }
+
+    /// Makes new calls of the process wait, or lets them go on.
+    pub(crate) fn hold(&self, held: bool) {
+        if let Some([word]) = self.0.words(HELD, 1) {
+            word.store(u32::from(held), SeqCst);
+        }
+    }
+
+    /// Number of the process's calls that are under way.
+    pub(crate) fn inside(&self) -> u32 {
+        self.0.words(INSIDE, 1).map_or(0, |words| words[0].load(SeqCst))
     }
 
     pub(crate) fn note(&self, reached: Reached) {

@@ -11,6 +11,7 @@
 //! that comes late finds the card as it would have been. `next_deadline` says when to come again.
 
 mod calls;
+mod checkpoint;
 mod client;
 mod ending;
 mod orders;
@@ -27,6 +28,7 @@ use crate::constants::Constants;
 use crate::gauge::Gauge;
 use crate::ids::{ClientId, StreamKey, Time};
 use crate::link::Link;
+use crate::machine::checkpoint::{Locking, Stepping};
 use crate::machine::client::{Client, Then, Waiter};
 use crate::memory::physical::Physical;
 use crate::memory::{IllegalAddress, Memory};
@@ -44,6 +46,8 @@ pub enum Input {
         client: ClientId,
         /// Their process id.
         pid: u32,
+        /// Their user id.
+        user: u32,
     },
     /// Somebody said something.
     Said {
@@ -126,6 +130,10 @@ enum Timer {
         taken: Vec<Rc<Physical>>,
     },
     Reclaim(ClientId),
+    /// A process that is to be locked is looked at again.
+    Lock(Locking),
+    /// A step of a checkpoint is over.
+    Step(Stepping),
     PauseOver(StreamKey),
     Poll,
 }
@@ -171,8 +179,8 @@ impl Card {
     fn apply(&mut self, input: Input) {
         match input {
             Input::Tick => {}
-            Input::Connected { client, pid } => {
-                self.clients.insert(client, Client::new(pid));
+            Input::Connected { client, pid, user } => {
+                self.clients.insert(client, Client::new(pid, user));
             }
             Input::Gone(client) => self.gone(client),
             Input::Said { client, question, payload } => {
@@ -223,6 +231,8 @@ impl Card {
                     self.answer(client, token, Ok(Answer::Done));
                 }
                 Timer::Reclaim(client) => self.reclaim(client),
+                Timer::Lock(locking) => self.lock(locking),
+                Timer::Step(stepping) => self.end_step(&stepping),
                 Timer::PauseOver(key) => self.complete(key),
                 Timer::Poll => self.poll_values(),
             }

@@ -95,6 +95,13 @@ impl Memory {
         Ok(())
     }
 
+    /// Counts bytes as on a GPU again that are about to be given back.
+    pub(crate) fn count_again(&mut self, gpu: GpuIndex, bytes: u64) {
+        if let Some(residency) = self.gpus.get_mut(gpu.0 as usize) {
+            residency.count_again(bytes);
+        }
+    }
+
     pub(crate) fn give_back(&mut self, gpu: GpuIndex, bytes: u64) {
         if let Some(residency) = self.gpus.get_mut(gpu.0 as usize) {
             residency.give_back(bytes);

@@ -118,6 +118,11 @@ impl Residency {
         self.fixed -= bytes;
     }
 
+    /// Counts bytes as here again that are about to be given back. There may be no room for them.
+    pub(crate) fn count_again(&mut self, bytes: u64) {
+        self.fixed += bytes;
+    }
+
     /// Forgets the pages of an allocation that is no more.
     pub(crate) fn forget(&mut self, client: ClientId, base: u64) {
         let range = PageId { client, base, index: 0 }..=PageId { client, base, index: u64::MAX };

@@ -118,8 +118,8 @@ impl Server {
 
     fn accept(&mut self) {
         while let Ok((socket, _)) = self.listener.accept() {
-            let pid = rustix::net::sockopt::socket_peercred(&socket)
-                .map_or(0, |peer| peer.pid.as_raw_nonzero().get());
+            let (pid, user) = rustix::net::sockopt::socket_peercred(&socket)
+                .map_or((0, u32::MAX), |peer| (peer.pid.as_raw_nonzero().get(), peer.uid.as_raw()));
             if socket.set_nonblocking(true).is_err() {
                 continue;
             }
@@ -127,7 +127,7 @@ impl Server {
             self.next_client += 1;
             self.peers
                 .insert(client, Peer { socket, inbox: Inbox::default(), outbox: VecDeque::new() });
-            self.handle(Input::Connected { client, pid: pid.unsigned_abs() });
+            self.handle(Input::Connected { client, pid: pid.unsigned_abs(), user });
         }
     }
 

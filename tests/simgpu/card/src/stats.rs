@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 use serde::{Deserialize, Serialize};
 
 use crate::constants::Constants;
-use crate::wire::{Refusable, Sticky};
+use crate::wire::{ProcessState, Refusable, Sticky};
 
 /// How many turns the timeline keeps; older ones are dropped and counted.
 const TIMELINE: usize = 50_000;
@@ -204,6 +204,8 @@ pub struct ProcessStats {
     pub pid: u32,
     /// Whether it is connected.
     pub alive: bool,
+    /// Its state with regard to checkpoints. While it is checkpointed it has nothing on any GPU.
+    pub state: ProcessState,
     /// The GPUs on which it has contexts.
     pub gpus: Vec<u32>,
     /// Bytes of its contexts.

@@ -134,6 +134,8 @@ pub enum Request {
     Reset(GpuIndex),
     /// A GPU reports an Xid.
     Xid(GpuIndex, u64),
+    /// A step of the checkpoint of another process, or a question about it.
+    Checkpoint { pid: u32, step: Step },
     /// The next calls of a process find no memory.
     Refuse { pid: u32, call: Refusable, count: u32 },
     /// The process ends properly: its memory comes back at once.
@@ -193,6 +195,36 @@ pub enum Refusable {
     Map,
     /// `cuMemHostRegister`.
     Register,
+}
+
+/// Steps of the checkpoint of a process.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Step {
+    /// Holds its calls back once those under way and its work have ended, which may take so long.
+    Lock(Option<Duration>),
+    /// Moves all it has on the GPUs into its host memory.
+    Checkpoint,
+    /// Moves that back.
+    Restore,
+    /// Lets its calls go on.
+    Unlock,
+    /// Answers its state.
+    Ask,
+}
+
+/// State of a process with regard to checkpoints. The number is that of `CUprocessState`.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[repr(u32)]
+pub enum ProcessState {
+    /// Its calls run.
+    #[default]
+    Running = 0,
+    /// Its calls wait.
+    Locked = 1,
+    /// Its calls wait, and it has next to nothing on the GPUs.
+    Checkpointed = 2,
+    /// A restore has failed. Nothing of it works any more.
+    Failed = 3,
 }
 
 /// Bytes that a pool has reserved and uses.
@@ -319,6 +351,8 @@ pub enum Answer {
     Imported { len: u64, place: Place },
     /// Bytes that a pool has reserved and uses.
     Pool(PoolUse),
+    /// State of a process with regard to checkpoints.
+    ProcessState(ProcessState),
     /// Description of the card.
     Description(Box<Description>),
     /// Statistics so far, as JSON of [`crate::stats::Stats`].
@@ -340,6 +374,14 @@ pub enum Failure {
     NotReady,
     /// The card ran out of the host's means.
     Host,
+    /// The process is not in the state from which this step leads on.
+    WrongState,
+    /// The process has what no checkpoint can hold.
+    NotSupported,
+    /// The process belongs to another user.
+    NotPermitted,
+    /// The restore failed, and the process is lost.
+    Broken,
 }
 
 /// Errors from which a process does not recover. The number is what its board says (0 for none).
@@ -352,12 +394,14 @@ pub enum Sticky {
     Assert = 2,
     /// A GPU that it uses has fallen off the bus.
     Lost = 3,
+    /// It could not be restored from a checkpoint.
+    NotRestored = 4,
 }
 
 impl Sticky {
     /// The error that the first word of a board tells.
     pub fn from_word(word: u32) -> Option<Self> {
-        [Self::IllegalAddress, Self::Assert, Self::Lost]
+        [Self::IllegalAddress, Self::Assert, Self::Lost, Self::NotRestored]
             .into_iter()
             .find(|error| *error as u32 == word)
     }

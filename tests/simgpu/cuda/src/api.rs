@@ -14,6 +14,7 @@ pub(crate) mod any_node;
 pub(crate) mod array;
 pub(crate) mod batch;
 pub(crate) mod capture;
+pub(crate) mod checkpoint;
 pub(crate) mod context;
 pub(crate) mod copy;
 pub(crate) mod device;
@@ -61,7 +62,7 @@ unsafe impl Sync for Pointer {}
 
 /// Every row of every family.
 pub(crate) fn rows() -> impl Iterator<Item = &'static Row> {
-    let families: [&'static [Row]; 25] = [
+    let families: [&'static [Row]; 26] = [
         init::ROWS,
         device::ROWS,
         context::ROWS,
@@ -87,6 +88,7 @@ pub(crate) fn rows() -> impl Iterator<Item = &'static Row> {
         any_node::ROWS,
         edge::ROWS,
         lookup::ROWS,
+        checkpoint::ROWS,
     ];
     families.into_iter().flatten()
 }

@@ -45,6 +45,7 @@ codes! {
     INVALID_PTX = 218, c"CUDA_ERROR_INVALID_PTX", c"a PTX JIT compilation failed";
     FILE_NOT_FOUND = 301, c"CUDA_ERROR_FILE_NOT_FOUND", c"file not found";
     INVALID_HANDLE = 400, c"CUDA_ERROR_INVALID_HANDLE", c"invalid resource handle";
+    ILLEGAL_STATE = 401, c"CUDA_ERROR_ILLEGAL_STATE", c"the operation cannot be performed in the present state";
     NOT_FOUND = 500, c"CUDA_ERROR_NOT_FOUND", c"named symbol not found";
     NOT_READY = 600, c"CUDA_ERROR_NOT_READY", c"device not ready";
     ILLEGAL_ADDRESS = 700, c"CUDA_ERROR_ILLEGAL_ADDRESS", c"an illegal memory access was encountered";
@@ -85,7 +86,7 @@ impl From<Sticky> for Code {
         match error {
             Sticky::IllegalAddress => Self::ILLEGAL_ADDRESS,
             Sticky::Assert => Self::ASSERT,
-            Sticky::Lost => Self::UNKNOWN,
+            Sticky::Lost | Sticky::NotRestored => Self::UNKNOWN,
         }
     }
 }
@@ -97,6 +98,10 @@ impl From<CallError> for Code {
             CallError::Refused(Failure::Unknown) => Self::INVALID_HANDLE,
             CallError::Refused(Failure::Sticky(error)) => error.into(),
             CallError::Refused(Failure::Lost) => Self::DEVICE_UNAVAILABLE,
+            CallError::Refused(Failure::WrongState) => Self::ILLEGAL_STATE,
+            CallError::Refused(Failure::NotSupported) => Self::NOT_SUPPORTED,
+            CallError::Refused(Failure::NotPermitted) => Self::NOT_PERMITTED,
+            CallError::Refused(Failure::Broken) => Self::UNKNOWN,
             CallError::Refused(Failure::NotReady) => Self::NOT_READY,
             CallError::Lost(_) => Self::DEVICE_UNAVAILABLE,
         }

@@ -9,15 +9,15 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU8, Ordering};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
-use simgpu_card::connection::{Connection, Reply};
+use simgpu_card::connection::{CallError, Connection, Reply};
 use simgpu_card::driver_version::{self, Version};
 use simgpu_card::ids::GpuIndex;
 use simgpu_card::wire::{Description, GpuDescription, Request, Role, Sticky};
 
 use crate::codes::{Answer, Code};
-use crate::faults;
 use crate::mapping::Board;
 use crate::state::State;
+use crate::{faults, hold};
 
 /// The version this driver says it is.
 pub(crate) fn version() -> i32 {
@@ -129,6 +129,11 @@ impl Driver {
         Ok(self.link.call(request, &[])?)
     }
 
+    /// Asks the card, and leaves the meaning of a refusal to the caller.
+    pub(crate) fn ask(&self, request: Request) -> Result<Reply, CallError> {
+        self.link.call(request, &[])
+    }
+
     /// The second connection, on which the card calls host functions.
     pub(crate) fn open_callbacks(&self) -> Answer<Connection> {
         Ok(Connection::open(self.socket(), Role::Callbacks(self.link.id()))?)
@@ -144,6 +149,7 @@ extern "C" fn forked() {
 }
 
 extern "C" fn ended() {
+    hold::wait();
     if let Ok(driver) = driver() {
         let _ = driver.link.call(Request::Goodbye, &[]);
         PHASE.store(ENDED, Ordering::Relaxed);

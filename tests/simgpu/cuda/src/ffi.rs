@@ -10,10 +10,11 @@ use std::ffi::{CStr, c_char, c_void};
 use gpushare_sys::unwind::stop_panics;
 
 use crate::codes::{Answer, Code};
-use crate::faults;
+use crate::{faults, hold};
 
 /// Runs the body of an exported function, unless it is to go wrong: no panic leaves it.
 pub(crate) fn guard(call: &str, body: impl FnOnce() -> Answer) -> u32 {
+    let _inside = hold::enter(call);
     if let Some(code) = faults::answer(call) {
         return code;
     }

@@ -11,6 +11,7 @@ mod location;
 mod current;
 mod driver;
 mod faults;
+mod hold;
 mod mapping;
 mod registered;
 mod state;

@@ -119,9 +119,23 @@ impl Board {
 
     /// The error from which this process does not recover, or 0.
     pub(crate) fn error(&self) -> u32 {
-        // SAFETY: the pages are mapped as long as this lives, and the first word is within the memfd; the card only
-        // ever stores to it, as an atomic.
-        unsafe { &*(self.0.address as *const AtomicU32) }.load(Ordering::Acquire)
+        self.word(0).load(Ordering::Acquire)
+    }
+
+    /// Whether calls of this process have to wait, since it is locked for a checkpoint.
+    pub(crate) fn is_held(&self) -> bool {
+        self.word(board::HELD).load(Ordering::SeqCst) != 0
+    }
+
+    /// Number of calls that are under way.
+    pub(crate) fn inside(&self) -> &AtomicU32 {
+        self.word(board::INSIDE)
+    }
+
+    fn word(&self, offset: u64) -> &AtomicU32 {
+        // SAFETY: the pages are mapped as long as this lives, and the offsets are aligned and within the memfd. Card
+        // and process use these words as atomics only.
+        unsafe { &*((self.0.address + offset) as *const AtomicU32) }
     }
 
     /// Number of an event's last record that was reached, and when; `None` if the event has no place.

@@ -4,12 +4,14 @@ use std::collections::BTreeMap;
 
 use crate::board::Board;
 use crate::ids::{ClientId, ContextId, GpuIndex, GraphId, StreamId, Time};
+use crate::machine::checkpoint::Checkpoint;
 use crate::queue::{Fence, Queues};
 use crate::wire::{Op, Refusable, Role, Sticky, Test};
 
 #[derive(Debug)]
 pub(super) struct Client {
     pub(super) pid: u32,
+    pub(super) user: u32,
     pub(super) role: Role,
     pub(super) contexts: BTreeMap<ContextId, GpuIndex>,
     pub(super) queues: Queues,
@@ -28,6 +30,7 @@ pub(super) struct Client {
     pub(super) board: Option<Board>,
     /// The client hung up, and its memory is on the way back.
     pub(super) dead: bool,
+    pub(super) checkpoint: Checkpoint,
 }
 
 /// Somebody waits for work to be done.
@@ -55,9 +58,10 @@ pub(super) struct ValueWait {
 }
 
 impl Client {
-    pub(super) fn new(pid: u32) -> Self {
+    pub(super) fn new(pid: u32, user: u32) -> Self {
         Self {
             pid,
+            user,
             role: Role::Observer,
             contexts: BTreeMap::new(),
             queues: Queues::default(),
@@ -71,6 +75,7 @@ impl Client {
             poisoned: None,
             board: None,
             dead: false,
+            checkpoint: Checkpoint::default(),
         }
     }
 

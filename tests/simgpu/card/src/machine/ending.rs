@@ -84,6 +84,7 @@ impl Card {
     }
 
     pub(super) fn reclaim(&mut self, id: ClientId) {
+        self.drop_checkpoint(id);
         self.memory.forget(id);
         self.destroy_contexts(id);
         let process = self.clients.get(&id).filter(|client| client.role == Role::Driver);

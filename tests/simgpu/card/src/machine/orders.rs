@@ -200,11 +200,13 @@ impl Card {
             Request::FallOff(gpu) => self.fall_off(gpu)?,
             Request::Reset(gpu) => self.reset(gpu)?,
             Request::Xid(gpu, xid) => self.xid(gpu, xid)?,
+            Request::Checkpoint { pid, step } => return self.checkpoint(id, token, pid, step),
             Request::Refuse { pid, call, count } => self.refuse(pid, call, count)?,
             // The shell answers it: the machine does not know the clock.
             Request::Stats => return Err(Failure::Unknown),
             Request::Goodbye => {
                 self.stop_work(id);
+                self.drop_checkpoint(id);
                 self.memory.forget(id);
                 self.destroy_contexts(id);
             }

@@ -8,8 +8,9 @@ use crate::wire::{Kind, Role};
 
 impl Card {
     pub(super) fn process_stats(&self, id: ClientId, client: &Client) -> ProcessStats {
-        let contexts = client.contexts.len() as u64;
-        let mut gpus: Vec<u32> = client.contexts.values().map(|gpu| gpu.0).collect();
+        let away = client.checkpoint.is_away();
+        let contexts = if away { 0 } else { client.contexts.len() as u64 };
+        let mut gpus: Vec<u32> = client.contexts.values().map(|gpu| gpu.0).filter(|_| !away).collect();
         gpus.sort_unstable();
         gpus.dedup();
         let mut counters = self.memory.counters.get(&id).copied().unwrap_or_default();
@@ -17,12 +18,13 @@ impl Card {
         ProcessStats {
             pid: client.pid,
             alive: !client.dead,
+            state: client.checkpoint.state,
             gpu_bytes: gpus.iter().map(|gpu| self.bytes_on(GpuIndex(*gpu), id, client)).collect(),
             gpus,
             context_bytes: contexts * self.memory.constants.context_memory,
-            device_bytes: self.memory.fixed_of(id),
+            device_bytes: if away { 0 } else { self.memory.fixed_of(id) },
             managed_bytes: self.memory.usage(id, Kind::Managed),
-            host_bytes: self.memory.host_of(id),
+            host_bytes: self.memory.host_of(id) + client.checkpoint.host_bytes(),
             lost: client.poisoned,
             resident_bytes: self.memory.resident_of(id),
             counters,

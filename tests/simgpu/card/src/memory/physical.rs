@@ -225,6 +225,24 @@ impl Memory {
         handles.chain(mapped)
     }
 
+    /// Whether another client has memory of this one, by a handle or a mapping.
+    pub(crate) fn is_shared(&self, client: ClientId) -> bool {
+        let pieces = |wanted: &dyn Fn(ClientId) -> bool| -> BTreeSet<*const Physical> {
+            let handles = self.handles.iter().filter(|((owner, _), _)| wanted(*owner));
+            let handles = handles.map(|(_, physical)| Rc::as_ptr(physical));
+            let spaces = self.spaces.iter().filter(|(owner, _)| wanted(**owner));
+            let mapped = spaces.flat_map(|(_, space)| space.values());
+            let mapped = mapped.filter_map(|allocation| match &allocation.backing {
+                Backing::Physical(physical) => Some(Rc::as_ptr(physical)),
+                Backing::Own | Backing::Pool(_) => None,
+            });
+            handles.chain(mapped).collect()
+        };
+        let own = pieces(&|owner| owner == client);
+        let others = pieces(&|owner| owner != client);
+        !own.is_disjoint(&others)
+    }
+
     /// Forgets all handles of a client.
     pub(crate) fn release_handles(&mut self, client: ClientId) {
         let all = (client, HandleId(0))..=(client, HandleId(u32::MAX));

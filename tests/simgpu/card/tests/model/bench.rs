@@ -73,7 +73,7 @@ impl Bench {
     pub(crate) fn process(&mut self) -> ClientId {
         self.clients += 1;
         let client = ClientId(self.clients);
-        self.handle(Input::Connected { client, pid: self.clients });
+        self.handle(Input::Connected { client, pid: self.clients, user: 1000 });
         let (_, _, board) = self.ask(client, Request::Hello(Role::Driver)).unwrap();
         self.boards.insert(client, File::from(board.unwrap()));
         self.ask(client, Request::CreateContext(CONTEXT, GpuIndex(0))).unwrap();

@@ -7,6 +7,7 @@ mod program;
 // Families of calls and of failures, each with its scenarios.
 mod arrays;
 mod captures;
+mod checkpoints;
 mod deaths;
 mod failures;
 mod graphs;
@@ -136,7 +137,7 @@ scenarios! {
         memory_that_cannot_be_shared_is_registered_all_the_same[]: registered::is_staged;
         pools_follow_their_streams[]: memory::uses_pools, memory::captures_pools;
     }
-    driven: computes, deaths::dies, deaths::dies_with_a_child, counts_devices, nvml::monitors,
+    driven: computes, checkpoints::holds_memory, checkpoints::takes_steps, deaths::dies, deaths::dies_with_a_child, counts_devices, nvml::monitors,
         failures::dies_of_an_assertion, failures::meets_faults, failures::meets_periodic_faults, failures::is_refused,
         failures::is_killed,
         failures::looks_up_old, failures::refuses_to_start, failures::loses_a_card;

@@ -157,6 +157,12 @@ calls! {
     cuMemcpy3D_v2(what: &Copy3d);
     cuMemcpyAtoH_v2(to: *mut u8, from: Handle, offset: usize, bytes: usize);
     cuMemcpyHtoA_v2(to: Handle, offset: usize, from: *const u8, bytes: usize);
+    cuCheckpointProcessGetState(pid: i32, state: &mut u32);
+    cuCheckpointProcessGetRestoreThreadId(pid: i32, thread: &mut i32);
+    cuCheckpointProcessLock(pid: i32, arguments: &[u32; 16]);
+    cuCheckpointProcessCheckpoint(pid: i32, arguments: &[u32; 16]);
+    cuCheckpointProcessRestore(pid: i32, arguments: &[u32; 16]);
+    cuCheckpointProcessUnlock(pid: i32, arguments: &[u32; 16]);
     cuDriverGetVersion(version: &mut i32);
     cuGetProcAddress_v2(name: *const i8, pointer: &mut usize, version: i32, flags: u64, status: &mut u32);
 }

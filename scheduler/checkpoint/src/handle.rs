@@ -1,0 +1,122 @@
+//! Daemon's end of a helper: starts it, takes steps with deadlines, and kills it when one passes.
+
+use std::io::{self, Write};
+use std::os::unix::process::CommandExt;
+use std::path::Path;
+use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+
+use crate::helper::SUBCOMMAND;
+use crate::protocol::{Answer, Step};
+use crate::target::Target;
+
+/// Longest answer of a helper, in bytes.
+const LONGEST: usize = 4096;
+
+/// Error of a helper. Which steps it has taken is unknown afterwards.
+#[derive(Debug, thiserror::Error)]
+pub enum HelperError {
+    /// The helper could not be started.
+    #[error("the helper for checkpoints cannot be started: {0}")]
+    Start(#[source] io::Error),
+    /// The helper gave no answer in time and was killed.
+    #[error("the driver did not answer within {0:?}")]
+    Late(Duration),
+    /// The helper ended, or said what makes no sense.
+    #[error("the helper for checkpoints ended in the middle of a step")]
+    Ended,
+}
+
+/// Running helper for one process. It ends when the value is dropped.
+#[derive(Debug)]
+pub(crate) struct Helper {
+    child: Option<Child>,
+    steps: Option<ChildStdin>,
+    answers: ChildStdout,
+    /// Bytes of an answer that is not whole yet.
+    begun: Vec<u8>,
+}
+
+impl Helper {
+    /// Starts a helper and waits for its first answer.
+    pub(crate) fn start(
+        program: &Path,
+        target: Target,
+        deadline: Duration,
+    ) -> Result<(Self, Answer), HelperError> {
+        let mut command = Command::new(program);
+        command.arg0("gpushare-checkpoint").arg(SUBCOMMAND);
+        command.args([target.pid.to_string(), target.start.to_string()]);
+        // The helper is no program that shares a card.
+        command.env_remove("LD_PRELOAD");
+        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null());
+        let mut child = command.spawn().map_err(HelperError::Start)?;
+        let (Some(steps), Some(answers)) = (child.stdin.take(), child.stdout.take()) else {
+            return Err(HelperError::Ended);
+        };
+        let mut helper = Self { child: Some(child), steps: Some(steps), answers, begun: Vec::new() };
+        let first = helper.answer(deadline)?;
+        Ok((helper, first))
+    }
+
+    /// Takes a step and waits for its answer.
+    pub(crate) fn take(&mut self, step: Step, deadline: Duration) -> Result<Answer, HelperError> {
+        let steps = self.steps.as_mut().ok_or(HelperError::Ended)?;
+        let mut line = serde_json::to_string(&step).map_err(|_| HelperError::Ended)?;
+        line.push('\n');
+        steps.write_all(line.as_bytes()).map_err(|_| HelperError::Ended)?;
+        self.answer(deadline)
+    }
+
+    fn answer(&mut self, deadline: Duration) -> Result<Answer, HelperError> {
+        let end = Instant::now() + deadline;
+        loop {
+            if let Some(length) = self.begun.iter().position(|byte| *byte == b'\n') {
+                let line: Vec<u8> = self.begun.drain(..=length).collect();
+                return serde_json::from_slice(&line).map_err(|_| self.end());
+            }
+            let left = end.saturating_duration_since(Instant::now());
+            let timeout = Timespec::try_from(left).unwrap_or_default();
+            let mut polled = [PollFd::new(&self.answers, PollFlags::IN)];
+            match poll(&mut polled, Some(&timeout)) {
+                Ok(0) => {
+                    self.end();
+                    return Err(HelperError::Late(deadline));
+                }
+                Ok(_) => {
+                    let mut bytes = [0; 512];
+                    match rustix::io::read(&self.answers, &mut bytes) {
+                        Ok(count) if count > 0 && self.begun.len() < LONGEST => {
+                            self.begun.extend_from_slice(&bytes[..count]);
+                        }
+                        Err(rustix::io::Errno::INTR) => {}
+                        Ok(_) | Err(_) => return Err(self.end()),
+                    }
+                }
+                Err(rustix::io::Errno::INTR) => {}
+                Err(_) => return Err(self.end()),
+            }
+        }
+    }
+
+    /// Kills the helper.
+    fn end(&mut self) -> HelperError {
+        if let Some(child) = &mut self.child {
+            let _ = child.kill();
+        }
+        HelperError::Ended
+    }
+}
+
+impl Drop for Helper {
+    /// Closes the helper's input, which ends it. Another thread waits for its end, which the driver may delay.
+    fn drop(&mut self) {
+        self.steps = None;
+        if let Some(mut child) = self.child.take() {
+            let _ = thread::Builder::new().name("helper-end".to_owned()).spawn(move || child.wait());
+        }
+    }
+}

@@ -1,0 +1,137 @@
+//! Process that a helper is about, and the user that the helper becomes for it.
+
+use std::fs;
+use std::io;
+use std::os::fd::OwnedFd;
+
+use gpushare_sys::{peer, process};
+use rustix::process::{Gid, Uid, getuid};
+use rustix::thread::{set_no_new_privs, set_thread_groups, set_thread_res_gid, set_thread_res_uid};
+
+/// Process, by its pid and its start time. The driver's functions know the pid only.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Target {
+    /// Process id in the PID namespace of the daemon.
+    pub pid: u32,
+    /// Start time in clock ticks since boot.
+    pub start: u64,
+}
+
+/// Living process that a helper acts on.
+#[derive(Debug)]
+pub(crate) struct Process {
+    target: Target,
+    pidfd: OwnedFd,
+}
+
+impl Process {
+    /// Finds the process. `None` if it has ended, or if the pid belongs to a thread.
+    pub(crate) fn find(target: Target) -> Option<Self> {
+        let pidfd = process::open(target.pid, target.start)?;
+        Some(Self { target, pidfd }).filter(Self::is_whole)
+    }
+
+    /// Pid for the driver.
+    pub(crate) fn pid(&self) -> i32 {
+        self.target.pid.cast_signed()
+    }
+
+    /// Whether the process lives with its first thread, by which the driver finds it. While the pidfd's process
+    /// lives, nobody else has its pid.
+    pub(crate) fn is_whole(&self) -> bool {
+        !peer::is_dead(&self.pidfd) && !process::is_dead(self.target.pid)
+    }
+
+    /// Makes this process the user's: same user, groups and no privileges. Only its one thread changes, so it
+    /// comes before the first other one.
+    pub(crate) fn become_its_user(&self) -> io::Result<()> {
+        let status = fs::read_to_string(format!("/proc/{}/status", self.target.pid))?;
+        let user = User::of(&status).ok_or_else(|| {
+            io::Error::other("the process runs with the rights of another user than its own")
+        })?;
+        set_no_new_privs(true)?;
+        if user.uid == getuid() {
+            return Ok(());
+        }
+        set_thread_groups(&user.groups)?;
+        set_thread_res_gid(user.gid, user.gid, user.gid)?;
+        set_thread_res_uid(user.uid, user.uid, user.uid)?;
+        Ok(())
+    }
+}
+
+/// User of a process.
+#[derive(Debug, PartialEq, Eq)]
+struct User {
+    uid: Uid,
+    gid: Gid,
+    groups: Vec<Gid>,
+}
+
+impl User {
+    /// Reads a file `/proc/PID/status`. `None` if real, effective and saved ids differ.
+    fn of(status: &str) -> Option<Self> {
+        let numbers = |name: &str| -> Option<Vec<u32>> {
+            let line = status.lines().find_map(|line| line.strip_prefix(name))?;
+            line.split_ascii_whitespace().map(|number| number.parse().ok()).collect()
+        };
+        let one = |name| {
+            let all = numbers(name)?;
+            let first = *all.first()?;
+            all.iter().all(|id| *id == first).then_some(first)
+        };
+        Some(Self {
+            uid: Uid::from_raw(one("Uid:")?),
+            gid: Gid::from_raw(one("Gid:")?),
+            groups: numbers("Groups:")?.into_iter().map(Gid::from_raw).collect(),
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn status(uids: &str) -> String {
+        format!("Name:\tpython\nTgid:\t7\nUid:\t{uids}\nGid:\t100\t100\t100\t100\nGroups:\t44 100 \n")
+    }
+
+    #[test]
+    fn the_user_is_read_with_all_groups() {
+        let groups = [44, 100].map(Gid::from_raw).to_vec();
+        let user = User { uid: Uid::from_raw(1000), gid: Gid::from_raw(100), groups };
+        assert_eq!(User::of(&status("1000\t1000\t1000\t1000")), Some(user));
+    }
+
+    #[test]
+    fn a_program_with_borrowed_rights_has_no_user() {
+        assert_eq!(User::of(&status("1000\t0\t0\t0")), None);
+        assert_eq!(User::of("Name:\tpython\n"), None);
+    }
+
+    #[test]
+    fn only_the_same_living_process_is_found() {
+        let pid = std::process::id();
+        let start = process::start_time(pid).unwrap();
+        assert!(Process::find(Target { pid, start }).unwrap().is_whole());
+        assert!(Process::find(Target { pid, start: start + 1 }).is_none());
+    }
+
+    #[test]
+    fn a_thread_is_no_process() {
+        let (sender, receiver) = std::sync::mpsc::channel();
+        let (end, ended) = std::sync::mpsc::channel::<()>();
+        let thread = std::thread::spawn(move || {
+            sender
+                .send(rustix::thread::gettid().as_raw_nonzero().get().cast_unsigned())
+                .unwrap();
+            let _ = ended.recv();
+        });
+        let pid = receiver.recv().unwrap();
+        let stat = fs::read_to_string(format!("/proc/self/task/{pid}/stat")).unwrap();
+        let start = stat[stat.rfind(')').unwrap()..].split_ascii_whitespace().nth(20).unwrap();
+        assert!(Process::find(Target { pid, start: start.parse().unwrap() }).is_none());
+        drop(end);
+        thread.join().unwrap();
+    }
+}

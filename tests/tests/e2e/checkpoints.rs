@@ -1,0 +1,149 @@
+//! Freezing and thawing of a process by the daemon's helper, on the simulated driver.
+
+use std::process::ExitStatus;
+use std::time::Duration;
+
+use anyhow::Context;
+use gpushare_checkpoint::{FreezeError, Limits, Target, ThawError, freeze, thaw};
+use gpushare_proto::Bytes;
+use gpushare_sys::process;
+use gpushare_tests::{Artifacts, Part, Program, Sharing, World};
+use simgpu_card::wire::ProcessState;
+
+/// A helper is the daemon's program with the environment of this world. The operations start it with their own
+/// environment, so a script stands between them.
+fn helper(world: &World, faults: &str) -> anyhow::Result<std::path::PathBuf> {
+    use std::os::unix::fs::PermissionsExt as _;
+    let path = world.folder().join(format!("helper-{}", faults.len()));
+    let script = format!(
+        "#!/bin/sh\nexport LD_LIBRARY_PATH={} SIMGPU_SOCKET={} SIMGPU_FAULTS='{faults}'\nexec {} \"$@\"\n",
+        world.folder().join("lib").display(),
+        world.card_socket().display(),
+        world.path(Part::Scheduler).display(),
+    );
+    std::fs::write(&path, script)?;
+    std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o700))?;
+    Ok(path)
+}
+
+fn target(program: &Program) -> anyhow::Result<Target> {
+    let pid = program.process().pid();
+    Ok(Target { pid, start: process::start_time(pid).context("it lives")? })
+}
+
+fn state(world: &World, program: &Program) -> anyhow::Result<(ProcessState, Bytes)> {
+    let stats = world.card().context("a simulated card")?.stats()?;
+    let known = stats.processes.into_iter().find(|known| known.pid == program.process().pid());
+    let known = known.context("the program is on the card")?;
+    Ok((known.state, Bytes(known.device_bytes)))
+}
+
+fn start() -> anyhow::Result<(World, Program)> {
+    let world = World::simulated(Artifacts::of_tests()?, Bytes::mib(256))?;
+    let mut program = Program::hold(&world, &Sharing::Native, "a")?;
+    program.must("alloc x 16MiB; fill x 7; sync")?;
+    Ok((world, program))
+}
+
+fn ends_well(mut program: Program) -> anyhow::Result<()> {
+    program.must("check x 7")?;
+    assert!(ExitStatus::success(&program.quit()?));
+    Ok(())
+}
+
+#[test]
+fn a_process_is_frozen_and_thawed_with_its_bytes() -> anyhow::Result<()> {
+    let (world, program) = start()?;
+    let (helper, target) = (helper(&world, "")?, target(&program)?);
+    freeze(&helper, target, &Limits::default())?;
+    assert_eq!(state(&world, &program)?, (ProcessState::Checkpointed, Bytes::ZERO));
+    thaw(&helper, target, &Limits::default())?;
+    assert_eq!(state(&world, &program)?, (ProcessState::Running, Bytes::mib(16)));
+    thaw(&helper, target, &Limits::default())?;
+    ends_well(program)
+}
+
+#[test]
+fn a_refusal_of_the_driver_leaves_the_process_running() -> anyhow::Result<()> {
+    let (world, mut program) = start()?;
+    program.must("alloc y 4MiB --door managed")?;
+    let error = freeze(&helper(&world, "")?, target(&program)?, &Limits::default()).unwrap_err();
+    assert!(matches!(&error, FreezeError::Refused(refusal) if refusal.code == 801), "{error}");
+    assert_eq!(state(&world, &program)?.0, ProcessState::Running);
+    ends_well(program)
+}
+
+#[test]
+fn work_under_way_is_waited_for_and_no_longer_than_allowed() -> anyhow::Result<()> {
+    let (world, mut program) = start()?;
+    program.spin_for_good()?;
+    let limits = Limits { lock: Duration::from_millis(50), ..Limits::default() };
+    let error = freeze(&helper(&world, "")?, target(&program)?, &limits).unwrap_err();
+    assert!(matches!(error, FreezeError::Busy(_)), "{error}");
+    program.kill()
+}
+
+#[test]
+fn a_helper_that_dies_or_hangs_leaves_a_process_that_can_be_thawed() -> anyhow::Result<()> {
+    let (world, program) = start()?;
+    let (sound, target) = (helper(&world, "")?, target(&program)?);
+    for fault in ["Lock=dies", "Checkpoint=dies", "Checkpoint=hangs"] {
+        let broken = helper(&world, &format!("cuCheckpointProcess{fault}"))?;
+        let limits = Limits { moving: Duration::from_secs(3), ..Limits::default() };
+        let error = freeze(&broken, target, &limits).unwrap_err();
+        assert!(matches!(error, FreezeError::Unknown(_)), "{fault}: {error}");
+        thaw(&sound, target, &Limits::default())?;
+        assert_eq!(state(&world, &program)?.0, ProcessState::Running, "{fault}");
+    }
+    for fault in ["Restore=dies", "Restore=hangs", "Unlock=dies", "GetState=dies"] {
+        freeze(&sound, target, &Limits::default())?;
+        let broken = helper(&world, &format!("cuCheckpointProcess{fault}"))?;
+        let limits = Limits { moving: Duration::from_secs(3), ..Limits::default() };
+        let error = thaw(&broken, target, &limits).unwrap_err();
+        assert!(matches!(error, ThawError::Unknown(_)), "{fault}: {error}");
+        thaw(&sound, target, &Limits::default())?;
+        assert_eq!(state(&world, &program)?.0, ProcessState::Running, "{fault}");
+    }
+    ends_well(program)
+}
+
+#[test]
+fn a_restore_that_the_driver_refuses_is_a_lost_process() -> anyhow::Result<()> {
+    let (world, mut program) = start()?;
+    let (sound, target) = (helper(&world, "")?, target(&program)?);
+    freeze(&sound, target, &Limits::default())?;
+    let broken = helper(&world, "cuCheckpointProcessRestore=999")?;
+    let error = thaw(&broken, target, &Limits::default()).unwrap_err();
+    assert!(matches!(&error, ThawError::Lost(_)), "{error}");
+    assert!(
+        error
+            .to_string()
+            .contains("cuCheckpointProcessRestore answered CUDA_ERROR_UNKNOWN (999)"),
+        "{error}"
+    );
+    program.kill()
+}
+
+#[test]
+fn a_dead_process_and_another_one_of_its_pid_are_left_alone() -> anyhow::Result<()> {
+    let (world, mut program) = start()?;
+    let (helper, found) = (helper(&world, "")?, target(&program)?);
+    let other = Target { start: found.start + 1, ..found };
+    assert!(matches!(freeze(&helper, other, &Limits::default()), Err(FreezeError::Gone)));
+    assert_eq!(state(&world, &program)?.0, ProcessState::Running);
+    freeze(&helper, found, &Limits::default())?;
+    program.kill()?;
+    assert!(matches!(thaw(&helper, found, &Limits::default()), Err(ThawError::Gone)));
+    Ok(())
+}
+
+#[test]
+fn a_machine_without_a_driver_says_so() -> anyhow::Result<()> {
+    let (world, program) = start()?;
+    let old = helper(&world, "")?;
+    let script = std::fs::read_to_string(&old)?.replace("SIMGPU_FAULTS=''", "SIMGPU_DRIVER_VERSION=12.4");
+    std::fs::write(&old, script)?;
+    let error = freeze(&old, target(&program)?, &Limits::default()).unwrap_err();
+    assert_eq!(error.to_string(), "the driver is for CUDA 12.4, and checkpoints need 12.8");
+    ends_well(program)
+}
