@@ -56,6 +56,9 @@ pub const FLAG_OVERLAPPING: u32 = 16;
 /// Flag in [`Page::flags`]: the host memory is too full for what must leave the cards. A process whose memory is
 /// remapped gives back the slots that no chunk needs, and prepares none.
 pub const FLAG_HOST_FULL: u32 = 32;
+/// Flag in [`Page::flags`]: the process is frozen, or is to be. No thread of it calls the driver, and one that would
+/// waits until the flag is gone.
+pub const FLAG_FROZEN: u32 = 64;
 /// Position of the first of [`MAX_GPUS`] flags in [`Page::flags`], one for each card. See [`flag_overflows`].
 const OVERFLOW_FLAGS: u32 = 16;
 
@@ -240,7 +243,7 @@ pub struct Page {
     /// State of the process's gate, a [`GateWord`].
     pub gate: AtomicU32,
     /// Bit set of [`FLAG_CONTENDED`], [`FLAG_WANTED`], [`FLAG_LIMITED`], [`FLAG_CAPTURING`],
-    /// [`FLAG_OVERLAPPING`] and [`FLAG_HOST_FULL`], and of [`flag_overflows`] for each card.
+    /// [`FLAG_OVERLAPPING`], [`FLAG_HOST_FULL`] and [`FLAG_FROZEN`], and of [`flag_overflows`] for each card.
     pub flags: AtomicU32,
     /// Version of the shared page's layout, [`PAGE_LAYOUT`].
     pub layout: AtomicU32,

@@ -337,6 +337,7 @@ pub(crate) fn admin_replies() -> Vec<Named<AdminReply>> {
                 None,
             ))),
         ),
+        ("Explained.thaw", explained(Some(wait(WaitReason::Thaw { reason: "it is frozen".into() }, None)))),
         ("Usage", AdminReply::Usage(vec![usage()])),
         (
             "Reloaded",

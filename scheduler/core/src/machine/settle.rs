@@ -12,7 +12,7 @@
 //!                     │ push      late drops: reopen, close again, stuck (session/drop.rs)
 //!                     └─ again while a drop completed or became stuck, a reason to go on ended, or
 //!                        the order of gangs changed
-//!             ─▶ goals for remapped memory (residency/plan.rs)
+//!             ─▶ goals for remapped memory (residency/plan.rs) ─▶ processes to freeze and thaw (frost.rs)
 //!             ─▶ gates of late joiners ─▶ flags, figures, places in the queue (view/updates.rs) ─▶ timers
 //! ```
 //!
@@ -110,6 +110,9 @@ impl Core {
             }
         }
         self.place_memory();
+        if self.begin_frosts() {
+            self.place_memory();
+        }
         self.touch_members_of_changed_cards();
         self.look_each(Self::conclude);
         self.close_agenda();
@@ -136,8 +139,12 @@ impl Core {
             return;
         };
         let returned = session.has_returned();
+        let is_cold = session.is_cold();
         if session.is_limited() {
             self.judge_compute_limit(id);
+        }
+        if is_cold {
+            self.judge_frost(id);
         }
         if returned {
             self.resume_returned(id);

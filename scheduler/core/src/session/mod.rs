@@ -7,6 +7,7 @@ pub(crate) mod client;
 pub(crate) mod clock;
 pub(crate) mod compute_limit;
 pub(crate) mod drop;
+pub(crate) mod frost;
 pub(crate) mod gate;
 pub(crate) mod lock;
 pub(crate) mod on_card;
@@ -50,6 +51,8 @@ pub(crate) struct Session {
     pub(crate) left: Option<(Nanos, bool)>,
     /// Number of turns in a row that the session used up: it still had work at their ends.
     pub(crate) used_up: u32,
+    /// Whether the session is to be frozen.
+    pub(crate) wants_frost: bool,
     /// Whether the session accepts no more processes.
     pub(crate) closed: bool,
     pub(crate) clients: SmallMap<ClientId, Client>,
@@ -82,6 +85,7 @@ impl Session {
             urgent: false,
             left: None,
             used_up: 0,
+            wants_frost: false,
             closed: false,
             clients: SmallMap::default(),
             lock: Lock::Idle,
@@ -135,7 +139,23 @@ impl Session {
 
     /// Whether the session may be granted turns.
     pub(crate) fn may_run(&self) -> bool {
-        self.standing == Standing::Good
+        let barred = |client: &Client| client.frost.bars();
+        self.standing == Standing::Good && !self.wants_frost && !self.clients.values().any(barred)
+    }
+
+    /// Whether the session is to be frozen, or calls of the driver wait in any of its processes.
+    pub(crate) fn is_cold(&self) -> bool {
+        self.wants_frost || self.clients.values().any(|client| client.frost.is_cold())
+    }
+
+    /// Whether a thread of the session waits at a gate or with a call of the driver, and the session may run.
+    pub(crate) fn is_called(&self) -> bool {
+        self.standing == Standing::Good && self.has_sleeper()
+    }
+
+    /// Point in time at which the frost of a process changes if no event comes before.
+    pub(crate) fn frost_deadline(&self, now: Nanos) -> Option<Nanos> {
+        self.clients.values().filter_map(|client| client.frost.deadline(now)).min()
     }
 
     /// Whether the session may allocate more memory.
@@ -183,9 +203,10 @@ impl Session {
         !self.turn_cards(in_turns).is_empty()
     }
 
-    /// Whether any thread of the session's processes sleeps at a gate.
+    /// Whether any thread of the session's processes sleeps at a gate, or with a call of the driver.
     pub(crate) fn has_sleeper(&self) -> bool {
-        self.attached().any(|(_, client)| client.gate.waiting())
+        self.attached()
+            .any(|(_, client)| client.gate.waiting() || client.frost.is_called())
     }
 
     /// Whether the session has given the lock back: every process drained or, where the session runs on

@@ -7,6 +7,7 @@
 //! No daemon runs these checks. Rules about one moment examine the decision machine alone. Rules about values
 //! that may only change in one direction remember the moment before.
 
+mod frost;
 mod residency;
 
 use std::collections::BTreeMap;
@@ -62,6 +63,7 @@ pub fn check(core: &Core) -> Result<(), Broken> {
         gates_agree_with_the_lock(core, id, session)?;
     }
     nothing_was_overlooked(core)?;
+    frost::check(core)?;
     deadlines_lie_ahead(core)
 }
 
@@ -405,6 +407,8 @@ fn effects_reach_somebody(core: &Core, effects: &[Effect]) -> Result<(), Broken>
             | Effect::Room { client, .. }
             | Effect::Goal { client, .. }
             | Effect::HostTarget { client, .. }
+            | Effect::Freeze { client }
+            | Effect::Thaw { client }
             | Effect::Kill { client } => client,
             Effect::Notice(_) => continue,
         };
