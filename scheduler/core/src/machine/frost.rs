@@ -276,7 +276,8 @@ impl Core {
             let fits = cards
                 .into_iter()
                 .all(|gpu| self.view.fits(gpu) && !self.view.awaits_reports(gpu));
-            if !cards.overlaps(taken) && fits {
+            // One that the last daemon froze is about to announce its cards.
+            if !cards.is_empty() && !cards.overlaps(taken) && fits {
                 self.change_frost(client, Frost::thaw);
                 self.effects.push_back(Effect::Thaw { client });
             }

@@ -265,8 +265,8 @@ impl Session {
         self.open_moving(epoch, |_, _| false, effects);
     }
 
-    /// Opens every closed gate under `epoch`, the grant's number. Processes that `moves` names bring memory in
-    /// first.
+    /// Opens every closed gate under `epoch`, the grant's number, but those of frozen processes. Processes that
+    /// `moves` names bring memory in first.
     pub(crate) fn open_moving(
         &mut self,
         epoch: Epoch,
@@ -276,7 +276,7 @@ impl Session {
         // Gates that open between two tries of a drop are no grant.
         let granted = matches!(self.lock, Lock::Holding(_));
         for (id, client) in self.attached_mut() {
-            if !client.gate.passes() {
+            if !client.gate.passes() && !client.frost.bars() {
                 let moving = moves(id, client);
                 client.unproven &= !granted;
                 let word = client.gate.open(moving);
@@ -289,13 +289,16 @@ impl Session {
     /// Unless the session runs on demand, all its idle gates open.
     pub(crate) fn open_joiners(&mut self, on_demand: GpuSet, effects: &mut VecDeque<Effect>) {
         let Lock::Holding(grant) = self.lock else { return };
-        let joins = |client: &Client| matches!(client.gate.passage(), Passage::Shut | Passage::Idle);
+        let joins = |client: &Client| {
+            matches!(client.gate.passage(), Passage::Shut | Passage::Idle) && !client.frost.bars()
+        };
         if !self.attached().any(|(_, client)| joins(client)) {
             return;
         }
         let on_demand = self.takes_turns(on_demand);
         for (id, client) in self.attached_mut() {
             let opens = match client.gate.passage() {
+                _ if client.frost.bars() => false,
                 Passage::Shut => true,
                 Passage::Idle => !on_demand || client.gate.waiting(),
                 Passage::Closing | Passage::Moving | Passage::Open => false,

@@ -77,6 +77,20 @@ fn a_frozen_session_leaves_four_mebibytes_and_comes_back_when_called() {
 }
 
 #[test]
+fn what_nvml_says_of_a_frozen_process_is_not_what_it_needs() {
+    let mut world = world_with(gib(100));
+    let (session, client) = native(&mut world, gib(4));
+    let before = world.card().capacity_bytes;
+    freezes(&mut world, session);
+    world.run_for(Nanos::from_secs(2));
+    assert!(world.core.is_frozen(client));
+    world.send(Event::Overhead { client, gpu: GPU, bytes: Some(Bytes::ZERO) });
+    world.send(Event::Called { client });
+    world.run_for(Nanos::from_secs(2));
+    assert_eq!((world.core.is_frozen(client), world.card().capacity_bytes), (false, before));
+}
+
+#[test]
 fn a_call_that_passes_no_gate_thaws_too() {
     let mut world = world_with(gib(100));
     let (session, client) = native(&mut world, gib(4));

@@ -84,6 +84,7 @@ impl Invariants {
     pub fn after(&mut self, core: &Core, event: Event, effects: &[Effect]) -> Result<(), Broken> {
         check(core)?;
         effects_reach_somebody(core, effects)?;
+        frost::steps_begin_one_by_one(core, effects)?;
         self.epochs_rise(core, effects)?;
         self.leases_grow_within_limits(core, event)?;
         self.managed_memory_grows_within_its_limit(core, event)?;
