@@ -116,6 +116,7 @@ fn waits(name: &str, wait: &WaitView) -> Vec<String> {
             format!("{name} has used up its compute limit of {limit} for now, and continues shortly")
         }
         WaitReason::Memory { reason, .. } => format!("{name} waits for its memory: {reason}"),
+        WaitReason::Thaw { reason } => format!("{name} waits for its processes: {reason}"),
         WaitReason::Standing => format!("{name} waits until it is resumed or renewed, see above"),
     }];
     let stands = matches!(wait.reason, WaitReason::Turn | WaitReason::Holders | WaitReason::Stuck { .. });

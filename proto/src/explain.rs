@@ -122,6 +122,11 @@ pub enum WaitReason {
         /// Reason why they are not there, in words.
         reason: String,
     },
+    /// Processes of the session are frozen and come back.
+    Thaw {
+        /// What the session waits for, in words.
+        reason: String,
+    },
 }
 
 /// A session that holds the lock.

@@ -62,6 +62,9 @@ pub const FLAG_HOST_FULL: u32 = 32;
 pub const FLAG_MAPPED: u32 = 64;
 /// Flags in [`Page::flags`] that the process sets.
 pub const FLAGS_OF_PROCESS: u32 = FLAG_CAPTURING | FLAG_MAPPED;
+/// Flag in [`Page::flags`]: the process is frozen, or is to be. No thread of it calls the driver, and one that would
+/// waits until the flag is gone.
+pub const FLAG_FROZEN: u32 = 128;
 /// Position of the first of [`MAX_GPUS`] flags in [`Page::flags`], one for each card. See [`flag_overflows`].
 const OVERFLOW_FLAGS: u32 = 16;
 
@@ -254,7 +257,7 @@ pub struct Page {
     /// State of the process's gate, a [`GateWord`].
     pub gate: AtomicU32,
     /// Bit set of [`FLAG_CONTENDED`], [`FLAG_WANTED`], [`FLAG_LIMITED`], [`FLAG_CAPTURING`], [`FLAG_OVERLAPPING`],
-    /// [`FLAG_HOST_FULL`] and [`FLAG_MAPPED`], and of [`flag_overflows`] for each card.
+    /// [`FLAG_HOST_FULL`], [`FLAG_MAPPED`] and [`FLAG_FROZEN`], and of [`flag_overflows`] for each card.
     pub flags: AtomicU32,
     /// Version of the shared page's layout, [`PAGE_LAYOUT`].
     pub layout: AtomicU32,
@@ -343,9 +346,10 @@ mod tests {
 
     #[test]
     fn each_card_has_a_flag_of_its_own() {
-        let others = [FLAG_CONTENDED, FLAG_WANTED, FLAG_LIMITED, FLAG_OVERLAPPING, FLAG_HOST_FULL];
+        let others =
+            [FLAG_CONTENDED, FLAG_WANTED, FLAG_LIMITED, FLAG_OVERLAPPING, FLAG_HOST_FULL, FLAG_FROZEN];
         let others = others.into_iter().fold(FLAGS_OF_PROCESS, |flags, flag| flags | flag);
-        assert_eq!(others.count_ones(), 7);
+        assert_eq!(others.count_ones(), 8);
         let all = (0..MAX_GPUS as u8).fold(others, |flags, gpu| {
             let flag = flag_overflows(GpuId(gpu));
             assert_eq!((flag.count_ones(), flag & flags), (1, 0), "card {gpu}");

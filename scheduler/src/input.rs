@@ -5,6 +5,7 @@ use gpushare_proto::{ClientId, SessionId};
 
 use crate::config::{ConfigError, Settings};
 use crate::connections::{ConnectionEvent, ConnectionId};
+use crate::freeze;
 use crate::identity::{PeerProcess, ProcessId};
 use crate::nvml::{Readings, Usages, Work};
 use crate::persist::question::UsageQuestion;
@@ -22,6 +23,11 @@ pub(crate) enum Input {
     Configured {
         settings: Result<Box<Settings>, ConfigError>,
         asker: Option<Asker>,
+    },
+    /// The driver has frozen or thawed this process, or has not.
+    Moved {
+        client: ClientId,
+        end: freeze::End,
     },
     /// Answer of the registry: usage of each session in some hours.
     Used {

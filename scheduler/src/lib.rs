@@ -39,6 +39,7 @@ mod sessions;
 // The task that owns the core, and what it does by capability.
 mod clients;
 mod engine;
+mod freeze;
 mod memory;
 mod persist;
 mod report;

@@ -345,6 +345,7 @@ pub(crate) fn admin_replies() -> Vec<Named<AdminReply>> {
                 None,
             ))),
         ),
+        ("Explained.thaw", explained(Some(wait(WaitReason::Thaw { reason: "it is frozen".into() }, None)))),
         ("Usage", AdminReply::Usage(vec![usage()])),
         (
             "Reloaded",

@@ -213,6 +213,10 @@ pub(crate) fn remove_unlisted(engine: &mut Engine, usages: &Usages) {
     let mut over = Vec::new();
     let away: Vec<ClientId> = engine.clients.away().map(|(id, _)| id).collect();
     for id in away {
+        // NVML lists no frozen process.
+        if engine.machine.is_frozen(id) {
+            continue;
+        }
         let Some(client) = engine.clients.get_mut(id) else { continue };
         let pid = client.peer.pid;
         let ended = |gpu: GpuId| {

@@ -7,6 +7,7 @@ use gpushare_proto::{Bytes, ClientId, SessionId};
 use gpushare_sys::{clock, peer};
 
 use super::Engine;
+use crate::freeze::Move;
 use crate::operation::Operation;
 use crate::report::log;
 
@@ -76,6 +77,8 @@ impl Engine {
                     self.peers.reply_if_idle(connection, &TenantReply::Queued { ahead, reason });
                 }
             }
+            Effect::Freeze { client } => self.move_by_driver(client, Move::Freeze),
+            Effect::Thaw { client } => self.move_by_driver(client, Move::Thaw),
             Effect::Kill { client } => self.kill(client),
             Effect::Notice(notice) => self.note(&notice),
         }

@@ -48,6 +48,7 @@ impl Engine {
                 }
             }
             Input::Configured { settings, asker } => reload::configured(self, settings, asker.as_ref()),
+            Input::Moved { client, end } => self.moved_by_driver(client, end),
             Input::Used { question, answer } => usage::answer_usage(self, &question, answer),
         }
         self.finish();

@@ -62,6 +62,9 @@ fn book_overheads(engine: &mut Engine, before: FixedBytes, usages: &Usages) {
     let listed = usages.values().flatten().flat_map(|on_card| on_card.keys());
     let lists_clients = listed.copied().any(|pid| pids.contains(&pid));
     for (id, gpu) in before.into_keys() {
+        if engine.machine.is_frozen(id) {
+            continue;
+        }
         let (Some(client), Some(card)) = (engine.clients.get_mut(id), engine.cards.get(gpu)) else {
             continue;
         };

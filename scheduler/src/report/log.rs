@@ -46,6 +46,11 @@ pub(crate) fn notice(notice: &Notice, sessions: &Sessions, clients: &Clients, co
         | Notice::Dropped { session, .. }
         | Notice::DropReopened { session, .. }
         | Notice::Stuck { session, .. }
+        | Notice::Frozen { session, .. }
+        | Notice::Thawed { session, .. }
+        | Notice::FreezeRefused { session, .. }
+        | Notice::FreezeBrokeOff { session, .. }
+        | Notice::FrostKilled { session, .. }
         | Notice::Refused { session, .. } => *session,
     };
     let is_of_every_turn =
@@ -84,6 +89,28 @@ pub(crate) fn notice(notice: &Notice, sessions: &Sessions, clients: &Clients, co
             record("lock.drop")
                 .failed(Outcome::Failed, "stuck")
                 .warn(format_args!("{name} does not let go: {reason}{stopped}"));
+        }
+        Notice::Frozen { client, bytes, .. } => {
+            record("process.freeze")
+                .info(format_args!("{client} of {name} is frozen: {bytes} left its cards"));
+        }
+        Notice::Thawed { client, .. } => {
+            record("process.thaw").info(format_args!("{client} of {name} is back from the freeze"));
+        }
+        Notice::FreezeRefused { client, obstacle, .. } => {
+            record("process.freeze")
+                .failed(Outcome::Failed, "refused")
+                .info(format_args!("{name} is not frozen, because of {client}: {obstacle}"));
+        }
+        Notice::FreezeBrokeOff { client, .. } => {
+            record("process.freeze")
+                .failed(Outcome::Failed, "broke_off")
+                .warn(format_args!("the freeze of {client} of {name} broke off; it is thawed"));
+        }
+        Notice::FrostKilled { client, .. } => {
+            record("process.thaw").failed(Outcome::Failed, "lost").warn(format_args!(
+                "{client} of {name} did not come back from the freeze; the driver refuses all its calls"
+            ));
         }
         Notice::Refused { client, gpu, refusal, .. } => {
             let peer = clients.get(*client).map(|client| (client.peer.pid, client.peer.uid));

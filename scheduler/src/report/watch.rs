@@ -152,7 +152,13 @@ impl Watchers {
         }
         let what = match notice.clone() {
             // A difference of states shows the first, the log and `status` show the second.
-            Notice::ModeChanged { .. } | Notice::Overdue { .. } => return,
+            Notice::ModeChanged { .. }
+            | Notice::Overdue { .. }
+            | Notice::Frozen { .. }
+            | Notice::Thawed { .. }
+            | Notice::FreezeRefused { .. }
+            | Notice::FreezeBrokeOff { .. }
+            | Notice::FrostKilled { .. } => return,
             Notice::Granted { session, quantum, waited, .. } => {
                 WatchEventKind::Granted { session, quantum_ns: quantum, waited_ns: waited }
             }

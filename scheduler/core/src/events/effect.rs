@@ -141,4 +141,16 @@ pub enum Effect {
         /// Bytes of host memory, used and unused.
         bytes: Bytes,
     },
+    /// Freezes a process by the driver's checkpoint, and reports the end by
+    /// [`Event::FreezeEnded`](super::Event::FreezeEnded).
+    Freeze {
+        /// Identifier of the process that the action is about.
+        client: ClientId,
+    },
+    /// Thaws a process, in whatever state it is, and reports the end by
+    /// [`Event::ThawEnded`](super::Event::ThawEnded).
+    Thaw {
+        /// Identifier of the process that the action is about.
+        client: ClientId,
+    },
 }

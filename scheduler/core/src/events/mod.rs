@@ -1,6 +1,7 @@
 //! Events that the scheduler's decision machine is told, and effects that it asks for.
 
 mod effect;
+mod frost;
 mod notice;
 mod waits_for;
 
@@ -12,6 +13,7 @@ use gpushare_proto::{Bytes, ClientId, Epoch, GateWord, GpuId, Nanos, Percent, Re
 use serde::{Deserialize, Serialize};
 
 pub use self::effect::Effect;
+pub use self::frost::{FreezeEnd, Obstacle, ThawEnd};
 pub use self::notice::Notice;
 pub(crate) use self::waits_for::Place;
 pub use self::waits_for::{Lack, WaitsFor};
@@ -401,6 +403,49 @@ pub enum Event {
         /// Number of free bytes of the card.
         bytes: Bytes,
     },
+    /// A session is to be frozen, or no longer. The decision machine refuses it if a process cannot be frozen.
+    Freeze {
+        /// Identifier of the session that the event is about.
+        session: SessionId,
+        /// Whether the session is to be frozen.
+        wanted: bool,
+    },
+    /// A process was examined: what keeps it from being frozen, if anything does.
+    Freezable {
+        /// Identifier of the process that the event is about.
+        client: ClientId,
+        /// Reason why the process cannot be frozen; `None` if it can.
+        obstacle: Option<Obstacle>,
+    },
+    /// A thread of a process waits with a call of the driver, since the process is frozen or about to be.
+    Called {
+        /// Identifier of the process that the event is about.
+        client: ClientId,
+    },
+    /// No thread of a process is in the driver, and none enters it any more.
+    Parked {
+        /// Identifier of the process that the event is about.
+        client: ClientId,
+    },
+    /// An attempt to freeze a process has ended ([`Effect::Freeze`]).
+    FreezeEnded {
+        /// Identifier of the process that the event is about.
+        client: ClientId,
+        /// How the attempt ended.
+        end: FreezeEnd,
+    },
+    /// An attempt to thaw a process has ended ([`Effect::Thaw`]).
+    ThawEnded {
+        /// Identifier of the process that the event is about.
+        client: ClientId,
+        /// How the attempt ended.
+        end: ThawEnd,
+    },
+    /// The last daemon has frozen a process, or has begun to.
+    FoundFrozen {
+        /// Identifier of the process that the event is about.
+        client: ClientId,
+    },
 }
 
 impl Event {
@@ -421,6 +466,7 @@ impl Event {
             | Self::ExpectedUses { .. }
             | Self::HostBudget { .. }
             | Self::CardFree { .. }
+            | Self::Freeze { .. }
             | Self::Set(_)
             | Self::Tune(_)
             | Self::Tick => None,
@@ -448,6 +494,12 @@ impl Event {
             | Self::Resides { client, .. }
             | Self::MoveFailed { client, .. }
             | Self::Measured { client, .. }
+            | Self::Freezable { client, .. }
+            | Self::Called { client }
+            | Self::Parked { client }
+            | Self::FreezeEnded { client, .. }
+            | Self::ThawEnded { client, .. }
+            | Self::FoundFrozen { client }
             | Self::StillUses { client, .. } => Some(client),
         }
     }
@@ -462,6 +514,7 @@ impl Event {
             | Self::Owner { session, .. }
             | Self::Compute { session, .. }
             | Self::Lead { session, .. }
+            | Self::Freeze { session, .. }
             | Self::SessionClosed { session } => Some(session),
             _ => None,
         }

@@ -2,10 +2,10 @@
 
 use gpushare_proto::handoff::Handoff;
 use gpushare_proto::page::MemoryRefusal;
-use gpushare_proto::{ClientId, Epoch, GpuId, Nanos, SessionId};
+use gpushare_proto::{Bytes, ClientId, Epoch, GpuId, Nanos, SessionId};
 use serde::{Deserialize, Serialize};
 
-use super::{is_once, once};
+use super::{Obstacle, is_once, once};
 use crate::values::gpu_set::GpuSet;
 
 /// Decision of the scheduler that is logged for the operator.
@@ -96,6 +96,45 @@ pub enum Notice {
         client: ClientId,
         /// Duration since the start of the daemon.
         after: Nanos,
+    },
+    /// A process was frozen.
+    Frozen {
+        /// Identifier of the session that the process belongs to.
+        session: SessionId,
+        /// Identifier of the process that the notice is about.
+        client: ClientId,
+        /// Number of bytes that the driver moved into host memory.
+        bytes: Bytes,
+    },
+    /// A process was thawed.
+    Thawed {
+        /// Identifier of the session that the process belongs to.
+        session: SessionId,
+        /// Identifier of the process that the notice is about.
+        client: ClientId,
+    },
+    /// A session was not frozen, since a process of it cannot be.
+    FreezeRefused {
+        /// Identifier of the session that the process belongs to.
+        session: SessionId,
+        /// Identifier of the process that the notice is about.
+        client: ClientId,
+        /// Reason why the process cannot be frozen.
+        obstacle: Obstacle,
+    },
+    /// An attempt to freeze a process broke off. The process is thawed.
+    FreezeBrokeOff {
+        /// Identifier of the session that the process belongs to.
+        session: SessionId,
+        /// Identifier of the process that the notice is about.
+        client: ClientId,
+    },
+    /// A frozen process could not be thawed. Its calls of the driver fail from now on.
+    FrostKilled {
+        /// Identifier of the session that the process belongs to.
+        session: SessionId,
+        /// Identifier of the process that the notice is about.
+        client: ClientId,
     },
     /// A handoff of remapped memory has ended on a card.
     HandedOver(Box<Handoff>),

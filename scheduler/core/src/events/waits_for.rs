@@ -40,6 +40,11 @@ pub enum WaitsFor {
     Pardon(Standing),
     /// The session has used up its compute limit for the present.
     Limit(Percent),
+    /// Processes of the session are frozen and come back, in whole or in part.
+    Thaw {
+        /// Whether a process waits for room on its cards, and not for the driver.
+        for_room: bool,
+    },
     /// The session has the lock, and a part of its remapped memory is not on its cards.
     Memory {
         /// Number of bytes that are not on the cards.
@@ -77,6 +82,10 @@ impl WaitsFor {
                     .to_owned()
             }
             Self::Limit(limit) => format!("its compute limit of {limit} is used up for now"),
+            Self::Thaw { for_room: true } => {
+                "it is frozen, and its cards have no room for what the driver must bring back".to_owned()
+            }
+            Self::Thaw { for_room: false } => "it is frozen, and the driver brings it back".to_owned(),
             Self::Memory { missing, lack } => {
                 let why = match lack {
                     None => "it is moving in",

@@ -162,7 +162,9 @@ impl Core {
             let Some(session) = self.view.sessions.get(id) else {
                 continue;
             };
-            let (deadline, armed) = (self.view.lock_deadline(session), session.alarm);
+            let frost = session.frost_deadline(self.view.now);
+            let deadline = self.view.lock_deadline(session).into_iter().chain(frost).min();
+            let armed = session.alarm;
             if let Some(session) = self.view.sessions.get_mut(id) {
                 session.touched = false;
                 if deadline != armed {

@@ -18,6 +18,7 @@
 pub(crate) mod agenda;
 
 mod books;
+mod frost;
 mod handoffs;
 mod leases;
 mod managed;
@@ -59,6 +60,8 @@ pub struct Core {
     pub(crate) knobs: Knobs,
     pub(crate) last_epoch: Epoch,
     pub(crate) last_ticket: u64,
+    /// Number of the last process that was to be thawed.
+    pub(crate) last_thaw: u64,
     /// Cards on which grants wait for processes that the last daemon knew.
     pub(crate) barred: GpuSet,
     /// Cards to which processes of the last daemon are about to return.
@@ -112,10 +115,12 @@ impl Core {
                 recovery: Recovery::new(expected, now, &config),
                 remapped: GpuSet::default(),
                 host: Host::default(),
+                cold: BTreeSet::new(),
                 config,
             },
             last_epoch: Epoch { generation, counter: 0 },
             last_ticket: 0,
+            last_thaw: 0,
             barred: GpuSet::default(),
             returning: GpuSet::default(),
             hints_due: GpuSet::default(),
@@ -237,6 +242,13 @@ impl Core {
             Event::Measured { client, gpu, bytes } => self.measured(client, gpu, bytes),
             Event::HostBudget { bytes } => self.host_budget(bytes),
             Event::CardFree { gpu, bytes } => self.card_free(gpu, bytes),
+            Event::Freeze { session, wanted } => self.freeze(session, wanted),
+            Event::Freezable { client, obstacle } => self.freezable(client, obstacle),
+            Event::Called { client } => self.called(client),
+            Event::Parked { client } => self.parked(client),
+            Event::FreezeEnded { client, end } => self.freeze_ended(client, end),
+            Event::ThawEnded { client, end } => self.thaw_ended(client, end),
+            Event::FoundFrozen { client } => self.found_frozen(client),
         }
     }
 

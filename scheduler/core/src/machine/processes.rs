@@ -112,7 +112,8 @@ impl Core {
             return;
         }
         let is_remapped = self.view.remaps(client);
-        let book = Book { leased: used, is_remapped, ..Book::default() };
+        let is_away = self.view.sessions.client(client).is_some_and(|process| process.frost.is_away());
+        let book = Book { leased: used, is_remapped, is_away, ..Book::default() };
         self.open_book(client, gpu, book);
         if is_remapped && let Some(card) = self.view.cards.get_mut(gpu) {
             card.residents.join(client);
@@ -127,8 +128,12 @@ impl Core {
         self.change_book(client, gpu, |book| book.contexts = live);
     }
 
-    /// Notes the measured driver memory of a process; `None` if measuring is no longer possible.
+    /// Notes the measured driver memory of a process; `None` if measuring is no longer possible. What NVML says of a
+    /// frozen process is not what it needs when it comes back.
     pub(crate) fn overhead(&mut self, client: ClientId, gpu: GpuId, bytes: Option<Bytes>) {
+        if self.is_frozen(client) {
+            return;
+        }
         self.change_book(client, gpu, |book| book.overhead = bytes);
     }
 

@@ -76,7 +76,8 @@ impl View {
             let rank = rank(session, places.get(&id).copied());
             let may_overflow = session.quota.may_oversubscribe() && !card.awaits_room();
             let ends_work = process.gate.ends_work();
-            Some(Row { client, rank, figures, ends_work, late, may_overflow })
+            let (leaves, returns) = (session.wants_frost, process.frost.returns());
+            Some(Row { client, rank, figures, ends_work, late, may_overflow, leaves, returns })
         };
         let mut rows: Vec<Row> = card.residents.iter().filter_map(row).collect();
         rows.sort_by_key(|row| row.rank);
@@ -96,10 +97,19 @@ impl View {
         self.host.room(claims.get())
     }
 
+    /// Host memory of all cards that is hosted or promised.
+    pub(crate) fn host_claims(&self) -> Total {
+        self.host_claims_beside_all(GpuSet::default())
+    }
+
     /// Host memory of other cards that is hosted or promised.
     fn host_claims_beside(&self, gpu: GpuId) -> Total {
+        self.host_claims_beside_all(gpu.into())
+    }
+
+    fn host_claims_beside_all(&self, gpus: GpuSet) -> Total {
         let mut claims = Total::default();
-        for other in self.remapped.without(gpu.into()) {
+        for other in self.remapped.without(gpus) {
             self.rows(other).iter().for_each(|row| claims += promised(row).into());
         }
         claims

@@ -13,6 +13,7 @@
 //!                     └─ again while a drop completed or became stuck, a reason to go on ended, or
 //!                        the order of gangs changed
 //!             ─▶ goals for remapped memory (residency/plan.rs), and for managed memory (residency/hints.rs)
+//!             ─▶ processes to freeze and thaw (frost.rs)
 //!             ─▶ gates of late joiners ─▶ flags, figures, places in the queue (view/updates.rs) ─▶ timers
 //! ```
 //!
@@ -110,6 +111,9 @@ impl Core {
             }
         }
         self.place_memory();
+        if self.begin_frosts() {
+            self.place_memory();
+        }
         self.place_managed();
         self.touch_members_of_changed_cards();
         self.look_each(Self::conclude);
@@ -137,8 +141,12 @@ impl Core {
             return;
         };
         let returned = session.has_returned();
+        let is_cold = session.is_cold();
         if session.is_limited() {
             self.judge_compute_limit(id);
+        }
+        if is_cold {
+            self.judge_frost(id);
         }
         if returned {
             self.resume_returned(id);

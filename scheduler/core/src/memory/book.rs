@@ -15,6 +15,8 @@ use gpushare_proto::Bytes;
 /// Driver memory of one process that does not count against the quota: CUDA contexts, kernels, and buffers of
 /// libraries.
 const ALLOWANCE: Bytes = Bytes::gib(1);
+/// Bytes that stay on the card while a process is frozen (H100, driver 580).
+const LEFT: Bytes = Bytes::mib(4);
 /// Part of a remapped block by which it may be rounded up. The smallest block with memory of its own has just over 8
 /// MiB, and takes granules of 2 MiB.
 const ROUNDING: u64 = 4;
@@ -38,6 +40,8 @@ pub(crate) struct Book {
     pub(crate) chunks: Bytes,
     /// Remapped bytes that must not move now, as the process reported.
     pub(crate) pinned: Bytes,
+    /// Whether the driver keeps all that the process has in host memory, but a few bytes.
+    pub(crate) is_away: bool,
     /// Number of the process's live CUDA contexts on the card.
     pub(crate) contexts: u32,
     /// Measured bytes of the process's CUDA contexts and of other driver memory; `None` while not measured.
@@ -109,9 +113,22 @@ impl Book {
         }
     }
 
+    /// Number of bytes that take room on the card and do not leave it now.
+    pub(crate) fn stays_here(&self) -> Bytes {
+        if self.is_away { Bytes::ZERO } else { self.stays() }
+    }
+
+    /// Measured driver memory that takes room on the card.
+    pub(crate) fn overhead_here(&self) -> Bytes {
+        match self.is_away {
+            true => LEFT,
+            false => self.overhead.unwrap_or_default(),
+        }
+    }
+
     /// Whether the process claims contexts whose bytes are not measured.
     pub(crate) fn claims(&self) -> bool {
-        self.overhead.is_none() && self.contexts > 0
+        self.overhead.is_none() && self.contexts > 0 && !self.is_away
     }
 
     /// Driver memory beyond the free allowance, such as deep stacks. It counts against the quota. Until it is

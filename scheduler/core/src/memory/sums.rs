@@ -81,20 +81,24 @@ impl Sums {
         Self {
             leased: book.leased.into(),
             used: book.used().into(),
-            fixed: book.stays().into(),
+            fixed: book.stays_here().into(),
             movable: book.movable().into(),
-            pinned: (book.stays() - book.fixed()).into(),
+            pinned: if book.is_away {
+                Total::default()
+            } else {
+                (book.stays() - book.fixed()).into()
+            },
             swappable: if book.is_remapped { book.movable().into() } else { Total::default() },
             managed: book.managed().into(),
             remapped: (book.remapped() + book.rounding()).into(),
             rounding: book.rounding().into(),
             scattered: book.scattered().into(),
             charged: book.charged(assumed).into(),
-            overhead: book.overhead.unwrap_or_default().into(),
+            overhead: book.overhead_here().into(),
             claims: u64::from(book.claims()),
             remapping: u64::from(book.is_remapped),
             processes: 1,
-            live: u64::from(book.contexts > 0),
+            live: u64::from(book.contexts > 0 && !book.is_away),
         }
     }
 

@@ -21,6 +21,8 @@ use crate::residency::facts::Figures;
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Host {
     budget: Bytes,
+    /// Bytes that the driver keeps for frozen processes, or is about to.
+    frozen: Bytes,
     /// Whether evictions wait for host memory.
     pub(crate) is_full: bool,
 }
@@ -31,18 +33,29 @@ impl Host {
         self.budget = bytes;
     }
 
+    /// Sets the bytes of frozen processes. Returns whether they changed.
+    pub(crate) fn set_frozen(&mut self, bytes: Bytes) -> bool {
+        std::mem::replace(&mut self.frozen, bytes) != bytes
+    }
+
+    /// Bytes of frozen processes.
+    pub(crate) fn frozen(self) -> Bytes {
+        self.frozen
+    }
+
+    /// Budget for evicted memory: what frozen processes leave of it.
     pub(crate) fn budget(self) -> Bytes {
-        self.budget
+        self.budget - self.frozen
     }
 
     /// Bytes that may be leased in all beyond what the cards have, if so many `books` are of remapped memory.
     pub(crate) fn admitted(self, books: u64) -> Bytes {
-        self.budget - Bytes(CHUNK.0.saturating_mul(books.saturating_add(1)))
+        self.budget() - Bytes(CHUNK.0.saturating_mul(books.saturating_add(1)))
     }
 
     /// Bytes that evictions may still bring beside `claims`, the sum of what processes have or were promised.
     pub(crate) fn room(self, claims: Bytes) -> Bytes {
-        self.budget - claims
+        self.budget() - claims
     }
 }
 

@@ -61,6 +61,10 @@ pub(crate) struct Row {
     pub(crate) late: Option<Way>,
     /// Whether the process may map from the host what the card has no room for.
     pub(crate) may_overflow: bool,
+    /// Whether all its memory is to leave, since its session is to be frozen.
+    pub(crate) leaves: bool,
+    /// Whether the driver is to bring the process back before its memory comes in.
+    pub(crate) returns: bool,
 }
 
 /// Memory that a card and the node have for the processes of a plan.
@@ -101,9 +105,9 @@ impl Row {
     }
 
     /// Whether the process may be given more. One that ends its work gets what it allocates for that, as for a capture.
-    fn gets(&self) -> bool {
+    pub(crate) fn gets(&self) -> bool {
         let may_grow = matches!(self.rank, Rank::Holds(_)) || (self.rank == Rank::Drains && self.ends_work);
-        may_grow && self.late != Some(Way::In)
+        may_grow && self.late != Some(Way::In) && !self.returns
     }
 
     /// Whether the process needs more than its goal allows.
@@ -190,15 +194,15 @@ fn give(rows: &mut [Row], supply: Supply, short: bool, plan: &mut Plan) -> bool 
         let mut target = resident;
         // Only the last one to give may keep a goal that is lower than needed.
         let mut is_last = false;
-        if row.gives() && !excess.is_zero() {
+        if row.gives() && (row.leaves || !excess.is_zero()) {
             let base = row.figures.host_claim(None);
-            let movable = excess.min(resident - pinned);
+            let movable = if row.leaves { resident - pinned } else { excess.min(resident - pinned) };
             let taken = movable.min(resident - (whole - (base + host)));
             host_is_full |= taken < movable;
             excess -= taken;
             target = resident - taken;
             host -= row.figures.host_claim(Some(target)) - base;
-            is_last = excess.is_zero();
+            is_last = excess.is_zero() && !row.leaves;
         }
         let Some(goal) = goal else {
             // Without a goal it neither evicts nor creates.
@@ -217,7 +221,7 @@ fn give(rows: &mut [Row], supply: Supply, short: bool, plan: &mut Plan) -> bool 
             _ if !row.gives() => goal,
             _ if is_last && goal <= target && target - goal < CHUNK => goal,
             _ if target < resident => target,
-            _ if short || goal < resident => resident,
+            _ if short || goal < resident || row.leaves => target,
             _ => goal,
         };
         if new != goal {
@@ -290,6 +294,8 @@ mod tests {
             ends_work: false,
             late: None,
             may_overflow: false,
+            leaves: false,
+            returns: false,
         }
     }
 

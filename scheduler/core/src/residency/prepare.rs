@@ -90,6 +90,8 @@ mod tests {
             ends_work: false,
             late: None,
             may_overflow: false,
+            leaves: false,
+            returns: false,
         }
     }
 

@@ -2,6 +2,7 @@
 
 use gpushare_proto::{Bytes, Nanos};
 
+use super::frost::Frost;
 use super::gate::Gate;
 use crate::events::Place;
 use crate::memory::book::Book;
@@ -55,6 +56,7 @@ pub(crate) struct Client {
     /// Memory books of the process, one for each card that it announced.
     pub(crate) books: ByGpu<Book>,
     pub(crate) told: Told,
+    pub(crate) frost: Frost,
 }
 
 impl Client {
@@ -66,6 +68,7 @@ impl Client {
             remaps: false,
             books: ByGpu::default(),
             told: Told::default(),
+            frost: Frost::new(),
         }
     }
 

@@ -7,6 +7,7 @@ pub(crate) mod client;
 pub(crate) mod clock;
 pub(crate) mod compute_limit;
 pub(crate) mod drop;
+pub(crate) mod frost;
 pub(crate) mod gate;
 pub(crate) mod lock;
 pub(crate) mod on_card;
@@ -50,6 +51,8 @@ pub(crate) struct Session {
     pub(crate) left: Option<(Nanos, bool)>,
     /// Number of turns in a row that the session used up: it still had work at their ends.
     pub(crate) used_up: u32,
+    /// Whether the session is to be frozen.
+    pub(crate) wants_frost: bool,
     /// Whether the session accepts no more processes.
     pub(crate) closed: bool,
     pub(crate) clients: SmallMap<ClientId, Client>,
@@ -82,6 +85,7 @@ impl Session {
             urgent: false,
             left: None,
             used_up: 0,
+            wants_frost: false,
             closed: false,
             clients: SmallMap::default(),
             lock: Lock::Idle,
@@ -135,7 +139,23 @@ impl Session {
 
     /// Whether the session may be granted turns.
     pub(crate) fn may_run(&self) -> bool {
-        self.standing == Standing::Good
+        let barred = |client: &Client| client.frost.bars();
+        self.standing == Standing::Good && !self.wants_frost && !self.clients.values().any(barred)
+    }
+
+    /// Whether the session is to be frozen, or calls of the driver wait in any of its processes.
+    pub(crate) fn is_cold(&self) -> bool {
+        self.wants_frost || self.clients.values().any(|client| client.frost.is_cold())
+    }
+
+    /// Whether a thread of the session waits at a gate or with a call of the driver, and the session may run.
+    pub(crate) fn is_called(&self) -> bool {
+        self.standing == Standing::Good && self.has_sleeper()
+    }
+
+    /// Point in time at which the frost of a process changes if no event comes before.
+    pub(crate) fn frost_deadline(&self, now: Nanos) -> Option<Nanos> {
+        self.clients.values().filter_map(|client| client.frost.deadline(now)).min()
     }
 
     /// Whether the session may allocate more memory.
@@ -189,9 +209,10 @@ impl Session {
         !self.turn_cards(in_turns).is_empty()
     }
 
-    /// Whether any thread of the session's processes sleeps at a gate.
+    /// Whether any thread of the session's processes sleeps at a gate, or with a call of the driver.
     pub(crate) fn has_sleeper(&self) -> bool {
-        self.attached().any(|(_, client)| client.gate.waiting())
+        self.attached()
+            .any(|(_, client)| client.gate.waiting() || client.frost.is_called())
     }
 
     /// Whether the session has given the lock back: every process drained or, where the session runs on
@@ -250,8 +271,8 @@ impl Session {
         self.open_moving(epoch, |_, _| false, effects);
     }
 
-    /// Opens every closed gate under `epoch`, the grant's number. Processes that `moves` names bring memory in
-    /// first.
+    /// Opens every closed gate under `epoch`, the grant's number, but those of frozen processes. Processes that
+    /// `moves` names bring memory in first.
     pub(crate) fn open_moving(
         &mut self,
         epoch: Epoch,
@@ -261,7 +282,7 @@ impl Session {
         // Gates that open between two tries of a drop are no grant.
         let granted = matches!(self.lock, Lock::Holding(_));
         for (id, client) in self.attached_mut() {
-            if !client.gate.passes() {
+            if !client.gate.passes() && !client.frost.bars() {
                 let moving = moves(id, client);
                 client.unproven &= !granted;
                 let word = client.gate.open(moving);
@@ -274,13 +295,16 @@ impl Session {
     /// Unless the session runs on demand, all its idle gates open.
     pub(crate) fn open_joiners(&mut self, on_demand: GpuSet, effects: &mut VecDeque<Effect>) {
         let Lock::Holding(grant) = self.lock else { return };
-        let joins = |client: &Client| matches!(client.gate.passage(), Passage::Shut | Passage::Idle);
+        let joins = |client: &Client| {
+            matches!(client.gate.passage(), Passage::Shut | Passage::Idle) && !client.frost.bars()
+        };
         if !self.attached().any(|(_, client)| joins(client)) {
             return;
         }
         let on_demand = self.takes_turns(on_demand);
         for (id, client) in self.attached_mut() {
             let opens = match client.gate.passage() {
+                _ if client.frost.bars() => false,
                 Passage::Shut => true,
                 Passage::Idle => !on_demand || client.gate.waiting(),
                 Passage::Closing | Passage::Moving | Passage::Open => false,

@@ -10,6 +10,8 @@ mod early_release;
 mod fixed;
 mod forecasts;
 mod found;
+mod freezing;
+mod frosts_searched;
 mod gangs;
 mod gangs_searched;
 mod handoffs;

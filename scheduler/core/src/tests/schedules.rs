@@ -12,7 +12,7 @@ use self::forgery::{Forgery, forge, forgery};
 use super::drawn;
 use super::world::{GPU, OTHER_GPU, World, gib, ms};
 use crate::config::StuckPolicy;
-use crate::{Config, Core, Effect, Event, Standing, UserId};
+use crate::{Config, Core, Effect, Event, FreezeEnd, Obstacle, Standing, ThawEnd, UserId};
 
 /// One step of a schedule. Indexes choose among the sessions or processes that exist at that time.
 #[derive(Clone, Debug)]
@@ -62,6 +62,11 @@ pub(super) enum Step {
     FailMove(usize, GpuId, u64),
     Weigh(usize, GpuId),
     SeeFree(GpuId, u64),
+    Freeze(usize, bool),
+    Examine(usize, bool),
+    Call(usize),
+    EndFrosts(usize, FreezeEnd, ThawEnd),
+    FindFrozen(usize),
     Forge(Forgery),
 }
 
@@ -156,8 +161,21 @@ fn step() -> impl Strategy<Value = Step> {
         1 => (who(), gpu(), 0_u64..3).prop_map(|(who, gpu, grains)| Step::FailMove(who, gpu, grains)),
         1 => (who(), gpu()).prop_map(|(who, gpu)| Step::Weigh(who, gpu)),
         1 => (gpu(), 0_u64..12).prop_map(|(gpu, gibs)| Step::SeeFree(gpu, gibs)),
+        4 => (0_usize..4, prop::bool::weighted(0.8)).prop_map(|(who, wanted)| Step::Freeze(who, wanted)),
+        4 => (who(), prop::bool::weighted(0.9)).prop_map(|(who, can)| Step::Examine(who, can)),
+        2 => who().prop_map(Step::Call),
+        1 => (who(), freeze_end(), thaw_end()).prop_map(|(who, freeze, thaw)| Step::EndFrosts(who, freeze, thaw)),
+        1 => who().prop_map(Step::FindFrozen),
         4 => forgery().prop_map(Step::Forge),
     ]
+}
+
+fn freeze_end() -> impl Strategy<Value = FreezeEnd> {
+    prop_oneof![2 => Just(FreezeEnd::Frozen), 1 => Just(FreezeEnd::Refused), 1 => Just(FreezeEnd::BrokeOff)]
+}
+
+fn thaw_end() -> impl Strategy<Value = ThawEnd> {
+    prop_oneof![2 => Just(ThawEnd::Thawed), 1 => Just(ThawEnd::BrokeOff), 1 => Just(ThawEnd::Lost)]
 }
 
 fn config() -> impl Strategy<Value = Config> {
@@ -254,6 +272,7 @@ fn session_event(world: &World, step: &Step) -> Option<Event> {
         Step::UserLead(user, priority, gpu, lead_ns) => {
             Event::UserLead { user: UserId(user), priority, gpu, lead_ns }
         }
+        Step::Freeze(which, wanted) => Event::Freeze { session: nth(which)?, wanted },
         Step::Share(which, weight, priority) => Event::Share { session: nth(which)?, weight, priority },
         Step::Lead(Some(which), gpu, lead_ns) => Event::Lead { session: nth(which)?, gpu, lead_ns },
         Step::Compute(which, gpu, limit) => {
@@ -286,6 +305,10 @@ fn act(world: &mut World, step: &Step) {
     | Step::Scatter(who, ..)
     | Step::FailMove(who, ..)
     | Step::Weigh(who, _)
+    | Step::Examine(who, _)
+    | Step::Call(who)
+    | Step::EndFrosts(who, ..)
+    | Step::FindFrozen(who)
     | Step::Change(who, ..)) = step
     else {
         return;
@@ -316,6 +339,13 @@ fn act(world: &mut World, step: &Step) {
             world.look(client, gpu);
             world.send(Event::Trim { client, gpu });
         }
+        Step::Examine(_, can) => {
+            let obstacle = (!can).then_some(Obstacle::Managed);
+            world.send(Event::Freezable { client, obstacle });
+        }
+        Step::Call(_) => world.send(Event::Called { client }),
+        Step::EndFrosts(_, freeze, thaw) => world.habits(client).ends = (freeze, thaw),
+        Step::FindFrozen(_) => world.send(Event::FoundFrozen { client }),
         Step::Busy(_) => world.gets_busy(client),
         Step::Arrive(_) => world.arrives(client),
         Step::GoIdle(_) if world.passes(client) => world.goes_idle(client),

@@ -18,7 +18,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ops::{Deref, DerefMut};
 
 use gpushare_proto::admin::{Knob, Setting};
-use gpushare_proto::page::{FLAG_HOST_FULL, GoalNumber, MemoryRefusal, flag_overflows};
+use gpushare_proto::page::{FLAG_FROZEN, FLAG_HOST_FULL, GoalNumber, MemoryRefusal, flag_overflows};
 use gpushare_proto::tenant::Residence;
 use gpushare_proto::{Bytes, ClientId, GateState, GateWord, GpuId, Nanos, RequestId, SessionId};
 
@@ -155,7 +155,10 @@ impl World {
         match *effect {
             Effect::Gate { client, word, .. } => self.gate_changed(client, word),
             Effect::Flags { client, flags } => {
-                self.processes.get_mut(&client)?.flags = flags;
+                let before = std::mem::replace(&mut self.processes.get_mut(&client)?.flags, flags);
+                if before & FLAG_FROZEN < flags & FLAG_FROZEN && self.processes[&client].habits.answers {
+                    self.plan(ms(1), Event::Parked { client });
+                }
                 // Flags may ask the process to give slots back, or let it map from the host.
                 self.all_move_soon(client);
             }
@@ -178,6 +181,16 @@ impl World {
                 let bytes = bytes.min(memory.free);
                 memory.free -= bytes;
                 return Some(Event::Recalled { client, gpu, bytes });
+            }
+            Effect::Freeze { client } => {
+                let habits = self.processes.get(&client)?.habits;
+                let end = Event::FreezeEnded { client, end: habits.ends.0 };
+                habits.answers.then(|| self.plan(ms(300), end));
+            }
+            Effect::Thaw { client } => {
+                let habits = self.processes.get(&client)?.habits;
+                let end = Event::ThawEnded { client, end: habits.ends.1 };
+                habits.answers.then(|| self.plan(ms(200), end));
             }
             Effect::Notice(Notice::Granted { session, .. }) if self.honest => self.turn_is_safe(session),
             _ => {}
@@ -257,7 +270,13 @@ impl World {
         | Event::Wait { client, word }
         | Event::Entered { client, word, .. }) = event
         else {
-            return self.moves(event);
+            return match event {
+                Event::Resides { .. } => self.moves(event),
+                _ if event.client().is_some_and(|client| self.processes.contains_key(&client)) => {
+                    self.send(event);
+                }
+                _ => {}
+            };
         };
         if self.processes.contains_key(&client) && self.gate(client) == word {
             match event {

@@ -61,6 +61,13 @@ impl Core {
         Some(self.view.book(client, gpu)?.fixed())
     }
 
+    /// Whether a process is frozen, or is being frozen or thawed, so that NVML may not list it although it lives.
+    #[must_use]
+    pub fn is_frozen(&self, client: ClientId) -> bool {
+        let process = self.view.sessions.client(client);
+        process.is_some_and(|process| process.frost.is_cold() || process.frost.is_away())
+    }
+
     /// Number of bytes that a process uses on a card, as last seen. `None` if it did not announce the card.
     #[must_use]
     pub fn used_bytes(&self, client: ClientId, gpu: GpuId) -> Option<Bytes> {

@@ -7,6 +7,7 @@
 //! No daemon runs these checks. Rules about one moment examine the decision machine alone. Rules about values
 //! that may only change in one direction remember the moment before.
 
+mod frost;
 mod residency;
 
 use std::collections::BTreeMap;
@@ -62,6 +63,7 @@ pub fn check(core: &Core) -> Result<(), Broken> {
         gates_agree_with_the_lock(core, id, session)?;
     }
     nothing_was_overlooked(core)?;
+    frost::check(core)?;
     deadlines_lie_ahead(core)
 }
 
@@ -82,6 +84,7 @@ impl Invariants {
     pub fn after(&mut self, core: &Core, event: Event, effects: &[Effect]) -> Result<(), Broken> {
         check(core)?;
         effects_reach_somebody(core, effects)?;
+        frost::steps_begin_one_by_one(core, effects)?;
         self.epochs_rise(core, effects)?;
         self.leases_grow_within_limits(core, event)?;
         self.managed_memory_grows_within_its_limit(core, event)?;
@@ -405,6 +408,8 @@ fn effects_reach_somebody(core: &Core, effects: &[Effect]) -> Result<(), Broken>
             | Effect::Room { client, .. }
             | Effect::Goal { client, .. }
             | Effect::HostTarget { client, .. }
+            | Effect::Freeze { client }
+            | Effect::Thaw { client }
             | Effect::Kill { client } => client,
             Effect::Notice(_) => continue,
         };

@@ -15,9 +15,9 @@ pub mod waiting;
 pub mod invariants;
 pub mod log;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
-use gpushare_proto::{ClientId, Nanos};
+use gpushare_proto::{ClientId, Nanos, SessionId};
 
 use crate::card::Card;
 use crate::config::Config;
@@ -52,4 +52,6 @@ pub(crate) struct View {
     pub(crate) remapped: GpuSet,
     /// Budget for host memory.
     pub(crate) host: Host,
+    /// Sessions that wish to be frozen, or of which a process is cold.
+    pub(crate) cold: BTreeSet<SessionId>,
 }

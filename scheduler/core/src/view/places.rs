@@ -5,8 +5,10 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use gpushare_proto::{ClientId, SessionId};
 
-use crate::events::{Place, WaitsFor};
+use crate::events::{Place, Standing, WaitsFor};
 use crate::machine::Core;
+use crate::session::client::Client;
+use crate::session::frost::Stage;
 use crate::session::lock::Lock;
 use crate::values::gpu_set::GpuSet;
 use crate::view::View;
@@ -17,7 +19,7 @@ impl View {
         let reason = self.waits_for(id)?;
         let ahead = match reason {
             // Such a session is in no queue.
-            WaitsFor::Pardon(_) | WaitsFor::Limit(_) => 0,
+            WaitsFor::Pardon(_) | WaitsFor::Limit(_) | WaitsFor::Thaw { .. } => 0,
             _ => self.ahead(id),
         };
         Some(Place { ahead, reason })
@@ -26,6 +28,11 @@ impl View {
     /// Reason for which a session waits; `None` if the session does not wait.
     fn waits_for(&self, id: SessionId) -> Option<WaitsFor> {
         let session = self.sessions.get(id)?;
+        let comes_back = session.clients.values().any(|client| client.frost.returns());
+        if comes_back && session.standing == Standing::Good {
+            let waits = |client: &Client| matches!(client.frost.stage(), Stage::Queued(..));
+            return Some(WaitsFor::Thaw { for_room: session.clients.values().any(waits) });
+        }
         session.lock.ticket()?;
         if !session.may_run() {
             return Some(WaitsFor::Pardon(session.standing));

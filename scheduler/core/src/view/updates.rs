@@ -7,7 +7,7 @@
 //! [`TOLD_AT_ONCE`] of them every [`STEP`].
 
 use gpushare_proto::page::{
-    FLAG_CONTENDED, FLAG_HOST_FULL, FLAG_LIMITED, FLAG_OVERLAPPING, FLAG_WANTED, flag_overflows,
+    FLAG_CONTENDED, FLAG_FROZEN, FLAG_HOST_FULL, FLAG_LIMITED, FLAG_OVERLAPPING, FLAG_WANTED, flag_overflows,
 };
 use gpushare_proto::{Bytes, ClientId, GpuId, Nanos, SessionId};
 
@@ -127,6 +127,7 @@ impl View {
             | flag(overlaps, FLAG_OVERLAPPING)
             | limited
             | full
+            | flag(process.frost.is_cold(), FLAG_FROZEN)
             | overflows
     }
 

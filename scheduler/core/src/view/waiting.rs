@@ -36,7 +36,11 @@ impl Waiting {
             }
             WaitsFor::Memory { lack: None | Some(Lack::Moves), .. } => Some(self.handoff),
             WaitsFor::Memory { .. } => None,
-            WaitsFor::Stuck { .. } | WaitsFor::Return(_) | WaitsFor::Pardon(_) | WaitsFor::Limit(_) => None,
+            WaitsFor::Thaw { .. }
+            | WaitsFor::Stuck { .. }
+            | WaitsFor::Return(_)
+            | WaitsFor::Pardon(_)
+            | WaitsFor::Limit(_) => None,
         }
     }
 }
@@ -46,7 +50,12 @@ impl Core {
     #[must_use]
     pub fn waiting(&self, now: Nanos, id: SessionId) -> Option<Waiting> {
         let now = self.view.now.max(now);
-        let Some(reason) = self.view.place(id).map(|place| place.reason) else {
+        let place = self.view.place(id).map(|place| place.reason);
+        if let Some(reason @ WaitsFor::Thaw { .. }) = place {
+            let (holders, ahead) = (Vec::new(), Vec::new());
+            return Some(Waiting { reason, holders, ahead, handoff: Nanos::ZERO });
+        }
+        let Some(reason) = place else {
             let (reason, handoff) = self.view.waits_for_memory(id)?;
             return Some(Waiting { reason, holders: Vec::new(), ahead: Vec::new(), handoff });
         };

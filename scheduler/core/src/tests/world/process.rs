@@ -7,6 +7,7 @@ use gpushare_proto::{Bytes, GpuId, Nanos};
 
 use super::ms;
 use crate::session::drop::LEAD;
+use crate::{FreezeEnd, ThawEnd};
 
 /// Behaviour of a process.
 #[derive(Clone, Copy, Debug)]
@@ -21,11 +22,20 @@ pub(in crate::tests) struct Habits {
     pub(in crate::tests) busy: bool,
     /// Whether the process answers at all.
     pub(in crate::tests) answers: bool,
+    /// How the next attempts to freeze and to thaw it end.
+    pub(in crate::tests) ends: (FreezeEnd, ThawEnd),
 }
 
 impl Default for Habits {
     fn default() -> Self {
-        Self { drain: ms(2), lead: LEAD, moves: ms(20), busy: false, answers: true }
+        Self {
+            drain: ms(2),
+            lead: LEAD,
+            moves: ms(20),
+            busy: false,
+            answers: true,
+            ends: (FreezeEnd::Frozen, ThawEnd::Thawed),
+        }
     }
 }
 

@@ -18,7 +18,6 @@ use crate::memory::book::Book;
 use crate::memory::sums::Total;
 use crate::residency::CHUNK;
 use crate::residency::plan::{self, Rank, Row};
-use crate::residency::transfer::Way;
 use crate::session::Session;
 
 /// Goals of one process on one card.
@@ -275,7 +274,7 @@ fn handoffs_last_as_long_as_moves(core: &Core, gpu: GpuId, rows: &[Row]) -> Resu
 
 fn only_the_excess_leaves(core: &Core, gpu: GpuId, rows: &[Row]) -> Result<(), Broken> {
     let mut leaving = Total::default();
-    for row in rows.iter().filter(|row| row.gives()) {
+    for row in rows.iter().filter(|row| row.gives() && !row.leaves) {
         leaving += row.figures.goal.map_or(Bytes::ZERO, |goal| row.figures.resident - goal).into();
     }
     let most = plan::excess(rows, core.view.for_remapped(gpu)) + CHUNK;
@@ -289,7 +288,7 @@ fn waits_for_memory_end(core: &Core, gpu: GpuId, rows: &[Row]) -> Result<(), Bro
     let rule = "every holder that lacks memory has a move to wait for or a stated reason";
     let Some(card) = core.view.cards.get(gpu) else { return Ok(()) };
     let waiting = rows.iter().find(|row| {
-        let gets = matches!(row.rank, Rank::Holds(_)) && row.late != Some(Way::In);
+        let gets = matches!(row.rank, Rank::Holds(_)) && row.gets();
         gets && row.figures.goal < Some(row.figures.whole) && !card.residents.overflows(row.client)
     });
     let Some(row) = waiting.filter(|_| !core.view.awaits_reports(gpu)) else {

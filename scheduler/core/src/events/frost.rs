@@ -1,0 +1,75 @@
+//! Words about freezing: what stands in its way, and how its steps end.
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+
+/// Reason why a process cannot be frozen. It is known before anything is done to the process.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Obstacle {
+    /// Nobody has looked yet.
+    Unexamined,
+    /// The process has managed memory.
+    Managed,
+    /// The process has a handle of host memory, its own or a library's.
+    HostHandles,
+    /// The process shares memory of a card with another one.
+    Shared,
+    /// The process reaches the memory of another card.
+    Peers,
+    /// A debugger holds the process.
+    Debugger,
+    /// The driver cannot freeze processes, or no card of this machine was tried with this driver.
+    Driver,
+    /// The cards are not in persistence mode.
+    Persistence,
+    /// A part of the process's memory must not move now.
+    Pinned,
+    /// The process does not answer.
+    Silent,
+    /// The driver has refused before.
+    Refused,
+    /// The driver has given the process up.
+    Lost,
+}
+
+impl fmt::Display for Obstacle {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Unexamined => "it has not been examined yet",
+            Self::Managed => "it has managed memory, which the driver cannot freeze",
+            Self::HostHandles => "it has a handle of host memory, with which no process comes back",
+            Self::Shared => "it shares memory of a card with another process",
+            Self::Peers => "it reaches the memory of another card",
+            Self::Debugger => "a debugger holds it",
+            Self::Driver => "this driver is not known to freeze processes",
+            Self::Persistence => "its cards are not in persistence mode (`nvidia-smi -pm 1`)",
+            Self::Pinned => "a part of its memory must not move now",
+            Self::Silent => "it does not answer",
+            Self::Refused => "the driver has refused it",
+            Self::Lost => "the driver has given it up",
+        })
+    }
+}
+
+/// End of an attempt to freeze a process.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum FreezeEnd {
+    /// All that the process has is in host memory.
+    Frozen,
+    /// The driver refused. The process runs as before.
+    Refused,
+    /// What the driver did is unknown. A thaw repairs it.
+    BrokeOff,
+}
+
+/// End of an attempt to thaw a process.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum ThawEnd {
+    /// The process runs as before.
+    Thawed,
+    /// What the driver did is unknown, or the card had no room after all. It is tried again.
+    BrokeOff,
+    /// The driver has given the process up.
+    Lost,
+}

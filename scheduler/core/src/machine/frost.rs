@@ -1,0 +1,326 @@
+//! Freezing of idle sessions: events about it, and the steps that follow from all facts.
+//!
+//! ```text
+//!   Freeze, Paused, idle ─▶ wish of the session ─▶ lock given back ─▶ memory leaves ─▶ park ─▶ freeze
+//!   a thread waits at the gate or with a call ─▶ wish over ─▶ bytes reserved ─▶ they fit ─▶ thaw
+//! ```
+//!
+//! While a session wishes to be frozen, or any of its processes is cold, it may not run. So it gives the lock
+//! back as a paused one does. The bytes of a process that is to come back count as on the card from that
+//! moment, and others make room by their goals. A thaw begins once everything fits, in the order in which the
+//! processes were to come back. The driver moves one process at a time on each card.
+
+use gpushare_proto::{Bytes, ClientId, GpuId, SessionId};
+
+use crate::events::{Effect, FreezeEnd, Notice, Obstacle, ThawEnd};
+use crate::machine::Core;
+use crate::memory::book::Book;
+use crate::memory::sums::Total;
+use crate::residency::plan;
+use crate::session::Session;
+use crate::session::client::Client;
+use crate::session::frost::{Frost, Stage};
+use crate::session::gate::Passage;
+use crate::session::lock::Lock;
+use crate::values::gpu_set::GpuSet;
+use crate::view::View;
+
+impl View {
+    /// Cards of a process.
+    fn cards_of_process(&self, client: ClientId) -> GpuSet {
+        let process = self.sessions.client(client);
+        process.map_or_else(GpuSet::default, |process| process.books.keys().collect())
+    }
+
+    /// Bytes on all its cards that the driver moves into host memory when a process is frozen: its contexts, and
+    /// what never leaves by goals.
+    fn bytes_to_freeze(&self, process: &Client) -> Bytes {
+        let here = |(gpu, book): (GpuId, &Book)| {
+            let contexts = Bytes(self.assumed(gpu).0.saturating_mul(u64::from(book.contexts)));
+            book.stays() + book.overhead.unwrap_or(contexts)
+        };
+        process.books.iter().map(here).sum()
+    }
+
+    /// Whether the remapped memory of a process has left all its cards.
+    fn is_all_hosted(&self, client: ClientId) -> bool {
+        self.cards_of_process(client).into_iter().all(|gpu| {
+            let figures = self.figures(client, gpu);
+            figures.is_none_or(|figures| figures.resident.is_zero() && figures.claim.is_zero())
+        })
+    }
+
+    /// First obstacle among the processes of a session that use a card.
+    fn obstacle(&self, id: SessionId) -> Option<(ClientId, Obstacle)> {
+        let session = self.sessions.get(id)?;
+        session.attached().find_map(|(client, process)| {
+            let is_pinned = process.books.values().any(|book| !book.pinned.is_zero());
+            let pinned = is_pinned.then_some(Obstacle::Pinned);
+            Some((client, process.frost.obstacle().or(pinned)?))
+        })
+    }
+
+    /// Whether all memory on a card, with that of processes that are to come back, fits there.
+    fn fits(&self, gpu: GpuId) -> bool {
+        let Some(card) = self.cards.get(gpu) else { return false };
+        let mut taken = Total::from(card.reserve());
+        taken += card.fixed().into();
+        let rows = self.rows(gpu);
+        taken <= card.total.into()
+            && (rows.is_empty() || plan::claims(&rows) <= Total::from(self.for_remapped(gpu)))
+    }
+
+    /// Processes of the sessions that wish to be frozen or are cold.
+    fn cold_processes(&self) -> impl Iterator<Item = (SessionId, ClientId, Frost)> {
+        let sessions = self.cold.iter().filter_map(|&id| Some((id, self.sessions.get(id)?)));
+        sessions.flat_map(|(id, session)| {
+            session.clients.iter().map(move |(client, process)| (id, client, process.frost))
+        })
+    }
+}
+
+impl Core {
+    /// Notes that a session is to be frozen, or no longer. It is refused if any of its processes cannot be frozen.
+    pub(crate) fn freeze(&mut self, id: SessionId, wanted: bool) {
+        if let Some((client, obstacle)) = self.view.obstacle(id).filter(|_| wanted) {
+            return self.notice(Notice::FreezeRefused { session: id, client, obstacle });
+        }
+        if let Some(session) = self.view.sessions.get_mut(id) {
+            session.wants_frost = wanted && session.attached().next().is_some();
+            self.frost_changed(id);
+        }
+    }
+
+    /// Notes what keeps a process from being frozen.
+    pub(crate) fn freezable(&mut self, client: ClientId, obstacle: Option<Obstacle>) {
+        self.change_frost(client, |frost| frost.examine(obstacle));
+    }
+
+    /// Notes that a thread of a process waits with a call of the driver.
+    pub(crate) fn called(&mut self, client: ClientId) {
+        self.change_frost(client, Frost::call);
+    }
+
+    /// Notes that no thread of a process is in the driver, and none enters.
+    pub(crate) fn parked(&mut self, client: ClientId) {
+        self.change_frost(client, Frost::has_parked);
+    }
+
+    /// Notes that the last daemon has frozen a process.
+    pub(crate) fn found_frozen(&mut self, client: ClientId) {
+        let ticket = self.next_thaw();
+        self.change_frost(client, |frost| {
+            if frost.stage() == Stage::Warm {
+                frost.queue(ticket);
+            }
+        });
+    }
+
+    /// Notes the end of an attempt to freeze a process.
+    pub(crate) fn freeze_ended(&mut self, client: ClientId, end: FreezeEnd) {
+        let under_way = self.stage(client) == Some(Stage::Freezing);
+        let Some(id) = self.view.session_of(client).filter(|_| under_way) else {
+            return;
+        };
+        let ticket = self.next_thaw();
+        let bytes = self.view.sessions.client(client).map(|process| process.frost.host_bytes());
+        self.change_frost(client, |frost| frost.freeze_ended(end, ticket));
+        let bytes = bytes.unwrap_or_default();
+        self.notice(match end {
+            FreezeEnd::Frozen => Notice::Frozen { session: id, client, bytes },
+            FreezeEnd::Refused => Notice::FreezeRefused { session: id, client, obstacle: Obstacle::Refused },
+            FreezeEnd::BrokeOff => Notice::FreezeBrokeOff { session: id, client },
+        });
+    }
+
+    /// Notes the end of an attempt to thaw a process.
+    pub(crate) fn thaw_ended(&mut self, client: ClientId, end: ThawEnd) {
+        let under_way = self.stage(client) == Some(Stage::Thawing);
+        let Some(id) = self.view.session_of(client).filter(|_| under_way) else {
+            return;
+        };
+        let (now, ticket) = (self.view.now, self.next_thaw());
+        self.change_frost(client, |frost| frost.thaw_ended(end, now, ticket));
+        match end {
+            ThawEnd::Thawed => self.notice(Notice::Thawed { session: id, client }),
+            ThawEnd::Lost => self.notice(Notice::FrostKilled { session: id, client }),
+            ThawEnd::BrokeOff => {}
+        }
+    }
+
+    fn stage(&self, client: ClientId) -> Option<Stage> {
+        Some(self.view.sessions.client(client)?.frost.stage())
+    }
+
+    fn next_thaw(&mut self) -> u64 {
+        self.last_thaw += 1;
+        self.last_thaw
+    }
+
+    /// Changes the frost of a process, and counts its memory as away or as on its cards.
+    fn change_frost(&mut self, client: ClientId, change: impl FnOnce(&mut Frost)) {
+        let Some(id) = self.view.session_of(client) else { return };
+        let Some(process) = self.view.sessions.client_mut(client) else {
+            return;
+        };
+        let before = process.frost.is_away();
+        change(&mut process.frost);
+        let away = process.frost.is_away();
+        if before != away {
+            for gpu in self.view.cards_of_process(client) {
+                self.change_book(client, gpu, |book| book.is_away = away);
+                self.touch_members(gpu);
+            }
+        }
+        self.frost_changed(id);
+    }
+
+    fn frost_changed(&mut self, id: SessionId) {
+        let is_cold = self.view.sessions.get(id).is_some_and(Session::is_cold);
+        match is_cold {
+            true => _ = self.view.cold.insert(id),
+            false => _ = self.view.cold.remove(&id),
+        }
+        self.count_frozen();
+        self.recount(id);
+        for gpu in self.view.cards_of(id) {
+            self.agenda.look_at(gpu);
+        }
+    }
+
+    fn count_frozen(&mut self) {
+        let frozen: Bytes = self.view.cold_processes().map(|(.., frost)| frost.host_bytes()).sum();
+        if self.view.host.set_frozen(frozen) {
+            self.view.remapped.into_iter().for_each(|gpu| self.agenda.look_at(gpu));
+        }
+    }
+
+    /// Ends the wish of a session that has work or cannot be frozen, and lets its processes come back.
+    pub(crate) fn judge_frost(&mut self, id: SessionId) {
+        let Some(session) = self.view.sessions.get(id).filter(|session| session.is_cold()) else {
+            return;
+        };
+        let now = self.view.now;
+        let late = |(client, process): (ClientId, &Client)| {
+            matches!(process.frost.stage(), Stage::Parking(until) if until <= now).then_some(client)
+        };
+        let silent = session.clients.iter().find_map(late).map(|client| (client, Obstacle::Silent));
+        let refused = silent.or_else(|| self.view.obstacle(id)).filter(|_| session.wants_frost);
+        let is_left = session.attached().next().is_none();
+        let is_over = session.wants_frost && (session.is_called() || refused.is_some() || is_left);
+        if let Some((client, obstacle)) = refused {
+            self.notice(Notice::FreezeRefused { session: id, client, obstacle });
+        }
+        if is_over && let Some(session) = self.view.sessions.get_mut(id) {
+            session.wants_frost = false;
+            self.frost_changed(id);
+        }
+        self.let_come_back(id);
+    }
+
+    /// Lets the processes of a session come back if it does not wish to be frozen any more.
+    fn let_come_back(&mut self, id: SessionId) {
+        let Some(session) = self.view.sessions.get(id).filter(|session| !session.wants_frost) else {
+            return;
+        };
+        let stages = session.clients.iter().map(|(client, process)| (client, process.frost.stage()));
+        let waiting: Vec<(ClientId, Stage)> = stages.collect();
+        for (client, stage) in waiting {
+            match stage {
+                Stage::Parking(_) | Stage::Parked => self.change_frost(client, Frost::unpark),
+                Stage::Frozen => {
+                    let ticket = self.next_thaw();
+                    self.change_frost(client, |frost| frost.queue(ticket));
+                }
+                _ => {}
+            }
+        }
+    }
+
+    /// Begins all steps that may begin. Returns whether the host memory of frozen processes changed.
+    pub(crate) fn begin_frosts(&mut self) -> bool {
+        if self.view.cold.is_empty() {
+            return false;
+        }
+        let before = self.view.host.frozen();
+        let is_cold = |id: &SessionId| self.view.sessions.get(*id).is_some_and(Session::is_cold);
+        let ended: Vec<SessionId> = self.view.cold.iter().copied().filter(|id| !is_cold(id)).collect();
+        ended.into_iter().for_each(|id| self.frost_changed(id));
+        // Who died meanwhile takes no host memory any more.
+        self.count_frozen();
+        if !self.view.recovery.is_running() {
+            self.begin_thaws();
+            self.begin_freezes();
+        }
+        self.view.host.frozen() != before
+    }
+
+    /// Cards on which the driver moves a process.
+    fn moving_cards(&self) -> GpuSet {
+        let under_way = self.view.cold_processes().filter(|(.., frost)| frost.is_under_way());
+        let cards = under_way.map(|(_, client, _)| self.view.cards_of_process(client));
+        cards.fold(GpuSet::default(), GpuSet::with)
+    }
+
+    fn begin_thaws(&mut self) {
+        let now = self.view.now;
+        let ticket = |(_, client, frost): (SessionId, ClientId, Frost)| match frost.stage() {
+            Stage::Queued(ticket, after) if after <= now => Some((ticket, client)),
+            _ => None,
+        };
+        let mut queue: Vec<(u64, ClientId)> = self.view.cold_processes().filter_map(ticket).collect();
+        queue.sort_unstable();
+        let mut taken = self.moving_cards();
+        for (_, client) in queue {
+            let cards = self.view.cards_of_process(client);
+            let fits = cards
+                .into_iter()
+                .all(|gpu| self.view.fits(gpu) && !self.view.awaits_reports(gpu));
+            // One that the last daemon froze is about to announce its cards.
+            if !cards.is_empty() && !cards.overlaps(taken) && fits {
+                self.change_frost(client, Frost::thaw);
+                self.effects.push_back(Effect::Thaw { client });
+            }
+            // Nobody overtakes the first one that waits for room.
+            taken = taken.with(cards);
+        }
+    }
+
+    fn begin_freezes(&mut self) {
+        let wishing = |&(id, ..): &(SessionId, ClientId, Frost)| {
+            let session = self.view.sessions.get(id);
+            session.is_some_and(|session| {
+                session.wants_frost && matches!(session.lock, Lock::Idle | Lock::Waiting(_))
+            })
+        };
+        let processes: Vec<(SessionId, ClientId, Frost)> =
+            self.view.cold_processes().filter(wishing).collect();
+        let mut taken = self.moving_cards();
+        for (_, client, frost) in processes {
+            let Some(process) = self.view.sessions.client(client).filter(|process| process.is_attached())
+            else {
+                continue;
+            };
+            let cards = self.view.cards_of_process(client);
+            let bytes = self.view.bytes_to_freeze(process);
+            let is_still = process.gate.passage() == Passage::Shut && self.view.is_all_hosted(client);
+            let claims = self.view.host_claims();
+            let has_room = bytes <= self.view.host.room(claims.get());
+            if !is_still || !has_room {
+                continue;
+            }
+            match frost.stage() {
+                Stage::Warm => {
+                    let now = self.view.now;
+                    self.change_frost(client, |frost| frost.park(now));
+                }
+                Stage::Parked if !cards.overlaps(taken) => {
+                    self.change_frost(client, |frost| frost.freeze(bytes));
+                    self.effects.push_back(Effect::Freeze { client });
+                    taken = taken.with(cards);
+                }
+                _ => {}
+            }
+        }
+    }
+}

@@ -1,0 +1,284 @@
+//! Frost of one process: its way into a checkpoint of the driver, and back.
+//!
+//! ```text
+//!         wish, drained, memory away        no call in the driver       room on the host
+//!   Warm ───────────────────────────▶ Parking ────────────▶ Parked ─────────────────────▶ Freezing
+//!    ▲ ▲                                 │ wish over, late     │ wish over                  │ done
+//!    │ └─────────────────────────────────┴─────────────────────┘                            ▼
+//!    │ done                      room on the cards                   wish over            Frozen
+//!   Thawing ◀───────────────────────────────────── Queued ◀─────────────────────────────────┘
+//!      │ broke off: Queued again after a pause        ▲ the freeze broke off
+//!      ▼ the driver refused
+//!     Lost: nothing of it is on a card
+//! ```
+//!
+//! From *Parking* on, the process's library holds every call of the driver back.
+
+use gpushare_proto::{Bytes, Nanos};
+
+use crate::events::{FreezeEnd, Obstacle, ThawEnd};
+
+/// Longest time in which a process proves that no thread of it is in the driver.
+const PARKING: Nanos = Nanos::from_secs(2);
+/// Pause after a thaw that broke off.
+const PAUSE: Nanos = Nanos::from_secs(1);
+
+/// Stage of a process on its way into a checkpoint and back.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Stage {
+    /// Calls of the driver run.
+    #[default]
+    Warm,
+    /// New calls wait. The process is to prove until this time that none is under way.
+    Parking(Nanos),
+    /// No call is under way.
+    Parked,
+    /// The driver moves all that the process has into host memory.
+    Freezing,
+    /// Nothing of the process is on its cards but a few bytes.
+    Frozen,
+    /// The process is to be thawed, in the order of these numbers, and not before this time.
+    Queued(u64, Nanos),
+    /// The driver moves everything back.
+    Thawing,
+    /// The driver has given the process up.
+    Lost,
+}
+
+/// Frost of one process.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Frost {
+    stage: Stage,
+    /// Reason why the process cannot be frozen.
+    obstacle: Option<Obstacle>,
+    /// Whether a thread of the process waits with a call of the driver.
+    called: bool,
+    /// Bytes of host memory that the checkpoint takes, from the beginning of the freeze to the end of the thaw.
+    bytes: Bytes,
+}
+
+impl Frost {
+    /// Frost of a process that nobody has examined yet.
+    pub(crate) const fn new() -> Self {
+        Self {
+            stage: Stage::Warm,
+            obstacle: Some(Obstacle::Unexamined),
+            called: false,
+            bytes: Bytes::ZERO,
+        }
+    }
+
+    pub(crate) const fn stage(&self) -> Stage {
+        self.stage
+    }
+
+    pub(crate) const fn obstacle(&self) -> Option<Obstacle> {
+        self.obstacle
+    }
+
+    /// Whether a thread of the process waits with a call of the driver.
+    pub(crate) const fn is_called(&self) -> bool {
+        self.called
+    }
+
+    /// Bytes of host memory that the checkpoint takes.
+    pub(crate) const fn host_bytes(&self) -> Bytes {
+        self.bytes
+    }
+
+    /// Whether calls of the driver wait.
+    pub(crate) const fn is_cold(&self) -> bool {
+        !matches!(self.stage, Stage::Warm | Stage::Lost)
+    }
+
+    /// Whether the process may have no turn. One that comes back may: its thaw is the first part of its way in.
+    pub(crate) const fn bars(&self) -> bool {
+        matches!(self.stage, Stage::Parking(_) | Stage::Parked | Stage::Freezing | Stage::Frozen)
+    }
+
+    /// Whether the process is about to come back.
+    pub(crate) const fn returns(&self) -> bool {
+        matches!(self.stage, Stage::Queued(..) | Stage::Thawing)
+    }
+
+    /// Whether the process has nothing on its cards but a few bytes.
+    pub(crate) const fn is_away(&self) -> bool {
+        matches!(self.stage, Stage::Frozen | Stage::Lost)
+    }
+
+    /// Whether the driver moves the process now.
+    pub(crate) const fn is_under_way(&self) -> bool {
+        matches!(self.stage, Stage::Freezing | Stage::Thawing)
+    }
+
+    /// Point in time at which the stage changes if no event comes before.
+    pub(crate) fn deadline(&self, now: Nanos) -> Option<Nanos> {
+        match self.stage {
+            Stage::Parking(until) => Some(until),
+            Stage::Queued(_, after) => Some(after).filter(|&after| after > now),
+            _ => None,
+        }
+    }
+
+    /// Notes what keeps the process from being frozen.
+    pub(crate) fn examine(&mut self, obstacle: Option<Obstacle>) {
+        self.obstacle = obstacle;
+    }
+
+    /// Notes that a thread waits with a call of the driver.
+    pub(crate) fn call(&mut self) {
+        self.called |= self.is_cold();
+    }
+
+    /// Asks the process for its proof.
+    pub(crate) fn park(&mut self, now: Nanos) {
+        if self.stage == Stage::Warm {
+            self.stage = Stage::Parking(now + PARKING);
+        }
+    }
+
+    /// Notes the proof.
+    pub(crate) fn has_parked(&mut self) {
+        if matches!(self.stage, Stage::Parking(_)) {
+            self.stage = Stage::Parked;
+        }
+    }
+
+    /// Lets a process that was not touched yet go on.
+    pub(crate) fn unpark(&mut self) {
+        if matches!(self.stage, Stage::Parking(_) | Stage::Parked) {
+            self.warm();
+        }
+    }
+
+    /// Begins to freeze a parked process, for which the host keeps `bytes`.
+    pub(crate) fn freeze(&mut self, bytes: Bytes) {
+        if self.stage == Stage::Parked {
+            (self.stage, self.bytes) = (Stage::Freezing, bytes);
+        }
+    }
+
+    /// Notes the end of a freeze; `ticket` is its place among those to thaw if it broke off.
+    pub(crate) fn freeze_ended(&mut self, end: FreezeEnd, ticket: u64) {
+        if self.stage != Stage::Freezing {
+            return;
+        }
+        match end {
+            FreezeEnd::Frozen => self.stage = Stage::Frozen,
+            FreezeEnd::Refused => {
+                self.obstacle = Some(Obstacle::Refused);
+                self.warm();
+            }
+            FreezeEnd::BrokeOff => self.stage = Stage::Queued(ticket, Nanos::ZERO),
+        }
+    }
+
+    /// Puts a frozen process, or one that the last daemon has frozen, among those to thaw.
+    pub(crate) fn queue(&mut self, ticket: u64) {
+        if matches!(self.stage, Stage::Frozen | Stage::Warm) {
+            self.stage = Stage::Queued(ticket, Nanos::ZERO);
+        }
+    }
+
+    /// Begins to thaw a queued process.
+    pub(crate) fn thaw(&mut self) {
+        if matches!(self.stage, Stage::Queued(..)) {
+            self.stage = Stage::Thawing;
+        }
+    }
+
+    /// Notes the end of a thaw; `ticket` is its next place if it broke off.
+    pub(crate) fn thaw_ended(&mut self, end: ThawEnd, now: Nanos, ticket: u64) {
+        if self.stage != Stage::Thawing {
+            return;
+        }
+        match end {
+            ThawEnd::Thawed => self.warm(),
+            ThawEnd::BrokeOff => self.stage = Stage::Queued(ticket, now + PAUSE),
+            ThawEnd::Lost => {
+                self.warm();
+                (self.stage, self.obstacle) = (Stage::Lost, Some(Obstacle::Lost));
+            }
+        }
+    }
+
+    fn warm(&mut self) {
+        (self.stage, self.called, self.bytes) = (Stage::Warm, false, Bytes::ZERO);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const NOW: Nanos = Nanos::from_secs(5);
+
+    fn frozen() -> Frost {
+        let mut frost = Frost::new();
+        frost.park(NOW);
+        frost.has_parked();
+        frost.freeze(Bytes::gib(1));
+        frost.freeze_ended(FreezeEnd::Frozen, 1);
+        assert_eq!((frost.stage(), frost.host_bytes()), (Stage::Frozen, Bytes::gib(1)));
+        frost
+    }
+
+    #[test]
+    fn a_process_goes_all_the_way_and_back() {
+        let mut frost = frozen();
+        frost.call();
+        frost.queue(2);
+        assert!(frost.is_cold() && !frost.is_away() && frost.is_called());
+        frost.thaw();
+        frost.thaw_ended(ThawEnd::Thawed, NOW, 3);
+        assert_eq!((frost.stage(), frost.is_called(), frost.host_bytes()), (Stage::Warm, false, Bytes::ZERO));
+    }
+
+    #[test]
+    fn answers_out_of_turn_change_nothing() {
+        let mut frost = Frost::new();
+        frost.has_parked();
+        frost.freeze(Bytes::gib(1));
+        frost.freeze_ended(FreezeEnd::Frozen, 1);
+        frost.thaw();
+        frost.thaw_ended(ThawEnd::Lost, NOW, 1);
+        frost.call();
+        assert_eq!((frost.stage(), frost.is_called()), (Stage::Warm, false));
+        let mut frost = frozen();
+        frost.thaw_ended(ThawEnd::Thawed, NOW, 1);
+        frost.unpark();
+        frost.park(NOW);
+        assert_eq!(frost.stage(), Stage::Frozen);
+    }
+
+    #[test]
+    fn a_step_that_broke_off_is_repaired_by_a_thaw() {
+        let mut frost = Frost::new();
+        frost.park(NOW);
+        assert_eq!(frost.deadline(NOW), Some(NOW + PARKING));
+        frost.has_parked();
+        frost.freeze(Bytes::gib(1));
+        frost.freeze_ended(FreezeEnd::BrokeOff, 7);
+        assert_eq!((frost.stage(), frost.deadline(NOW)), (Stage::Queued(7, Nanos::ZERO), None));
+        frost.thaw();
+        frost.thaw_ended(ThawEnd::BrokeOff, NOW, 8);
+        assert_eq!(frost.deadline(NOW), Some(NOW + PAUSE));
+        assert_eq!(frost.host_bytes(), Bytes::gib(1), "the checkpoint may still be there");
+    }
+
+    #[test]
+    fn a_refused_process_and_a_lost_one_are_not_tried_again() {
+        let mut frost = Frost::new();
+        frost.examine(None);
+        frost.park(NOW);
+        frost.has_parked();
+        frost.freeze(Bytes::gib(1));
+        frost.freeze_ended(FreezeEnd::Refused, 1);
+        assert_eq!((frost.stage(), frost.obstacle()), (Stage::Warm, Some(Obstacle::Refused)));
+        let mut frost = frozen();
+        frost.queue(1);
+        frost.thaw();
+        frost.thaw_ended(ThawEnd::Lost, NOW, 1);
+        assert_eq!((frost.obstacle(), frost.is_away(), frost.is_cold()), (Some(Obstacle::Lost), true, false));
+    }
+}

@@ -1,0 +1,139 @@
+//! Freezes and thaws processes for the decision machine, by helpers (`gpushare-checkpoint`).
+//!
+//! ```text
+//!   Effect::Freeze ─▶ thread ─▶ helper process ─▶ driver
+//!   Event::FreezeEnded ◀── Input::Moved ◀── thread
+//! ```
+//!
+//! An operation lasts as long as the driver takes, so each has a thread of its own. The decision machine asks
+//! for one at a time on each card.
+
+use std::path::Path;
+use std::thread;
+
+use gpushare_checkpoint::{FreezeError, Limits, Target, ThawError, freeze, thaw};
+use gpushare_core::{Event, FreezeEnd, ThawEnd};
+use gpushare_proto::ClientId;
+use tracing::warn;
+
+use crate::engine::Engine;
+use crate::input::Input;
+
+/// Program of the helper: this daemon's, whatever file lies at its path by now.
+const HELPER: &str = "/proc/self/exe";
+
+/// Operation of the driver about a process.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Move {
+    Freeze,
+    Thaw,
+}
+
+/// End of an operation.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum End {
+    Freeze(FreezeEnd),
+    Thaw(ThawEnd),
+}
+
+impl Move {
+    /// End of an operation that could not begin.
+    const fn broke_off(self) -> End {
+        match self {
+            Self::Freeze => End::Freeze(FreezeEnd::BrokeOff),
+            Self::Thaw => End::Thaw(ThawEnd::BrokeOff),
+        }
+    }
+
+    /// Carries the operation out, and blocks meanwhile.
+    fn carry_out(self, target: Target) -> End {
+        let (helper, limits) = (Path::new(HELPER), Limits::default());
+        match self {
+            Self::Freeze => End::Freeze(match freeze(helper, target, &limits) {
+                Ok(()) => FreezeEnd::Frozen,
+                Err(error) => {
+                    warn!("pid {} is not frozen: {error}", target.pid);
+                    freeze_end(&error)
+                }
+            }),
+            Self::Thaw => End::Thaw(match thaw(helper, target, &limits) {
+                Ok(()) => ThawEnd::Thawed,
+                Err(error) => {
+                    warn!("pid {} is not thawed: {error}", target.pid);
+                    thaw_end(&error)
+                }
+            }),
+        }
+    }
+}
+
+/// What a failed freeze means. Of a dead process the pidfd tells.
+fn freeze_end(error: &FreezeError) -> FreezeEnd {
+    match error {
+        FreezeError::Gone | FreezeError::Unknown(_) => FreezeEnd::BrokeOff,
+        FreezeError::Unready(_) | FreezeError::Busy(_) | FreezeError::Refused(_) => FreezeEnd::Refused,
+    }
+}
+
+/// What a failed thaw means.
+fn thaw_end(error: &ThawError) -> ThawEnd {
+    match error {
+        ThawError::Gone | ThawError::Unknown(_) => ThawEnd::BrokeOff,
+        ThawError::Lost(_) => ThawEnd::Lost,
+    }
+}
+
+impl Engine {
+    /// Begins an operation of the driver about a process.
+    pub(crate) fn move_by_driver(&self, client: ClientId, what: Move) {
+        let id = self.clients.get(client).and_then(|client| client.peer.id);
+        let inputs = self.inputs.clone();
+        let run = move || {
+            let end = match id {
+                Some(id) => what.carry_out(Target { pid: id.pid, start: id.start }),
+                None => what.broke_off(),
+            };
+            // The receiver is gone only when the daemon ends.
+            let _ = inputs.blocking_send(Input::Moved { client, end });
+        };
+        if let Err(cause) = thread::Builder::new().name("freeze".to_owned()).spawn(run) {
+            warn!("no thread for a helper: {cause}");
+            let inputs = self.inputs.clone();
+            let end = what.broke_off();
+            // This is the task that receives, so it must not wait.
+            let _ = inputs.try_send(Input::Moved { client, end });
+        }
+    }
+
+    /// Reports the end of an operation to the decision machine.
+    pub(crate) fn moved_by_driver(&mut self, client: ClientId, end: End) {
+        self.feed(match end {
+            End::Freeze(end) => Event::FreezeEnded { client, end },
+            End::Thaw(end) => Event::ThawEnded { client, end },
+        });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    #[test]
+    fn only_a_refusal_of_the_restore_gives_a_process_up() {
+        let text = || "hung".to_owned();
+        assert_eq!(thaw_end(&ThawError::Lost(text())), ThawEnd::Lost);
+        assert_eq!(
+            [ThawError::Gone, ThawError::Unknown(text())].map(|error| thaw_end(&error)),
+            [ThawEnd::BrokeOff; 2]
+        );
+    }
+
+    #[test]
+    fn what_may_have_begun_is_repaired() {
+        let unknown = FreezeError::Unknown("hung".to_owned());
+        assert_eq!(freeze_end(&unknown), FreezeEnd::BrokeOff);
+        assert_eq!(freeze_end(&FreezeError::Busy(Duration::ZERO)), FreezeEnd::Refused);
+    }
+}
