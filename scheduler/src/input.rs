@@ -1,11 +1,11 @@
 //! Inputs of the daemon's task.
 
+use gpushare_core::{FreezeEnd, ThawEnd};
 use gpushare_proto::admin::UserUsageView;
 use gpushare_proto::{ClientId, SessionId};
 
 use crate::config::{ConfigError, Settings};
 use crate::connections::{ConnectionEvent, ConnectionId};
-use crate::freeze;
 use crate::identity::{PeerProcess, ProcessId};
 use crate::nvml::{Readings, Usages, Work};
 use crate::persist::question::UsageQuestion;
@@ -27,13 +27,20 @@ pub(crate) enum Input {
     /// The driver has frozen or thawed this process, or has not.
     Moved {
         client: ClientId,
-        end: freeze::End,
+        end: End,
     },
     /// Answer of the registry: usage of each session in some hours.
     Used {
         question: UsageQuestion,
         answer: Result<Vec<UserUsageView>, String>,
     },
+}
+
+/// End of an operation of the driver about a process.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum End {
+    Freeze(FreezeEnd),
+    Thaw(ThawEnd),
 }
 
 /// Connection and process of an administrator who waits for an answer.

@@ -17,7 +17,7 @@ use gpushare_proto::ClientId;
 use tracing::warn;
 
 use crate::engine::Engine;
-use crate::input::Input;
+use crate::input::{End, Input};
 
 /// Program of the helper: this daemon's, whatever file lies at its path by now.
 const HELPER: &str = "/proc/self/exe";
@@ -27,13 +27,6 @@ const HELPER: &str = "/proc/self/exe";
 pub(crate) enum Move {
     Freeze,
     Thaw,
-}
-
-/// End of an operation.
-#[derive(Clone, Copy, Debug)]
-pub(crate) enum End {
-    Freeze(FreezeEnd),
-    Thaw(ThawEnd),
 }
 
 impl Move {
