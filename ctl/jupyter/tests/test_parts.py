@@ -136,6 +136,9 @@ class Descriptor(unittest.TestCase):
         interrupts.disarm()
 
     def test_the_library_hears_when_python_does_and_only_during_a_cell(self):
+        # A program that a shell starts in the background ignores Ctrl-C.
+        self.addCleanup(signal.signal, signal.SIGINT, signal.getsignal(signal.SIGINT))
+        signal.signal(signal.SIGINT, signal.default_int_handler)
         before = signal.getsignal(signal.SIGINT)
         interrupts = Interrupts(self.library)
         for _ in range(2):
