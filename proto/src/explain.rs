@@ -124,7 +124,7 @@ pub enum WaitReason {
     },
     /// Processes of the session are frozen and come back.
     Thaw {
-        /// What the session waits for, in words.
+        /// Cause of the wait, in words.
         reason: String,
     },
 }

@@ -60,7 +60,7 @@ impl Move {
     }
 }
 
-/// What a failed freeze means. Of a dead process the pidfd tells.
+/// Returns the end that a failed freeze is for the decision machine. It hears of a dead process by its pidfd.
 fn freeze_end(error: &FreezeError) -> FreezeEnd {
     match error {
         FreezeError::Gone | FreezeError::Unknown(_) => FreezeEnd::BrokeOff,
@@ -68,7 +68,7 @@ fn freeze_end(error: &FreezeError) -> FreezeEnd {
     }
 }
 
-/// What a failed thaw means.
+/// Returns the end that a failed thaw is for the decision machine.
 fn thaw_end(error: &ThawError) -> ThawEnd {
     match error {
         ThawError::Gone | ThawError::Unknown(_) => ThawEnd::BrokeOff,

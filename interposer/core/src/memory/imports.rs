@@ -276,7 +276,7 @@ impl Memory {
     }
 }
 
-/// What closing an address has ended.
+/// End of one use of an address.
 #[derive(Debug)]
 struct Closed {
     /// Whether the address is no longer open.

@@ -64,7 +64,7 @@ impl Waiting {
 /// Joins a meeting as the exporter.
 ///
 /// # Errors
-/// Nobody waits there, or a stranger; error of the socket.
+/// Error of the socket, also if nobody waits there or a stranger does.
 pub fn join(meeting: &Meeting) -> io::Result<UnixStream> {
     let stream = UnixStream::connect_addr(&address(meeting)?)?;
     stream.set_write_timeout(Some(PATIENCE))?;

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 /// Reason why a process cannot be frozen. It is known before anything is done to the process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Obstacle {
-    /// Nobody has looked yet.
+    /// The process was not examined yet.
     Unexamined,
     /// The process has managed memory.
     Managed,
@@ -59,7 +59,7 @@ pub enum FreezeEnd {
     Frozen,
     /// The driver refused. The process runs as before.
     Refused,
-    /// What the driver did is unknown. A thaw repairs it.
+    /// The attempt broke off, and the process may be in any state. A thaw repairs it.
     BrokeOff,
 }
 
@@ -68,7 +68,7 @@ pub enum FreezeEnd {
 pub enum ThawEnd {
     /// The process runs as before.
     Thawed,
-    /// What the driver did is unknown, or the card had no room after all. It is tried again.
+    /// The attempt broke off, or the card had no room after all. It is tried again.
     BrokeOff,
     /// The driver has given the process up.
     Lost,

@@ -23,7 +23,7 @@ use crate::wire::{Answer, Failure, Kind, Place, ProcessState, Role, Step, Sticky
 #[derive(Debug, Default)]
 pub(super) struct Checkpoint {
     pub(super) state: ProcessState,
-    /// What has left the GPUs.
+    /// Memory that has left the GPUs.
     away: Vec<Away>,
     /// Whether a step is under way.
     busy: bool,
