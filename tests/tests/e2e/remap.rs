@@ -168,6 +168,7 @@ fn a_thread_that_is_cancelled_while_its_allocation_waits_wants_nothing_any_more(
     daemon.is_asked_for_turn()?;
     assert_eq!(program.ask("now")?, "cancelled");
     until("the client wants nothing", || Ok(wanted(&daemon).is_zero().then_some(())))?;
+    assert_eq!(program.ask("open")?, "open");
     daemon.set_goal(Bytes::ZERO);
     daemon.is_followed()?;
     daemon.set_goal(Bytes::mib(256));
