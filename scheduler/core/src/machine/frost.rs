@@ -176,7 +176,10 @@ impl Core {
     }
 
     fn frost_changed(&mut self, id: SessionId) {
-        let is_cold = self.view.sessions.get(id).is_some_and(Session::is_cold);
+        let is_cold = self.view.sessions.get_mut(id).is_some_and(|session| {
+            session.may_be_cold = session.clients.values().any(|client| client.frost.is_cold());
+            session.is_cold()
+        });
         match is_cold {
             true => _ = self.view.cold.insert(id),
             false => _ = self.view.cold.remove(&id),

@@ -29,6 +29,7 @@ use crate::values::gpu_set::GpuSet;
 use crate::values::small_map::{ByGpu, SmallMap};
 use client::{Client, Past};
 use compute_limit::ComputeLimits;
+use frost::Frost;
 use gate::Passage;
 use lock::{Grant, Lock, Ticket};
 use on_card::{OnCard, Presence, Stance};
@@ -53,6 +54,8 @@ pub(crate) struct Session {
     pub(crate) used_up: u32,
     /// Whether the session is to be frozen.
     pub(crate) wants_frost: bool,
+    /// Whether calls of the driver may wait in any process. Where none does, nobody looks at the processes.
+    pub(crate) may_be_cold: bool,
     /// Whether the session accepts no more processes.
     pub(crate) closed: bool,
     pub(crate) clients: SmallMap<ClientId, Client>,
@@ -86,6 +89,7 @@ impl Session {
             left: None,
             used_up: 0,
             wants_frost: false,
+            may_be_cold: false,
             closed: false,
             clients: SmallMap::default(),
             lock: Lock::Idle,
@@ -139,13 +143,17 @@ impl Session {
 
     /// Whether the session may be granted turns.
     pub(crate) fn may_run(&self) -> bool {
-        let barred = |client: &Client| client.frost.bars();
-        self.standing == Standing::Good && !self.wants_frost && !self.clients.values().any(barred)
+        self.standing == Standing::Good && !self.wants_frost && !self.frosts().any(Frost::bars)
     }
 
     /// Whether the session is to be frozen, or calls of the driver wait in any of its processes.
     pub(crate) fn is_cold(&self) -> bool {
-        self.wants_frost || self.clients.values().any(|client| client.frost.is_cold())
+        self.wants_frost || self.frosts().any(Frost::is_cold)
+    }
+
+    /// Frosts of the processes, if any may be cold.
+    pub(crate) fn frosts(&self) -> impl Iterator<Item = &Frost> {
+        self.clients.values().filter(|_| self.may_be_cold).map(|client| &client.frost)
     }
 
     /// Whether a thread of the session waits at a gate or with a call of the driver, and the session may run.
@@ -155,7 +163,7 @@ impl Session {
 
     /// Point in time at which the frost of a process changes if no event comes before.
     pub(crate) fn frost_deadline(&self, now: Nanos) -> Option<Nanos> {
-        self.clients.values().filter_map(|client| client.frost.deadline(now)).min()
+        self.frosts().filter_map(|frost| frost.deadline(now)).min()
     }
 
     /// Whether the session may allocate more memory.
@@ -211,8 +219,8 @@ impl Session {
 
     /// Whether any thread of the session's processes sleeps at a gate, or with a call of the driver.
     pub(crate) fn has_sleeper(&self) -> bool {
-        self.attached()
-            .any(|(_, client)| client.gate.waiting() || client.frost.is_called())
+        let calls = |client: &Client| self.may_be_cold && client.frost.is_called();
+        self.attached().any(|(_, client)| client.gate.waiting() || calls(client))
     }
 
     /// Whether the session has given the lock back: every process drained or, where the session runs on

@@ -7,8 +7,7 @@ use gpushare_proto::{ClientId, SessionId};
 
 use crate::events::{Place, Standing, WaitsFor};
 use crate::machine::Core;
-use crate::session::client::Client;
-use crate::session::frost::Stage;
+use crate::session::frost::{Frost, Stage};
 use crate::session::lock::Lock;
 use crate::values::gpu_set::GpuSet;
 use crate::view::View;
@@ -28,10 +27,10 @@ impl View {
     /// Reason for which a session waits; `None` if the session does not wait.
     fn waits_for(&self, id: SessionId) -> Option<WaitsFor> {
         let session = self.sessions.get(id)?;
-        let comes_back = session.clients.values().any(|client| client.frost.returns());
+        let comes_back = session.frosts().any(Frost::returns);
         if comes_back && session.standing == Standing::Good {
-            let waits = |client: &Client| matches!(client.frost.stage(), Stage::Queued(..));
-            return Some(WaitsFor::Thaw { for_room: session.clients.values().any(waits) });
+            let waits = |frost: &Frost| matches!(frost.stage(), Stage::Queued(..));
+            return Some(WaitsFor::Thaw { for_room: session.frosts().any(waits) });
         }
         session.lock.ticket()?;
         if !session.may_run() {

@@ -127,7 +127,7 @@ impl View {
             | flag(overlaps, FLAG_OVERLAPPING)
             | limited
             | full
-            | flag(process.frost.is_cold(), FLAG_FROZEN)
+            | flag(session.may_be_cold && process.frost.is_cold(), FLAG_FROZEN)
             | overflows
     }
 

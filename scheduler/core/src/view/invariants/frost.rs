@@ -14,9 +14,11 @@ use crate::values::gpu_set::GpuSet;
 pub(super) fn check(core: &Core) -> Result<(), Broken> {
     for (id, session) in core.view.sessions.iter() {
         let listed = core.view.cold.contains(&id);
-        hold("sessions with frost are listed", listed == session.is_cold(), || {
+        let has_cold = session.clients.values().any(|process| process.frost.is_cold());
+        hold("sessions with frost are listed", listed == (session.wants_frost || has_cold), || {
             format!("{id} among {:?}", core.view.cold)
         })?;
+        hold("a session knows that a process is cold", session.may_be_cold || !has_cold, || id.to_string())?;
         for (client, process) in session.clients.iter() {
             let stays = session.wants_frost;
             of_process(client, process, stays)?;
