@@ -199,6 +199,8 @@ impl Core {
     }
 
     /// Ends the wish of a session that has work or cannot be frozen, and lets its processes come back.
+    #[cold]
+    #[inline(never)]
     pub(crate) fn judge_frost(&mut self, id: SessionId) {
         let Some(session) = self.view.sessions.get(id).filter(|session| session.is_cold()) else {
             return;
@@ -242,9 +244,12 @@ impl Core {
 
     /// Begins all steps that may begin. Returns whether the host memory of frozen processes changed.
     pub(crate) fn begin_frosts(&mut self) -> bool {
-        if self.view.cold.is_empty() {
-            return false;
-        }
+        !self.view.cold.is_empty() && self.begin_steps()
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn begin_steps(&mut self) -> bool {
         let before = self.view.host.frozen();
         let is_cold = |id: &SessionId| self.view.sessions.get(*id).is_some_and(Session::is_cold);
         let ended: Vec<SessionId> = self.view.cold.iter().copied().filter(|id| !is_cold(id)).collect();
@@ -304,12 +309,13 @@ impl Core {
             else {
                 continue;
             };
+            if !matches!(frost.stage(), Stage::Warm | Stage::Parked) {
+                continue;
+            }
             let cards = self.view.cards_of_process(client);
             let bytes = self.view.bytes_to_freeze(process);
             let is_still = process.gate.passage() == Passage::Shut && self.view.is_all_hosted(client);
-            let claims = self.view.host_claims();
-            let has_room = bytes <= self.view.host.room(claims.get());
-            if !is_still || !has_room {
+            if !is_still || bytes > self.view.host.room(self.view.host_claims().get()) {
                 continue;
             }
             match frost.stage() {

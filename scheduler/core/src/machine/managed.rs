@@ -22,6 +22,14 @@ impl View {
 impl Core {
     /// Lifts the goals of handoffs that ended, and gives those of handoffs that began.
     pub(crate) fn place_managed(&mut self) {
+        if !self.hints_due.is_empty() {
+            self.give_hints();
+        }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn give_hints(&mut self) {
         for gpu in std::mem::take(&mut self.hints_due) {
             let room = self.view.room_for_leavers(gpu);
             let Some(card) = self.view.cards.get_mut(gpu) else { continue };

@@ -102,7 +102,7 @@ impl Hints {
             if !fits {
                 self.hinted.push(id);
             }
-            // It counts once, and no more if nothing of it stays.
+            // A session that left several times counts once. One of which nothing stays is forgotten.
             self.leavers = self.leavers.map(|leaver| leaver.filter(|&leaver| leaver != id));
             self.leavers[at] = Some(id).filter(|_| room < before);
         }

@@ -56,6 +56,7 @@ pub(crate) struct Client {
     /// Memory books of the process, one for each card that it announced.
     pub(crate) books: ByGpu<Book>,
     pub(crate) told: Told,
+    /// Stage of the process on its way into a checkpoint and back.
     pub(crate) frost: Frost,
 }
 

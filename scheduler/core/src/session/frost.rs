@@ -91,7 +91,8 @@ impl Frost {
         !matches!(self.stage, Stage::Warm | Stage::Lost)
     }
 
-    /// Whether the process may have no turn. One that comes back may: its thaw is the first part of its way in.
+    /// Whether the process must not have a turn. One that comes back may have one: its thaw is the first part of its
+    /// way in.
     pub(crate) const fn bars(&self) -> bool {
         matches!(self.stage, Stage::Parking(_) | Stage::Parked | Stage::Freezing | Stage::Frozen)
     }

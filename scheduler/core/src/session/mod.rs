@@ -54,7 +54,7 @@ pub(crate) struct Session {
     pub(crate) used_up: u32,
     /// Whether the session is to be frozen.
     pub(crate) wants_frost: bool,
-    /// Whether calls of the driver may wait in any process. Where none does, nobody looks at the processes.
+    /// Whether any process may be cold. The frost of each process is looked at only then.
     pub(crate) may_be_cold: bool,
     /// Whether the session accepts no more processes.
     pub(crate) closed: bool,
@@ -289,8 +289,9 @@ impl Session {
     ) {
         // Gates that open between two tries of a drop are no grant.
         let granted = matches!(self.lock, Lock::Holding(_));
+        let bars = frost_bars(self.may_be_cold);
         for (id, client) in self.attached_mut() {
-            if !client.gate.passes() && !client.frost.bars() {
+            if !client.gate.passes() && !bars(client) {
                 let moving = moves(id, client);
                 client.unproven &= !granted;
                 let word = client.gate.open(moving);
@@ -303,16 +304,16 @@ impl Session {
     /// Unless the session runs on demand, all its idle gates open.
     pub(crate) fn open_joiners(&mut self, on_demand: GpuSet, effects: &mut VecDeque<Effect>) {
         let Lock::Holding(grant) = self.lock else { return };
-        let joins = |client: &Client| {
-            matches!(client.gate.passage(), Passage::Shut | Passage::Idle) && !client.frost.bars()
-        };
+        let bars = frost_bars(self.may_be_cold);
+        let joins =
+            |client: &Client| matches!(client.gate.passage(), Passage::Shut | Passage::Idle) && !bars(client);
         if !self.attached().any(|(_, client)| joins(client)) {
             return;
         }
         let on_demand = self.takes_turns(on_demand);
         for (id, client) in self.attached_mut() {
             let opens = match client.gate.passage() {
-                _ if client.frost.bars() => false,
+                _ if bars(client) => false,
                 Passage::Shut => true,
                 Passage::Idle => !on_demand || client.gate.waiting(),
                 Passage::Closing | Passage::Moving | Passage::Open => false,
@@ -369,4 +370,9 @@ impl Session {
             client.gate.shut();
         }
     }
+}
+
+/// Says of a process of a session whether its frost bars it from its turns. Without cold processes none is looked at.
+fn frost_bars(may_be_cold: bool) -> impl Fn(&Client) -> bool + Copy {
+    move |client| may_be_cold && client.frost.bars()
 }

@@ -34,7 +34,11 @@ impl View {
         }
         session.lock.ticket()?;
         if !session.may_run() {
-            return Some(WaitsFor::Pardon(session.standing));
+            return Some(match session.standing {
+                // It is being frozen, and comes back at once.
+                Standing::Good => WaitsFor::Thaw { for_room: false },
+                standing => WaitsFor::Pardon(standing),
+            });
         }
         if let Some(limit) = session.compute.in_force().filter(|_| session.is_throttled()) {
             return Some(WaitsFor::Limit(limit));
