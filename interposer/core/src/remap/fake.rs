@@ -22,8 +22,9 @@ struct Inner {
     calls: usize,
     /// Numbers of the calls that fail, counted from 0.
     fails: Vec<usize>,
-    /// Most bytes of the card.
+    /// Most bytes of the card, and of host memory for mappings.
     capacity: Option<Bytes>,
+    host_capacity: Option<Bytes>,
     pieces: BTreeMap<CUmemHandle, Piece>,
     mapped: BTreeMap<CUdeviceptr, Mapped>,
     copies: BTreeMap<CUdeviceptr, Flying>,
@@ -83,6 +84,10 @@ impl FakeCard {
 
     pub(crate) fn set_capacity(&self, capacity: Bytes) {
         lock(&self.0).capacity = Some(capacity);
+    }
+
+    pub(crate) fn set_host_capacity(&self, capacity: Bytes) {
+        lock(&self.0).host_capacity = Some(capacity);
     }
 
     /// Work that reads the memory at an address, and then writes it. A copy out of it becomes garbage.
@@ -215,8 +220,11 @@ impl Vmm for FakeCard {
     fn create(&self, tier: Tier, size: Bytes) -> Result<CUmemHandle, VmmError> {
         let mut inner = lock(&self.0);
         inner.call()?;
-        let capacity = inner.capacity.filter(|_| tier == Tier::Device).unwrap_or(Bytes::MAX);
-        if inner.bytes(tier) + size > capacity {
+        let capacity = match tier {
+            Tier::Device => inner.capacity,
+            Tier::Host => inner.host_capacity,
+        };
+        if inner.bytes(tier) + size > capacity.unwrap_or(Bytes::MAX) {
             return Err(VmmError::OutOfMemory);
         }
         inner.next += 1;

@@ -40,10 +40,12 @@ impl Engine {
         self.exchange();
     }
 
-    /// Maps a chunk of the card from the host if work named one that is mapped so clearly more often, which then has
-    /// room on the card. This needs room in host memory for one chunk more. One pair changes places at a time, so that a gate that is to open waits for no more.
+    /// Maps a chunk of the card from the host if work named one of the same size that is mapped so clearly more often,
+    /// which then has room on the card. Both need memory of the host for a moment. If it has none, the first one waits
+    /// until the second one has left. One pair changes places at a time, so that a gate that is to open does not wait
+    /// for long.
     fn exchange(&mut self) {
-        let may_begin = self.phase == Phase::Drained && self.chunks.count(Sum::Away) == 0;
+        let may_begin = self.phase == Phase::Drained && self.overflows && self.chunks.count(Sum::Away) == 0;
         if !may_begin || self.chunks.count(Sum::Promotable) == 0 {
             return;
         }
@@ -53,17 +55,18 @@ impl Engine {
         };
         let size = hot.chunk.span().size;
         let is_candidate = |entry: &&Entry| {
-            let is_larger = entry.chunk.span().size >= size;
-            is_larger && entry.is_victim() && entry.chunk.tier() == Some(Tier::Device)
+            let is_like = entry.chunk.span().size == size;
+            is_like && entry.is_victim() && entry.chunk.tier() == Some(Tier::Device)
         };
         let present = self.chunks.values().filter(is_candidate);
-        let Some(cold) = present.min_by_key(|entry| (entry.uses.count(), entry.chunk.span().size)) else {
+        let Some(cold) = present.min_by_key(|entry| entry.uses.count()) else {
             return;
         };
         if cold.uses.count() + MORE_USES > hot.uses.count() {
             return;
         }
-        self.turn(cold.chunk.span().address, Aim::At(Tier::Host));
+        let Span { address, size } = cold.chunk.span();
+        self.map_from_host(address, size);
     }
 
     /// Bytes that the goal has room for beside all present handles and those that are to be created.

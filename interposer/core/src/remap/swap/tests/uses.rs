@@ -61,6 +61,35 @@ fn chunks_that_work_names_again_and_again_take_the_places_of_others() {
 }
 
 #[test]
+fn chunks_change_places_where_the_host_has_no_memory_for_both() {
+    let mut world = overflowing();
+    world.card.set_host_capacity(LARGE + LARGE);
+    span(&mut world, &[4, 5]);
+    begins(&mut world);
+    span(&mut world, &[4, 5]);
+    world.set_phase(Phase::Entering);
+    world.run();
+    let trouble = Trouble::Driver(Call::Create(Tier::Host), VmmError::OutOfMemory);
+    assert_eq!(world.open(), Err(Obstacle::Failed(trouble)));
+    world.engine.retry();
+    begins(&mut world);
+    assert_eq!(mapped(&world).iter().filter(|index| **index >= 4).count(), 1);
+    world.end();
+}
+
+#[test]
+fn a_process_that_does_not_overflow_the_card_any_more_maps_no_further_chunk() {
+    let mut world = overflowing();
+    span(&mut world, &[4, 5]);
+    begins(&mut world);
+    world.engine.set_overflows(false);
+    world.made.clear();
+    span(&mut world, &[4, 5]);
+    assert_eq!((mapped(&world), world.made.len()), (vec![4, 5], 0));
+    world.end();
+}
+
+#[test]
 fn work_that_names_all_chunks_in_turn_moves_none() {
     let mut world = overflowing();
     world.made.clear();
