@@ -23,17 +23,27 @@ use rustix::net::{
 /// Connects to the socket at `path`. Waits up to `patience` if the socket's queue of connections is full.
 /// Later sends have the same limit.
 ///
-/// Error of the system; `WouldBlock` after `patience`.
 /// # Errors
 /// The system's error; `WouldBlock` after `patience`.
 pub fn connect(path: &Path, patience: Duration) -> io::Result<UnixStream> {
-    let address = SocketAddrUnix::new(path)?;
+    connect_to(&SocketAddrUnix::new(path)?, patience)
+}
+
+/// Connects to the socket with a name in the abstract namespace, as [`connect`] does.
+///
+/// # Errors
+/// The system's error; `WouldBlock` after `patience`.
+pub fn connect_abstract(name: &[u8], patience: Duration) -> io::Result<UnixStream> {
+    connect_to(&SocketAddrUnix::new_abstract_name(name)?, patience)
+}
+
+fn connect_to(address: &SocketAddrUnix, patience: Duration) -> io::Result<UnixStream> {
     let (family, kind) = (AddressFamily::UNIX, SocketType::STREAM);
     let socket = socket_with(family, kind, SocketFlags::CLOEXEC, None)?;
     let end = Instant::now() + patience;
     set_socket_timeout(&socket, Timeout::Send, Some(patience))?;
     loop {
-        match rustix::net::connect(&socket, &address) {
+        match rustix::net::connect(&socket, address) {
             Ok(()) => break,
             // A timer's signals must not prolong the wait. Zero would mean no limit.
             Err(Errno::INTR) => {

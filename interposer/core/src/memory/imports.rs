@@ -15,7 +15,7 @@
 use std::collections::BTreeMap;
 use std::ffi::c_int;
 use std::net::Shutdown;
-use std::os::fd::{AsFd as _, AsRawFd as _};
+use std::os::fd::{AsFd as _, AsRawFd as _, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::ptr::without_provenance_mut;
 use std::sync::Mutex;
@@ -35,9 +35,9 @@ use crate::daemon::link::{AskError, Link};
 use crate::driver::types::{
     ACCESS_READ_WRITE, Access, CUDA_ERROR_INVALID_CONTEXT, CUDA_ERROR_INVALID_VALUE, CUDA_ERROR_MAP_FAILED,
     CUDA_ERROR_NOT_SUPPORTED, CUDA_ERROR_OPERATING_SYSTEM, CUDA_SUCCESS, CUcontext, CUdevice, CUdeviceptr,
-    CUresult, HANDLE_DESCRIPTOR, LOCATION_DEVICE, REFUSED_FOR_CAPTURE,
+    CUmemHandle, CUresult, HANDLE_DESCRIPTOR, LOCATION_DEVICE, REFUSED_FOR_CAPTURE,
 };
-use crate::driver::{ImportCalls, try_answer};
+use crate::driver::{Driver, ImportCalls, try_answer};
 use crate::gate::page;
 use crate::process::{lock, spawn, stderr};
 use crate::remap::vmm::Span;
@@ -133,7 +133,7 @@ impl Memory {
             }
             return Ok(address);
         }
-        let (memory, stream) = fetch(link, handle)?;
+        let (memory, stream) = fetch(&self.driver, calls, link, handle)?;
         if handle
             .offset
             .0
@@ -187,11 +187,14 @@ impl Memory {
         if REFUSED_FOR_CAPTURE.contains(&waited) {
             return Some(waited);
         }
-        let closed = lock(&self.imports.open).close(address)?;
+        let mut open = lock(&self.imports.open);
+        let closed = open.close(address)?;
         if closed.is_last {
-            // Given back by whoever removes the import: it was never charged as a block.
+            // Under the lock, since another thread may open the address again. The import was never charged as a
+            // block.
             let _ = self.blocks.remove(address);
         }
+        drop(open);
         closed.import.iter().for_each(|import| self.end_import(import));
         Some(CUDA_SUCCESS)
     }
@@ -346,8 +349,39 @@ impl Import {
     }
 }
 
-/// Gets the descriptors of exported memory, and the connection that lasts as long as the export.
-fn fetch(link: &Link, handle: &Handle) -> Result<(transfer::Memory, UnixStream), CUresult> {
+/// Handle of memory of another process.
+#[derive(Debug)]
+struct Imported {
+    calls: ImportCalls,
+    handle: CUmemHandle,
+}
+
+impl Imported {
+    /// Imports the memory of a descriptor.
+    fn of(calls: ImportCalls, descriptor: &OwnedFd) -> Result<Self, CUresult> {
+        let number = usize::try_from(descriptor.as_raw_fd()).map_err(|_| CUDA_ERROR_INVALID_VALUE)?;
+        let import = |handle: &mut _| {
+            // SAFETY: writes one handle. The descriptor is passed as a pointer, and the driver only looks at it.
+            unsafe { (calls.import)(handle, without_provenance_mut(number), HANDLE_DESCRIPTOR) }
+        };
+        try_answer(0, import).map(|handle| Self { calls, handle })
+    }
+}
+
+impl Drop for Imported {
+    fn drop(&mut self) {
+        // SAFETY: the handle is gpushare's own. A mapping keeps the memory.
+        unsafe { (self.calls.release)(self.handle) };
+    }
+}
+
+/// Gets the handles of exported memory, and the connection that lasts as long as the export.
+fn fetch(
+    driver: &Driver,
+    calls: ImportCalls,
+    link: &Link,
+    handle: &Handle,
+) -> Result<(transfer::Memory<Imported>, UnixStream), CUresult> {
     let waiting = Waiting::begin().map_err(|_| CUDA_ERROR_OPERATING_SYSTEM)?;
     link.ask_import(handle.export, waiting.meeting()).map_err(|error| match error {
         // As the driver answers for a handle of memory that it does not know.
@@ -355,9 +389,10 @@ fn fetch(link: &Link, handle: &Handle) -> Result<(transfer::Memory, UnixStream),
         _ => CUDA_ERROR_MAP_FAILED,
     })?;
     let received = waiting.accept(PATIENCE).map_err(TransferError::from);
-    let received = received.and_then(|stream| Ok((transfer::receive(&stream)?, stream)));
+    let import = |descriptor: OwnedFd| driver.relaxed(|| Imported::of(calls, &descriptor));
+    let received = received.and_then(|stream| Ok((transfer::receive(&stream, import)?, stream)));
     received.map_err(|error| match error {
-        TransferError::Refused(result) => result,
+        TransferError::Refused(result) | TransferError::NotTaken(result) => result,
         error => {
             static PRINTED: AtomicBool = AtomicBool::new(false);
             stderr::print_once(&PRINTED, format_args!("memory of another process was not opened: {error}"));
@@ -369,7 +404,7 @@ fn fetch(link: &Link, handle: &Handle) -> Result<(transfer::Memory, UnixStream),
 /// Maps all pieces at addresses of their own, one behind the other.
 fn map(
     calls: ImportCalls,
-    memory: &transfer::Memory,
+    memory: &transfer::Memory<Imported>,
     device: CUdevice,
     peers: u32,
 ) -> Result<Vec<Span>, CUresult> {
@@ -394,24 +429,15 @@ fn map(
 
 fn map_piece(
     calls: ImportCalls,
-    piece: &Piece,
+    piece: &Piece<Imported>,
     span: Span,
     device: CUdevice,
     peers: u32,
 ) -> Result<(), CUresult> {
     let check = |result| if result == CUDA_SUCCESS { Ok(()) } else { Err(result) };
     let size = span.size.0 as usize;
-    let descriptor = usize::try_from(piece.descriptor.as_raw_fd()).map_err(|_| CUDA_ERROR_INVALID_VALUE)?;
-    let import = |handle: &mut _| {
-        // SAFETY: writes one handle. The descriptor is passed as a pointer, and the driver only looks at it.
-        unsafe { (calls.import)(handle, without_provenance_mut(descriptor), HANDLE_DESCRIPTOR) }
-    };
-    let handle = try_answer(0, import)?;
     // SAFETY: the range is reserved by `map`, and nothing is mapped there.
-    let mapped = check(unsafe { (calls.map)(span.address, size, 0, handle, 0) });
-    // SAFETY: the handle is gpushare's own. A mapping keeps the memory.
-    unsafe { (calls.release)(handle) };
-    mapped?;
+    check(unsafe { (calls.map)(span.address, size, 0, piece.memory.handle, 0) })?;
     let is_user = |of: &c_int| *of == device || peers & (1 << *of) != 0;
     let access = |device| Access { location: [LOCATION_DEVICE, device], flags: ACCESS_READ_WRITE };
     let access: Vec<_> = (0..MAX_GPUS as c_int).filter(is_user).map(access).collect();

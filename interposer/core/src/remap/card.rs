@@ -313,10 +313,13 @@ impl Vmm for OnCard {
     fn create(&self, tier: Tier, size: Bytes) -> Result<CUmemHandle, VmmError> {
         let handle_types = self.handle_types.load(Ordering::Relaxed);
         match self.create_as(handle_types, tier, size) {
-            // A virtual device may promise more than it does. Memory that moves is worth more than memory that is shared.
+            // A virtual device may promise more than it does. Memory that moves is worth more than memory that is
+            // shared.
             Err(VmmError::Refused(_)) if handle_types != 0 => {
                 let handle = self.create_as(0, tier, size)?;
-                self.handle_types.store(0, Ordering::Relaxed);
+                if tier == Tier::Device {
+                    self.handle_types.store(0, Ordering::Relaxed);
+                }
                 Ok(handle)
             }
             created => created,

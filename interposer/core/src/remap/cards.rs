@@ -151,7 +151,12 @@ impl Remap {
         want: &mut Option<Want>,
     ) -> Result<CUdeviceptr, NotAllocated> {
         let card = self.card(device).ok_or(NotAllocated::Failed(CUDA_ERROR_NOT_SUPPORTED))?;
-        card.allocate(size, want)
+        let made = card.allocate(size, want);
+        if made.is_err() {
+            // An unused block that was shared once may have ended.
+            self.end_exports(device);
+        }
+        made
     }
 
     /// Tells the daemon that an allocation needs so many bytes more, until the returned guard is dropped.

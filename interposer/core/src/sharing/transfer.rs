@@ -21,27 +21,27 @@ const MOST_PIECES: u32 = 1 << 17;
 const HEADER: usize = 24;
 const PIECE: usize = 16;
 
-/// Physical memory behind a part of an export.
+/// Physical memory behind a part of an export: its descriptor at the exporter, its handle at the importer.
 #[derive(Debug)]
-pub struct Piece {
+pub struct Piece<M> {
     /// Number of bytes.
     pub size: Bytes,
     /// Whether the bytes are on the card, or in memory of the host that kernels reach over the bus.
     pub is_on_card: bool,
-    /// Driver's descriptor of the memory.
-    pub descriptor: OwnedFd,
+    /// Driver's name of the memory.
+    pub memory: M,
 }
 
-/// Memory of an export, as the exporter sends it.
+/// Memory of an export, as the importer receives it.
 #[derive(Debug)]
-pub struct Memory {
+pub struct Memory<M> {
     /// UUID of the card.
     pub card: [u8; 16],
     /// Pieces, in the order of their addresses.
-    pub pieces: Vec<Piece>,
+    pub pieces: Vec<Piece<M>>,
 }
 
-impl Memory {
+impl<M> Memory<M> {
     /// Returns the number of bytes of all pieces.
     pub fn size(&self) -> Bytes {
         self.pieces.iter().map(|piece| piece.size).sum()
@@ -63,6 +63,9 @@ pub enum TransferError {
     /// The exporter refused, with this result of the driver.
     #[error("the exporter refused with error {0}")]
     Refused(CUresult),
+    /// The driver did not take the memory, with this result.
+    #[error("the driver did not take the memory, with error {0}")]
+    NotTaken(CUresult),
     /// The exporter ended, or is too slow.
     #[error("the exporter did not send the memory: {0}")]
     Socket(#[from] io::Error),
@@ -71,32 +74,52 @@ pub enum TransferError {
     Nonsense,
 }
 
-/// Sends memory, or the reason why not.
+/// Sends memory of a card. A piece is made when its turn comes, and its descriptor is closed once it is sent: large
+/// memory has more pieces than a process may have descriptors.
 ///
 /// # Errors
-/// Error of the socket.
-pub fn send(stream: &UnixStream, memory: Result<&Memory, CUresult>) -> io::Result<()> {
-    let mut header = [0; HEADER];
-    let pieces = memory.map_or(&[][..], |memory| &memory.pieces);
-    let count = u32::try_from(pieces.len()).map_err(io::Error::other)?;
-    header[..4].copy_from_slice(&memory.err().unwrap_or(CUDA_SUCCESS).to_le_bytes());
-    header[4..8].copy_from_slice(&count.to_le_bytes());
-    header[8..].copy_from_slice(&memory.map_or([0; 16], |memory| memory.card));
-    socket::send_all_with_fd(stream, &header, None)?;
+/// Error of the socket or of a piece.
+pub fn send(
+    stream: &UnixStream,
+    card: [u8; 16],
+    pieces: impl ExactSizeIterator<Item = io::Result<Piece<OwnedFd>>>,
+) -> io::Result<()> {
+    send_header(stream, CUDA_SUCCESS, pieces.len(), card)?;
     for piece in pieces {
+        let piece = piece?;
         let mut bytes = [0; PIECE];
         bytes[..8].copy_from_slice(&piece.size.0.to_le_bytes());
         bytes[8] = piece.is_on_card.into();
-        socket::send_all_with_fd(stream, &bytes, Some(piece.descriptor.as_fd()))?;
+        socket::send_all_with_fd(stream, &bytes, Some(piece.memory.as_fd()))?;
     }
     Ok(())
 }
 
-/// Receives memory.
+/// Sends the reason why there is no memory.
+///
+/// # Errors
+/// Error of the socket.
+pub fn refuse(stream: &UnixStream, reason: CUresult) -> io::Result<()> {
+    send_header(stream, reason, 0, [0; 16])
+}
+
+fn send_header(stream: &UnixStream, result: CUresult, count: usize, card: [u8; 16]) -> io::Result<()> {
+    let mut header = [0; HEADER];
+    let count = u32::try_from(count).map_err(io::Error::other)?;
+    header[..4].copy_from_slice(&result.to_le_bytes());
+    header[4..8].copy_from_slice(&count.to_le_bytes());
+    header[8..].copy_from_slice(&card);
+    socket::send_all_with_fd(stream, &header, None)
+}
+
+/// Receives memory. `import` makes the driver's handle of each descriptor, which it closes.
 ///
 /// # Errors
 /// The reason why there is none.
-pub fn receive(stream: &UnixStream) -> Result<Memory, TransferError> {
+pub fn receive<M>(
+    stream: &UnixStream,
+    mut import: impl FnMut(OwnedFd) -> Result<M, CUresult>,
+) -> Result<Memory<M>, TransferError> {
     let mut header = [0; HEADER];
     socket::recv_all_with_fd(stream, &mut header)?;
     let [result, count] = [0, 4].map(|at| [0, 1, 2, 3].map(|byte| header[at + byte]));
@@ -117,7 +140,8 @@ pub fn receive(stream: &UnixStream) -> Result<Memory, TransferError> {
         let descriptor = socket::recv_all_with_fd(stream, &mut bytes)?.ok_or(TransferError::Nonsense)?;
         let length = u64::from_le_bytes([0, 1, 2, 3, 4, 5, 6, 7].map(|byte| bytes[byte]));
         size = size.checked_add(length).filter(|_| length > 0).ok_or(TransferError::Nonsense)?;
-        pieces.push(Piece { size: Bytes(length), is_on_card: bytes[8] == 1, descriptor });
+        let memory = import(descriptor).map_err(TransferError::NotTaken)?;
+        pieces.push(Piece { size: Bytes(length), is_on_card: bytes[8] == 1, memory });
     }
     Ok(Memory { card, pieces })
 }
@@ -130,9 +154,13 @@ mod tests {
 
     use super::*;
 
-    fn piece(mib: u64, is_on_card: bool) -> Piece {
-        let descriptor = File::open("/dev/null").unwrap().into();
-        Piece { size: Bytes::mib(mib), is_on_card, descriptor }
+    fn piece(mib: u64, is_on_card: bool) -> io::Result<Piece<OwnedFd>> {
+        let memory = File::open("/dev/null")?.into();
+        Ok(Piece { size: Bytes::mib(mib), is_on_card, memory })
+    }
+
+    fn received(stream: &UnixStream) -> Result<Memory<OwnedFd>, TransferError> {
+        receive(stream, Ok)
     }
 
     #[test]
@@ -140,23 +168,48 @@ mod tests {
         let (a, b) = UnixStream::pair().unwrap();
         let sender = thread::spawn(move || {
             // More than a socket's buffer holds.
-            let pieces = (0..600).map(|number| piece(2, number % 3 > 0)).collect();
-            send(&a, Ok(&Memory { card: [7; 16], pieces })).unwrap();
+            send(&a, [7; 16], (0..600).map(|number| piece(2, number % 3 > 0))).unwrap();
         });
-        let memory = receive(&b).unwrap();
+        let memory = received(&b).unwrap();
         sender.join().unwrap();
         assert_eq!((memory.card, memory.pieces.len()), ([7; 16], 600));
         assert_eq!((memory.size(), memory.on_card()), (Bytes::mib(1200), Bytes::mib(800)));
         for piece in memory.pieces {
-            assert_eq!(File::from(piece.descriptor).read(&mut [0]).unwrap(), 0, "it is /dev/null");
+            assert_eq!(File::from(piece.memory).read(&mut [0]).unwrap(), 0, "it is /dev/null");
         }
     }
 
     #[test]
     fn a_refusal_arrives_as_such() {
         let (a, b) = UnixStream::pair().unwrap();
-        send(&a, Err(400)).unwrap();
-        assert!(matches!(receive(&b), Err(TransferError::Refused(400))));
+        refuse(&a, 400).unwrap();
+        assert!(matches!(received(&b), Err(TransferError::Refused(400))));
+    }
+
+    #[test]
+    fn descriptors_are_closed_piece_by_piece() {
+        let (a, b) = UnixStream::pair().unwrap();
+        let open = || std::fs::read_dir("/proc/self/fd").unwrap().count();
+        let before = open();
+        let sender = thread::spawn(move || send(&a, [7; 16], (0..2000).map(|_| piece(2, true))));
+        let mut most = 0;
+        let memory = receive(&b, |descriptor| {
+            drop(descriptor);
+            most = most.max(open());
+            Ok(())
+        });
+        sender.join().unwrap().unwrap();
+        assert_eq!(memory.unwrap().pieces.len(), 2000);
+        // Those of other tests come and go beside these.
+        assert!(most < before + 200, "{most} were open at once, and {before} before");
+    }
+
+    #[test]
+    fn memory_that_the_driver_does_not_take_is_none() {
+        let (a, b) = UnixStream::pair().unwrap();
+        send(&a, [7; 16], std::iter::once(piece(2, true))).unwrap();
+        let refused = receive(&b, |_| Err::<(), _>(2)).unwrap_err();
+        assert!(matches!(refused, TransferError::NotTaken(2)));
     }
 
     #[test]
@@ -165,7 +218,7 @@ mod tests {
             let (a, b) = UnixStream::pair().unwrap();
             socket::send_all_with_fd(&a, bytes, None).unwrap();
             drop(a);
-            receive(&b).unwrap_err()
+            received(&b).unwrap_err()
         };
         let mut header = [0; HEADER];
         assert!(matches!(nonsense(&header), TransferError::Nonsense), "no pieces");

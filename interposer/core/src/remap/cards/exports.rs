@@ -8,8 +8,9 @@
 //! ```
 
 use std::collections::BTreeMap;
+use std::io;
 use std::net::Shutdown;
-use std::os::fd::AsFd as _;
+use std::os::fd::{AsFd as _, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -28,7 +29,7 @@ use crate::driver::types::{
 use crate::process::{lock, random};
 use crate::remap::swap::Loan;
 use crate::remap::vmm::Tier;
-use crate::sharing::transfer::{Memory, Piece};
+use crate::sharing::transfer::Piece;
 
 /// Longest wait for steps of exported chunks that are under way.
 const PATIENCE: Duration = Duration::from_secs(2);
@@ -43,9 +44,23 @@ pub(super) struct Importers {
 
 /// Handles that are lent for a transfer, and taken back at the end of it.
 #[derive(Debug)]
-struct Lending<'a> {
+pub(crate) struct Lending<'a> {
     card: &'a Card,
+    /// Device whose memory they are.
+    pub(crate) device: CUdevice,
     loans: Vec<Loan>,
+}
+
+impl Lending<'_> {
+    /// Returns the pieces of the memory. The driver makes the descriptor of each when its turn comes.
+    pub(crate) fn pieces(&self) -> impl ExactSizeIterator<Item = io::Result<Piece<OwnedFd>>> {
+        self.loans.iter().map(|loan| {
+            let memory = self.card.hardware.export(loan.handle);
+            let memory =
+                memory.map_err(|result| io::Error::other(format!("error {result} of the driver")))?;
+            Ok(Piece { size: loan.chunk.size, is_on_card: loan.tier == Tier::Device, memory })
+        })
+    }
 }
 
 impl Drop for Lending<'_> {
@@ -78,18 +93,13 @@ impl Remap {
         Ok((name, Bytes(block - export.range.address)))
     }
 
-    /// Returns descriptors of exported memory, for a process that knows its secret. `uuid` is that of a device.
+    /// Lends exported memory for the transfer to a process that knows its secret.
     ///
     /// # Errors
-    /// There is no such memory any more; error of the driver.
-    pub(crate) fn hand_over(
-        &self,
-        name: &ExportName,
-        uuid: impl FnOnce(CUdevice) -> Option<[u8; 16]>,
-    ) -> Result<Memory, CUresult> {
+    /// There is no such memory any more.
+    pub(crate) fn lend(&self, name: &ExportName) -> Result<Lending<'_>, CUresult> {
         let (device, number) = place(name.number);
         let card = self.card(device).ok_or(CUDA_ERROR_INVALID_VALUE)?;
-        let card_uuid = uuid(device).ok_or(CUDA_ERROR_INVALID_VALUE)?;
         let lend = || {
             card.lanes
                 .wait_within(PATIENCE, |moving| match moving.blocks.lend(number, name.secret) {
@@ -98,13 +108,7 @@ impl Remap {
                 })
         };
         let loans = lend().flatten().ok_or(CUDA_ERROR_INVALID_VALUE)?;
-        let lending = Lending { card, loans };
-        let piece = |loan: &Loan| {
-            let descriptor = card.hardware.export(loan.handle)?;
-            Ok(Piece { size: loan.chunk.size, is_on_card: loan.tier == Tier::Device, descriptor })
-        };
-        let pieces = lending.loans.iter().map(piece).collect::<Result<_, CUresult>>()?;
-        Ok(Memory { card: card_uuid, pieces })
+        Ok(Lending { card, device, loans })
     }
 
     /// Keeps the socket of a process that has opened memory, until the memory is freed. An importer of memory that was
