@@ -215,11 +215,16 @@ fn only_excess_is_asked_to_leave(core: &Core, effects: &[Effect]) -> Result<(), 
         }
     }
     for (gpu, stays) in stays {
-        let Some(card) = core.view.cards.get(gpu) else { continue };
-        let (room, others) = (core.view.room_for_leavers(gpu), card.managed() - card.index.held_managed());
-        let is_excess = stays <= room.into() && others > room;
+        let room = Total::from(core.view.room_for_leavers(gpu));
+        // Added up here, since the sums of the card end at the largest number, which one liar may reach.
+        let leavers = core.view.sessions.values().filter(|session| session.lock.grant().is_none());
+        let mut others = Total::default();
+        leavers
+            .flat_map(|session| session.managed(gpu))
+            .for_each(|(_, bytes)| others += bytes.into());
+        let is_excess = stays <= room && others > room;
         hold("only the excess of managed memory is asked to leave", is_excess, || {
-            format!("{stays:?} of {others} may stay on {gpu} in {room}: {effects:?}")
+            format!("{stays:?} of {others:?} may stay on {gpu} in {room:?}: {effects:?}")
         })?;
     }
     Ok(())
