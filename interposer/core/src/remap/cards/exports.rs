@@ -78,6 +78,11 @@ impl Remap {
         Ok((name, Bytes(block - export.range.address)))
     }
 
+    /// Returns whether any block was ever exported.
+    pub(crate) fn was_exported(&self) -> bool {
+        self.importers.is_used.load(Ordering::Relaxed)
+    }
+
     /// Returns descriptors of exported memory, for a process that knows its secret. `uuid` is that of a device.
     ///
     /// # Errors
