@@ -51,6 +51,15 @@ pub(crate) fn entry_of(function: *mut c_void) -> *mut c_void {
     function
 }
 
+/// Returns the driver's function behind an entry point, and any other address as it is.
+pub fn function_behind(address: *mut c_void) -> *mut c_void {
+    let distance = address.addr().wrapping_sub(first().addr());
+    match TARGETS.get(distance / STRIDE) {
+        Some(target) if distance.is_multiple_of(STRIDE) => target.load(Ordering::Acquire),
+        _ => address,
+    }
+}
+
 fn first() -> *mut c_void {
     unsafe extern "C" {
         #[link_name = "gpushare_entry_points"]
@@ -243,6 +252,8 @@ mod tests {
         assert_eq!(entry, entry_of(sum as *mut c_void));
         assert_ne!(entry, entry_of(called as *mut c_void));
         assert!(entry_of(null_mut()).is_null());
+        assert_eq!(function_behind(entry), sum as *mut c_void);
+        assert_eq!(function_behind(sum as *mut c_void), sum as *mut c_void, "no entry point");
     }
 
     #[test]

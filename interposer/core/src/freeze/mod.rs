@@ -15,7 +15,7 @@
 //! asleep after `HOLD` was set is not between them, nor is one that has run for a while since. What is further in the
 //! driver, the driver itself waits for before it freezes the process.
 
-pub(crate) mod entry;
+pub mod entry;
 pub mod hold;
 pub(crate) mod obstacles;
 pub(crate) mod park;
