@@ -65,7 +65,12 @@ pub(super) fn thaw(engine: &mut Engine, which: &str) -> Result<AdminReply, Failu
 pub(super) fn view(engine: &Engine, which: &str) -> Result<FrostView, Failure> {
     let id = named(&engine.sessions, which)?;
     // Its processes look again at what stands in the way, which the next question finds.
-    for client in engine.machine.session_sight(id).into_iter().flat_map(gpushare_core::SessionSight::clients) {
+    for client in engine
+        .machine
+        .session_sight(id)
+        .into_iter()
+        .flat_map(gpushare_core::SessionSight::clients)
+    {
         if let Some(client) = engine.clients.get(client) {
             client.page.ring();
         }
@@ -92,7 +97,11 @@ fn obstacle(engine: &Engine, id: SessionId) -> Option<String> {
     if let Some(version) = untried_driver() {
         return Some(format!("{} (version {version})", Obstacle::Driver));
     }
-    let clients = engine.machine.session_sight(id).into_iter().flat_map(gpushare_core::SessionSight::clients);
+    let clients = engine
+        .machine
+        .session_sight(id)
+        .into_iter()
+        .flat_map(gpushare_core::SessionSight::clients);
     let traced = clients.map(pid).find(|&pid| pid != 0 && is_traced(pid))?;
     Some(format!("process {traced}: {}", Obstacle::Debugger))
 }
