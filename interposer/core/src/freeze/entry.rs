@@ -220,7 +220,6 @@ mod tests {
 
     type Many = unsafe extern "C" fn(u64, u64, u64, u64, u64, u64, u64, u64, f64, f64) -> f64;
 
-    #[expect(clippy::too_many_arguments, reason = "some lie on the stack")]
     unsafe extern "C" fn sum(
         a: u64,
         b: u64,

@@ -224,7 +224,11 @@ mod tests {
     fn a_thread_that_runs_is_outside_after_a_while() {
         let ends = AtomicBool::new(false);
         with_thread(
-            || while !ends.load(Ordering::Relaxed) {},
+            || {
+                while !ends.load(Ordering::Relaxed) {
+                    std::hint::spin_loop();
+                }
+            },
             |thread| {
                 let (first, mut base) = (ran(thread), None);
                 assert!(!is_outside(thread, first, &mut base), "nothing is known of it yet");
