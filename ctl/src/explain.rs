@@ -1,7 +1,7 @@
 //! Command `explain`: prints the daemon's facts about a session's refused memory requests and waits as
 //! sentences.
 
-use gpushare_proto::admin::{AdminReply, AdminRequest, LockView, ResidenceView};
+use gpushare_proto::admin::{AdminReply, AdminRequest, FrostStage, FrostView, LockView, ResidenceView};
 use gpushare_proto::explain::{CardLimitsView, Explanation, OrphanView, RefusalView, WaitReason, WaitView};
 use gpushare_proto::page::{LimitKind, MemoryRefusal};
 use gpushare_proto::session::SessionPhase;
@@ -36,7 +36,12 @@ pub(crate) fn explain(args: &ExplainArgs, places: &Places) -> Result<(), CtlErro
         _ => Vec::new(),
     };
     residences.retain(|place| place.session == explanation.session.session);
-    let all = Explained { explanation: *explanation, orphaned, residences };
+    let which = explanation.session.session.to_string();
+    let frost = match client.ask(&AdminRequest::Frost { which }) {
+        Ok(AdminReply::Frost(frost)) => Some(frost),
+        _ => None,
+    };
+    let all = Explained { explanation: *explanation, orphaned, residences, frost };
     Ok(output::show(args.json, &all, || page(&all))?)
 }
 
@@ -49,6 +54,8 @@ struct Explained {
     orphaned: Vec<OrphanView>,
     /// Places of the session's remapped memory, by card.
     residences: Vec<ResidenceView>,
+    /// Extent to which the session is frozen, and what stands in the way of it; none from an older daemon.
+    frost: Option<FrostView>,
 }
 
 fn page(all: &Explained) -> String {
@@ -62,6 +69,7 @@ fn page(all: &Explained) -> String {
         None => vec![runs(facts)],
     });
     lines.extend(all.residences.iter().filter_map(mapped));
+    lines.extend(all.frost.as_ref().and_then(|frost| frozen(name, frost)));
     lines.push(String::new());
     lines.extend(refusals(facts));
     lines.extend(orphaned(&all.orphaned));
@@ -69,6 +77,20 @@ fn page(all: &Explained) -> String {
     match &facts.cards[..] {
         [] => text,
         cards => format!("{text}\n{}", limits(cards)),
+    }
+}
+
+/// Returns the sentence for a session that is frozen or cannot be.
+fn frozen(name: &str, frost: &FrostView) -> Option<String> {
+    match (frost.stage, &frost.obstacle) {
+        (FrostStage::Frozen, _) => Some(format!(
+            "it is frozen: its memory is in host memory, and comes back with its next call of the driver, or by \
+             `gpushare-ctl session thaw {name}`"
+        )),
+        (FrostStage::Freezing, _) => Some("it is being frozen".to_owned()),
+        (FrostStage::Thawing, _) => Some("it was frozen, and comes back".to_owned()),
+        (FrostStage::Warm, Some(obstacle)) => Some(format!("it cannot be frozen: {obstacle}")),
+        (FrostStage::Warm, None) => None,
     }
 }
 

@@ -17,6 +17,7 @@ mod watch;
 mod top;
 mod dashboard;
 mod explain;
+mod frost;
 mod audit;
 mod usage;
 mod users;

@@ -12,7 +12,7 @@ use crate::exit::CtlError;
 use crate::places::Places;
 use crate::run::token::{self, Draft};
 use crate::table::{harmless, list};
-use crate::{output, status};
+use crate::{frost, output, status};
 use gpushare_connection::{Admin, Client};
 
 pub(crate) fn session(command: &SessionCommand, places: &Places) -> Result<(), CtlError> {
@@ -51,6 +51,8 @@ pub(crate) fn session(command: &SessionCommand, places: &Places) -> Result<(), C
         SessionCommand::Resume(Which { which, json }) => {
             turn(&mut client, which, SessionRequest::Resume { which: which.clone() }, *json)
         }
+        SessionCommand::Freeze(args) => frost::freeze(&mut client, args),
+        SessionCommand::Thaw(args) => frost::thaw(&mut client, args),
     }
 }
 

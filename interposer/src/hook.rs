@@ -94,7 +94,10 @@ macro_rules! hooks {
         }
     }};
     (@enter [$hook:path : $($given:expr),*] $row:ident $real:expr) => {
-        gpushare_client::process::panics::guest(move || $hook($($given,)* move || $real))
+        gpushare_client::process::panics::guest(move || $hook($($given,)* move || {
+            gpushare_client::freeze::hold::pause();
+            $real
+        }))
     };
 
     // One exported function and its row.

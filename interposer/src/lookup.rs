@@ -5,6 +5,7 @@ use std::ffi::{c_char, c_int, c_void};
 use std::sync::atomic::{AtomicPtr, Ordering};
 
 use gpushare_client::driver::dynlink;
+use gpushare_client::freeze::entry::function_behind;
 use gpushare_client::hooks::lookup::{dlsym_answer, get_proc_address};
 use gpushare_client::nvml::rows as nvml;
 use gpushare_client::process::panics::guest_or;
@@ -20,6 +21,13 @@ hooks! {
     [get_proc_address: &TABLE, symbol, answer, version, flags] cuGetProcAddress_v2(
         symbol: *const c_char, answer: *mut Pointer, version: c_int, flags: u64, status: *mut c_int
     );
+}
+
+/// `void *gpushare_function_behind(void *address)`: returns the driver's function that an answer of `dlsym` or
+/// `cuGetProcAddress` leads to without a hook, and any other address as it is. For tests and debuggers.
+#[unsafe(no_mangle)]
+pub(crate) extern "C" fn gpushare_function_behind(address: *mut c_void) -> *mut c_void {
+    function_behind(address)
 }
 
 /// Target of the jump in [`dlsym`] when a name is not hooked.

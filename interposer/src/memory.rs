@@ -9,7 +9,7 @@ use gpushare_client::hooks::allocation::{alloc, alloc_as, alloc_pitch, alloc_pit
 use gpushare_client::hooks::array::{self, Flat, Solid, create_levels};
 use gpushare_client::hooks::figures::{get_info, get_info_narrow, total_mem, total_mem_narrow};
 use gpushare_client::hooks::identity::{address_range, attribute, attributes, range};
-use gpushare_client::hooks::ipc::{close, give_out, hand_out, open, prepare};
+use gpushare_client::hooks::ipc::{close, give_out, hand_out, open, prepare, share};
 use gpushare_client::hooks::location::Properties;
 use gpushare_client::hooks::mapping::{self, ArrayMap, change, map, map_arrays, release, retain, unmap};
 use gpushare_client::memory::allocations::Origin::{Managed, Native};
@@ -79,6 +79,19 @@ hooks! {
     [prepare: address] cuPointerSetAttribute(
         value: Pointer, attribute: CUpointerAttribute, address: CUdeviceptr
     );
+    [share:] cuMemExportToShareableHandle(
+        shareable: Pointer, handle: CUmemHandle, kind: c_int, flags: c_ulonglong
+    );
+    [share:] cuMemImportFromShareableHandle(handle: *mut CUmemHandle, shareable: Pointer, kind: c_int);
+    [share:] cuMemPoolExportToShareableHandle(
+        shareable: Pointer, pool: Pointer, kind: c_int, flags: c_ulonglong
+    );
+    [share:] cuMemPoolImportFromShareableHandle(
+        pool: Pointer, shareable: Pointer, kind: c_int, flags: c_ulonglong
+    );
+    [share:] cuIpcGetEventHandle(handle: Pointer, event: Pointer);
+    [share:] cuIpcOpenEventHandle(event: Pointer, handle: RawHandle);
+    [share:] cuImportExternalMemory cuImportExternalSemaphore(object: Pointer, description: Pointer);
     [range: address] cuMemRangeGetAttribute(
         data: Pointer, size: usize, attribute: c_int, address: CUdeviceptr, count: usize
     );

@@ -85,6 +85,9 @@ pub const FEATURE_REFUSALS: u32 = 1;
 pub const FEATURE_GOALS: u32 = 2;
 /// Feature in [`Page::features`]: the daemon tells a process which other one wants memory that it has exported.
 pub const FEATURE_IMPORTS: u32 = 4;
+/// Feature in [`Page::features`]: the daemon freezes processes that say what stands in the way
+/// ([`Freezable`](crate::tenant::TenantRequest::Freezable)), and hears their other messages about that.
+pub const FEATURE_FREEZE: u32 = 8;
 
 /// State of a process's gate, which decides whether a thread that submits work passes or sleeps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -265,8 +268,8 @@ pub struct Page {
     pub drain_target: AtomicU32,
     /// Number that rises after each change of `gate` or `flags`, on which threads sleep.
     pub bell: AtomicU32,
-    /// Bit set of what the daemon does beyond the layout's version: [`FEATURE_REFUSALS`], [`FEATURE_GOALS`] and
-    /// [`FEATURE_IMPORTS`].
+    /// Bit set of what the daemon does beyond the layout's version: [`FEATURE_REFUSALS`], [`FEATURE_GOALS`],
+    /// [`FEATURE_IMPORTS`] and [`FEATURE_FREEZE`].
     pub features: AtomicU32,
     /// Leases and limits of memory, one row per card, indexed by [`GpuId`].
     pub gpus: [LeaseRow; MAX_GPUS],
@@ -275,6 +278,8 @@ pub struct Page {
     /// Bytes of registered host memory, used and unused, that a process of the backend `remap` should have ready for
     /// what leaves each card. Written by the daemon and indexed by [`GpuId`]. Without a goal it means nothing.
     pub host_targets: [AtomicU64; MAX_GPUS],
+    /// Number of times that [`FLAG_FROZEN`] was set in this page. Written by the daemon before it sets the flag.
+    pub freezes: AtomicU32,
 }
 
 impl Page {
@@ -290,6 +295,7 @@ impl Page {
             gpus: [const { LeaseRow::new() }; MAX_GPUS],
             goals: [const { AtomicU64::new(0) }; MAX_GPUS],
             host_targets: [const { AtomicU64::new(0) }; MAX_GPUS],
+            freezes: AtomicU32::new(0),
         }
     }
 }

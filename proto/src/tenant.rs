@@ -21,6 +21,16 @@
 //!         ◀────── ImportAnswered | ImportWanted     to the importer / to the exporter
 //! ```
 //!
+//! Freezing of a process, which is off without [`FEATURE_FREEZE`](crate::page::FEATURE_FREEZE):
+//!
+//! ```text
+//!   Freezable{obstacle} ───────────────────▶        what stands in the way; first on every connection
+//!         ◀─────────────────────────── flag         in the page: no call of the driver may begin
+//!   Parked{number} ────────────────────────▶        none is under way either
+//!   Called ────────────────────────────────▶        a thread waits with a call
+//!   Held ──────────────────────────────────▶        the last daemon had set the flag and did not take it back
+//! ```
+//!
 //! Enums are append-only: a new message is added at the end, and no variant's fields change.
 
 use serde::{Deserialize, Serialize};
@@ -239,6 +249,41 @@ pub enum TenantRequest {
         /// Socket at which this process waits.
         meeting: Meeting,
     },
+    /// Reports what keeps the process from being frozen. A process that never sends it is not frozen. Sent first on a
+    /// connection and after each change, and only if the page has [`FEATURE_FREEZE`](crate::page::FEATURE_FREEZE), as
+    /// the messages below.
+    Freezable {
+        /// What stands in the way; none if nothing does.
+        obstacle: Option<FreezeObstacle>,
+    },
+    /// Reports that no thread of the process is in the driver, and none enters while the page has
+    /// [`FLAG_FROZEN`](crate::page::FLAG_FROZEN).
+    Parked {
+        /// Value of [`Page::freezes`](crate::page::Page::freezes) under which that was proved.
+        number: u32,
+    },
+    /// Reports that a thread waits with a call of the driver since the process is frozen or about to be.
+    Called,
+    /// Reports after a lost connection that the process has parked for the last daemon, which may have frozen it. Its
+    /// calls wait until this daemon has set and cleared [`FLAG_FROZEN`](crate::page::FLAG_FROZEN).
+    Held,
+}
+
+/// Fact about a process for which the driver would refuse to freeze it, or would lose it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum FreezeObstacle {
+    /// Managed memory.
+    Managed,
+    /// Handles of host memory.
+    HostHandles,
+    /// Memory that is shared with another process.
+    Shared,
+    /// Memory of another card that the process reaches.
+    Peers,
+    /// Functions of the driver that were found past gpushare, so that their calls would not wait.
+    Unseen,
+    /// Driver that is too old.
+    Driver,
 }
 
 /// Places of the memory of the backend `remap` that one process has on one card. Bytes are those of whole chunks.

@@ -16,8 +16,8 @@ use tokio::net::UnixListener;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::mpsc;
 use tokio::task::yield_now;
-use tokio::time::{MissedTickBehavior, interval};
-use tracing::info;
+use tokio::time::{Instant, MissedTickBehavior, interval, sleep_until};
+use tracing::{info, warn};
 
 use crate::alarm::Alarm;
 use crate::audit::Audit;
@@ -50,6 +50,10 @@ const POLLS: u32 = 16;
 const TURN: Nanos = Nanos(100_000);
 /// Interval of the checks that the runtime folder is still at its path.
 const FOLDER_WATCH: Duration = Duration::from_secs(2);
+
+/// Longest time in which the daemon lets all frozen processes come back before it ends. A service manager waits some
+/// 90 seconds before it kills.
+const THAWING: Duration = Duration::from_secs(60);
 
 /// Serves until a signal arrives, or until no session existed for the configured time.
 ///
@@ -169,6 +173,26 @@ async fn serve(
         }
     }
 
+    // A frozen process would have nobody to bring it back.
+    let until = Instant::now() + THAWING;
+    while gone.is_none() && engine.thaw_all() {
+        alarm.set(engine.next_wake());
+        tokio::select! {
+            input = arriving.recv() => match input {
+                Some(input) => engine.handle(input),
+                None => break,
+            },
+            (event, handling) = inbox.next() => {
+                engine.handle(Input::Connection(event));
+                drop(handling);
+            }
+            () = alarm.ring() => engine.wake(),
+            () = sleep_until(until) => {
+                warn!("the daemon ends although processes are frozen; the next one lets them come back");
+                break;
+            }
+        }
+    }
     manager.stops();
     listeners.iter().for_each(tokio::task::JoinHandle::abort);
     store::write_last(&mut engine, &writer);

@@ -25,6 +25,10 @@ static void tell(void *found) {
         printf(" - - -\n");
         return;
     }
+    // A function that is not hooked is answered with an entry point, which leads to the driver's.
+    void *(*behind)(void *) = preloaded ? dlsym(preloaded, "gpushare_function_behind") : NULL;
+    if (behind)
+        found = behind(found);
     if (!dladdr(found, &where) || !where.dli_sname) {
         printf(" unknown - -\n");
         return;

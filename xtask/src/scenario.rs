@@ -26,6 +26,8 @@ mod thrash;
 
 mod swap;
 
+mod freeze;
+
 /// Checks of all scenarios.
 pub(crate) const CHECKS: [Check; 6] =
     [thrash::CHECK, shares::CHECK, fairness::CHECK, prediction::CHECK, burst::CHECK, swap::CHECK];
@@ -48,6 +50,8 @@ pub(crate) enum Scenario {
     /// Four programs that together need three times the card, while programs and the daemon are killed, calls find no
     /// memory, and host memory runs out
     Swap(swap::Options),
+    /// Programs that are frozen and thawed, while programs, the daemon and its helpers are killed
+    Freeze(freeze::Options),
 }
 
 pub(crate) fn run(scenario: &Scenario, json: bool) -> anyhow::Result<ExitCode> {
@@ -59,5 +63,6 @@ pub(crate) fn run(scenario: &Scenario, json: bool) -> anyhow::Result<ExitCode> {
         Scenario::Prediction => prediction.run(json),
         Scenario::Burst => burst.run(json),
         Scenario::Swap(options) => swap::run(options, json),
+        Scenario::Freeze(options) => freeze::run(options, json),
     }
 }

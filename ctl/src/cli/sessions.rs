@@ -65,6 +65,11 @@ pub(crate) enum SessionCommand {
     Pause(Which),
     /// Resume a paused session
     Resume(Which),
+    /// Move all that the processes of an idle session have on the cards into host memory, and wait until it is there;
+    /// the next call of the driver brings it back
+    Freeze(Which),
+    /// Bring a frozen session back, and wait until it is
+    Thaw(Which),
 }
 
 /// Reference to a session.

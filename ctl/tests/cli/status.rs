@@ -3,8 +3,8 @@
 use std::process::Stdio;
 
 use gpushare_proto::admin::{
-    AdminReply, AdminRequest, CapacityView, ClientView, ConfigChange, DaemonView, GpuView, LockView, Mode,
-    ResidenceView, SessionGpuView, SessionState, SessionView, Status, UserView,
+    AdminReply, AdminRequest, CapacityView, ClientView, ConfigChange, DaemonView, FrostStage, FrostView,
+    GpuView, LockView, Mode, ResidenceView, SessionGpuView, SessionState, SessionView, Status, UserView,
 };
 use gpushare_proto::codec::encode;
 use gpushare_proto::handoff::{CardHandoffs, Direction, EndedHandoff, Handoff, SessionMove};
@@ -39,6 +39,9 @@ pub(crate) fn daemon(status: Status) -> Fake {
         AdminRequest::Users => AdminReply::Users(users(&status)),
         AdminRequest::Residences => AdminReply::Residences(Vec::new()),
         AdminRequest::Handoffs => AdminReply::Handoffs(Vec::new()),
+        AdminRequest::Frost { .. } => {
+            AdminReply::Frost(FrostView { stage: FrostStage::Warm, obstacle: None })
+        }
         AdminRequest::Dashboard { .. } => AdminReply::Dashboard {
             address: "127.0.0.1:9403".into(),
             link: Token([0xa5; 32]),

@@ -25,6 +25,8 @@ pub mod remap;
 #[cfg(not(loom))]
 pub mod gate;
 #[cfg(not(loom))]
+pub mod freeze;
+#[cfg(not(loom))]
 pub mod window;
 #[cfg(not(loom))]
 mod state;

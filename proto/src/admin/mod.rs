@@ -87,6 +87,11 @@ pub enum AdminRequest {
     Residences,
     /// Asks for the running and the last handoff of each card. Answered by [`AdminReply::Handoffs`].
     Handoffs,
+    /// Asks how far a session is frozen. Answered by [`AdminReply::Frost`].
+    Frost {
+        /// Number (`3`, `s3`) or name of the session.
+        which: String,
+    },
 }
 
 /// Creation or change of a session.
@@ -141,6 +146,17 @@ pub enum SessionRequest {
     },
     /// Gives a session a new token and invalidates the old one. Answered by [`AdminReply::Token`].
     Token {
+        /// Number (`3`, `s3`) or name of the session.
+        which: String,
+    },
+    /// Freezes the processes of an idle session. Answered by [`AdminReply::Changed`] at once, while the driver still
+    /// moves their memory; [`AdminRequest::Frost`] asks how far that is.
+    Freeze {
+        /// Number (`3`, `s3`) or name of the session.
+        which: String,
+    },
+    /// Lets the frozen processes of a session come back. Answered as [`Self::Freeze`].
+    Thaw {
         /// Number (`3`, `s3`) or name of the session.
         which: String,
     },
@@ -230,4 +246,29 @@ pub enum AdminReply {
     Residences(Vec<ResidenceView>),
     /// Answers [`AdminRequest::Handoffs`], ordered by card. Cards that had no handoff are left out.
     Handoffs(Vec<CardHandoffs>),
+    /// Answers [`AdminRequest::Frost`].
+    Frost(FrostView),
+}
+
+/// Extent to which a session is frozen.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct FrostView {
+    /// Stage of the session.
+    pub stage: FrostStage,
+    /// Reason why the session cannot be frozen, in words; none if it can.
+    pub obstacle: Option<String>,
+}
+
+/// Stage of a session on its way into a checkpoint of the driver and back.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum FrostStage {
+    /// No process is frozen or about to be.
+    Warm,
+    /// The session is to be frozen.
+    Freezing,
+    /// All processes are frozen.
+    Frozen,
+    /// Processes come back.
+    Thawing,
 }

@@ -7,8 +7,9 @@ mod follow;
 mod values;
 
 use gpushare_proto::admin::{
-    AdminReply, AdminRequest, CapacityView, Change, ConfigChange, Knob, LockView, Mode, ResidenceView,
-    SessionRequest, Setting, UsageView, UserUsageView, UserView, WatchEvent, WatchEventKind,
+    AdminReply, AdminRequest, CapacityView, Change, ConfigChange, FrostStage, FrostView, Knob, LockView,
+    Mode, ResidenceView, SessionRequest, Setting, UsageView, UserUsageView, UserView, WatchEvent,
+    WatchEventKind,
 };
 use gpushare_proto::dry_run::{CardForecast, DryRunSession, Forecast};
 use gpushare_proto::explain::{AheadView, OrphanView, WaitReason};
@@ -17,7 +18,8 @@ use gpushare_proto::page::{GoalNumber, LimitKind, MemoryRefusal};
 use gpushare_proto::session::{Binding, Priority};
 use gpushare_proto::sharing::{ExportName, Meeting, Secret};
 use gpushare_proto::tenant::{
-    CardPart, FailureCode, GpuChoice, Hello, NewSession, OwnWait, Role, TenantReply, TenantRequest, Welcome,
+    CardPart, FailureCode, FreezeObstacle, GpuChoice, Hello, NewSession, OwnWait, Role, TenantReply,
+    TenantRequest, Welcome,
 };
 use gpushare_proto::{
     Bytes, ClientId, Epoch, GateState, GateWord, GpuId, GpuUuid, Nanos, Percent, RequestId, SessionId, Token,
@@ -53,6 +55,7 @@ pub(crate) fn tenant_requests() -> Vec<Named<TenantRequest>> {
             gpu,
         })
     };
+    let obstacle = |obstacle| TenantRequest::Freezable { obstacle: Some(obstacle) };
     let client = |token, returning| TenantRequest::Hello(Hello::new(Role::Client { token, returning }));
     vec![
         ("Hello.tool", TenantRequest::Hello(Hello::new(Role::Tool))),
@@ -111,6 +114,16 @@ pub(crate) fn tenant_requests() -> Vec<Named<TenantRequest>> {
         ("MoveFailed", TenantRequest::MoveFailed { gpu, number: GoalNumber(300) }),
         ("CardFull", TenantRequest::CardFull { gpu, number: GoalNumber(300), bytes: Bytes::mib(128) }),
         ("Import", TenantRequest::Import { request, export: EXPORT, meeting: MEETING }),
+        ("Freezable", TenantRequest::Freezable { obstacle: None }),
+        ("Freezable.managed", obstacle(FreezeObstacle::Managed)),
+        ("Freezable.host_handles", obstacle(FreezeObstacle::HostHandles)),
+        ("Freezable.shared", obstacle(FreezeObstacle::Shared)),
+        ("Freezable.peers", obstacle(FreezeObstacle::Peers)),
+        ("Freezable.unseen", obstacle(FreezeObstacle::Unseen)),
+        ("Freezable.driver", obstacle(FreezeObstacle::Driver)),
+        ("Parked", TenantRequest::Parked { number: 300 }),
+        ("Called", TenantRequest::Called),
+        ("Held", TenantRequest::Held),
     ]
 }
 
@@ -273,6 +286,8 @@ pub(crate) fn admin_requests() -> Vec<Named<AdminRequest>> {
         ("Session.delete", AdminRequest::Session(SessionRequest::Delete { which: which() })),
         ("Session.pause", AdminRequest::Session(SessionRequest::Pause { which: which() })),
         ("Session.resume", AdminRequest::Session(SessionRequest::Resume { which: which() })),
+        ("Session.freeze", AdminRequest::Session(SessionRequest::Freeze { which: which() })),
+        ("Session.thaw", AdminRequest::Session(SessionRequest::Thaw { which: which() })),
         ("Session.endless", AdminRequest::Session(SessionRequest::Endless { which: which() })),
         ("Session.token", AdminRequest::Session(SessionRequest::Token { which: which() })),
         ("Explain", AdminRequest::Explain { which: which() }),
@@ -290,11 +305,15 @@ pub(crate) fn admin_requests() -> Vec<Named<AdminRequest>> {
         ),
         ("Residences", AdminRequest::Residences),
         ("Handoffs", AdminRequest::Handoffs),
+        ("Frost", AdminRequest::Frost { which: which() }),
     ]
 }
 
 /// From the daemon to `gpushare-ctl`.
 pub(crate) fn admin_replies() -> Vec<Named<AdminReply>> {
+    let frost = |stage, obstacle: Option<&str>| {
+        AdminReply::Frost(FrostView { stage, obstacle: obstacle.map(str::to_owned) })
+    };
     vec![
         ("Ready", AdminReply::Ready { protocol: 1 }),
         ("Status", AdminReply::Status(Box::new(status()))),
@@ -404,6 +423,10 @@ pub(crate) fn admin_replies() -> Vec<Named<AdminReply>> {
         ),
         ("Events.handoffs", AdminReply::Events(handoffs())),
         ("Increments.remapped", AdminReply::Increments(remapped())),
+        ("Frost", frost(FrostStage::Warm, Some("it has managed memory"))),
+        ("Frost.freezing", frost(FrostStage::Freezing, None)),
+        ("Frost.frozen", frost(FrostStage::Frozen, None)),
+        ("Frost.thawing", frost(FrostStage::Thawing, None)),
         (
             "Handoffs",
             AdminReply::Handoffs(vec![CardHandoffs {

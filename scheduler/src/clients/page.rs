@@ -10,7 +10,8 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use gpushare_proto::page::{
-    FEATURE_GOALS, FEATURE_IMPORTS, FEATURE_REFUSALS, FLAGS_OF_PROCESS, Goal, LeaseRow, MAX_GPUS,
+    FEATURE_FREEZE, FEATURE_GOALS, FEATURE_IMPORTS, FEATURE_REFUSALS, FLAG_FROZEN, FLAGS_OF_PROCESS, Goal,
+    LeaseRow, MAX_GPUS,
 };
 use gpushare_proto::{Bytes, GateState, GateWord, GpuId, Nanos, UtilizationPart};
 use gpushare_sys::page::SharedPage;
@@ -31,6 +32,10 @@ pub(crate) struct ClientPage {
     leased: [Option<Bytes>; MAX_GPUS],
     /// Free bytes by card that the decision machine was told; none if they must be sent again.
     known: [Option<Bytes>; MAX_GPUS],
+    /// Flags that were written last.
+    flags: u32,
+    /// Number of times that [`FLAG_FROZEN`] was set.
+    freezes: u32,
 }
 
 impl ClientPage {
@@ -38,8 +43,9 @@ impl ClientPage {
     pub(crate) fn create() -> io::Result<(OwnedFd, Self)> {
         let (file, page) = page::create()?;
         page.features
-            .store(FEATURE_REFUSALS | FEATURE_GOALS | FEATURE_IMPORTS, Ordering::Relaxed);
-        Ok((file, Self { page: Arc::new(page), leased: [None; MAX_GPUS], known: [None; MAX_GPUS] }))
+            .store(FEATURE_REFUSALS | FEATURE_GOALS | FEATURE_IMPORTS | FEATURE_FREEZE, Ordering::Relaxed);
+        let (leased, known) = ([None; MAX_GPUS], [None; MAX_GPUS]);
+        Ok((file, Self { page: Arc::new(page), leased, known, flags: 0, freezes: 0 }))
     }
 
     /// Adds a card to the page, with the bytes that the process already uses there.
@@ -149,11 +155,26 @@ impl ClientPage {
     }
 
     /// Writes the page's flags, except those that the process sets, and wakes the process's drainer.
-    pub(crate) fn set_flags(&self, flags: u32) {
+    pub(crate) fn set_flags(&mut self, flags: u32) {
+        if flags & !self.flags & FLAG_FROZEN != 0 {
+            self.freezes = self.freezes.wrapping_add(1);
+            self.page.freezes.store(self.freezes, Ordering::Release);
+        }
+        self.flags = flags;
         // Two bounded steps instead of a loop, which a process could keep from ending.
         self.page.flags.fetch_or(flags, Ordering::AcqRel);
         self.page.flags.fetch_and(flags | FLAGS_OF_PROCESS, Ordering::AcqRel);
         ringer::ring(&self.page);
+    }
+
+    /// Wakes the process, so that it looks at the page and at itself.
+    pub(crate) fn ring(&self) {
+        ringer::ring(&self.page);
+    }
+
+    /// Whether a number that the process has read is that of the last time at which [`FLAG_FROZEN`] was set.
+    pub(crate) const fn is_last_freeze(&self, number: u32) -> bool {
+        self.freezes == number
     }
 
     /// Writes the target duration of the process's work in flight: in microseconds, at least one.
@@ -276,26 +297,38 @@ mod tests {
 
     #[test]
     fn a_wish_for_the_lock_wakes_a_process_that_looked_before_and_sleeps_after() {
-        let (file, ours) = ClientPage::create().unwrap();
+        let (file, mut ours) = ClientPage::create().unwrap();
         let theirs = page::map(&file).unwrap();
-        let change_flags = || ours.set_flags(FLAG_WANTED);
-        let change_gate = || ours.set_gate(GateWord::new(4, GateState::Open));
-        for change in [&change_flags as &dyn Fn(), &change_gate] {
+        let change_flags = |ours: &mut ClientPage| ours.set_flags(FLAG_WANTED);
+        let change_gate = |ours: &mut ClientPage| ours.set_gate(GateWord::new(4, GateState::Open));
+        for change in [&change_flags as &dyn Fn(&mut ClientPage), &change_gate] {
             let heard = bell::heard(&theirs);
-            change();
+            change(&mut ours);
             assert_eq!(bell::sleep(&theirs, heard, None).unwrap(), Woken::Changed);
         }
     }
 
     #[test]
     fn the_processs_own_flags_stay() {
-        let (file, ours) = ClientPage::create().unwrap();
+        let (file, mut ours) = ClientPage::create().unwrap();
         let theirs = page::map(&file).unwrap();
         theirs.flags.store(FLAGS_OF_PROCESS, Ordering::Relaxed);
         ours.set_flags(FLAG_WANTED | FLAG_CONTENDED);
         assert_eq!(theirs.flags.load(Ordering::Relaxed), FLAGS_OF_PROCESS | FLAG_WANTED | FLAG_CONTENDED);
         ours.set_flags(FLAG_CONTENDED);
         assert_eq!(theirs.flags.load(Ordering::Relaxed), FLAGS_OF_PROCESS | FLAG_CONTENDED);
+    }
+
+    #[test]
+    fn each_request_to_park_has_a_number_of_its_own() {
+        let (file, mut ours) = ClientPage::create().unwrap();
+        let theirs = page::map(&file).unwrap();
+        let numbers = [FLAG_FROZEN, FLAG_FROZEN | FLAG_WANTED, 0, FLAG_FROZEN].map(|flags| {
+            ours.set_flags(flags);
+            theirs.freezes.load(Ordering::Relaxed)
+        });
+        assert_eq!(numbers, [1, 1, 1, 2]);
+        assert!(ours.is_last_freeze(2) && !ours.is_last_freeze(1));
     }
 
     #[test]

@@ -21,7 +21,7 @@ impl Engine {
                 self.tell(client, &TenantReply::Gate { word, epoch });
             }
             Effect::Flags { client, flags } => {
-                if let Some(client) = self.clients.get(client) {
+                if let Some(client) = self.clients.get_mut(client) {
                     client.page.set_flags(flags);
                 }
             }

@@ -83,6 +83,8 @@ pub(crate) struct Engine {
     /// Point in time at which the daemon started, in the kernel's clock ticks since boot.
     pub(crate) start_ticks: u64,
     pub(crate) machine: Machine,
+    /// Whether the daemon ends, so that nothing is frozen any more.
+    pub(crate) is_stopping: bool,
     pub(crate) cards: Cards,
     pub(crate) sessions: Sessions,
     pub(crate) users: Users,
@@ -136,6 +138,7 @@ impl Engine {
             started,
             start_ticks: process::start_time(std::process::id()).unwrap_or(0),
             machine,
+            is_stopping: false,
             cards: Cards::new(&settings),
             sessions: Sessions::new(ids.0),
             users: Users::default(),

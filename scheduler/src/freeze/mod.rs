@@ -13,7 +13,8 @@ use std::thread;
 
 use gpushare_checkpoint::{FreezeError, Limits, Target, ThawError, freeze, thaw};
 use gpushare_core::{Event, FreezeEnd, ThawEnd};
-use gpushare_proto::ClientId;
+use gpushare_proto::admin::FrostStage;
+use gpushare_proto::{ClientId, SessionId};
 use tracing::warn;
 
 use crate::engine::Engine;
@@ -64,7 +65,8 @@ impl Move {
 fn freeze_end(error: &FreezeError) -> FreezeEnd {
     match error {
         FreezeError::Gone | FreezeError::Unknown(_) => FreezeEnd::BrokeOff,
-        FreezeError::Unready(_) | FreezeError::Busy(_) | FreezeError::Refused(_) => FreezeEnd::Refused,
+        FreezeError::Unready(_) | FreezeError::Busy(_) => FreezeEnd::Busy,
+        FreezeError::Refused(_) => FreezeEnd::Refused,
     }
 }
 
@@ -98,6 +100,18 @@ impl Engine {
         }
     }
 
+    /// Lets all frozen processes come back, since the daemon ends. Returns whether any is left.
+    pub(crate) fn thaw_all(&mut self) -> bool {
+        self.is_stopping = true;
+        let cold: Vec<SessionId> = self.machine.cold_sessions().collect();
+        for &session in &cold {
+            if self.machine.frost_stage(session) != FrostStage::Thawing {
+                self.feed(Event::Freeze { session, wanted: false });
+            }
+        }
+        self.machine.cold_sessions().next().is_some()
+    }
+
     /// Reports the end of an operation to the decision machine.
     pub(crate) fn moved_by_driver(&mut self, client: ClientId, end: End) {
         self.feed(match end {
@@ -127,6 +141,11 @@ mod tests {
     fn what_may_have_begun_is_repaired() {
         let unknown = FreezeError::Unknown("hung".to_owned());
         assert_eq!(freeze_end(&unknown), FreezeEnd::BrokeOff);
-        assert_eq!(freeze_end(&FreezeError::Busy(Duration::ZERO)), FreezeEnd::Refused);
+    }
+
+    #[test]
+    fn a_busy_process_and_a_machine_without_helper_are_no_refusal() {
+        assert_eq!(freeze_end(&FreezeError::Busy(Duration::ZERO)), FreezeEnd::Busy);
+        assert_eq!(freeze_end(&FreezeError::Unready("no driver".to_owned())), FreezeEnd::Busy);
     }
 }

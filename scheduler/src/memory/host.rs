@@ -42,12 +42,16 @@ struct Held {
     mapped: Bytes,
 }
 
-/// Tells the decision machine the budget, if it has changed and any process has remapped memory.
+/// Tells the decision machine the budget, if it has changed and any process has remapped memory or is frozen.
 pub(crate) fn budget_if_needed(engine: &mut Engine) {
     let has_remapped = engine.clients.iter().any(|(_, client)| client.remaps);
-    if !has_remapped {
-        return;
+    if has_remapped || engine.machine.cold_sessions().next().is_some() {
+        tell_budget(engine);
     }
+}
+
+/// Tells the decision machine the budget, if it has changed.
+pub(crate) fn tell_budget(engine: &mut Engine) {
     let held = Held { all: engine.machine.host_bytes(), mapped: engine.machine.mapped_bytes() };
     let budget = budget(&Seen::now(Path::new("/")), held, engine.settings.host_budget);
     let told = engine.host_budget;

@@ -344,6 +344,8 @@ pub(crate) fn intent(request: &SessionRequest, sessions: &Sessions) -> Intent {
         SessionRequest::Pause { which } => ("session.pause", which),
         SessionRequest::Resume { which } => ("session.resume", which),
         SessionRequest::Token { which } => ("session.token", which),
+        SessionRequest::Freeze { which } => ("session.freeze", which),
+        SessionRequest::Thaw { which } => ("session.thaw", which),
     };
     let which = plain(which);
     let session = sessions.named(&which).ok();

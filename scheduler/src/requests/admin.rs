@@ -8,6 +8,7 @@ use gpushare_sys::clock;
 
 use super::checks::check_weight;
 use super::explain::explain;
+use super::frost;
 use super::sessions::{named, session_request};
 use crate::clients::leave::refuse;
 use crate::connections::ConnectionId;
@@ -42,6 +43,7 @@ pub(crate) fn handle(engine: &mut Engine, connection: ConnectionId, request: &Ad
             .map(|id| AdminReply::Orphaned(engine.orphans.views(id, clock::monotonic(), &engine.cards))),
         AdminRequest::Capacities => Ok(AdminReply::Capacities(engine.machine.capacities())),
         AdminRequest::Residences => Ok(AdminReply::Residences(engine.machine.residences())),
+        AdminRequest::Frost { ref which } => frost::view(engine, which).map(AdminReply::Frost),
         AdminRequest::Handoffs => Ok(AdminReply::Handoffs(engine.machine.handoffs(clock::monotonic()))),
         AdminRequest::Users => Ok(AdminReply::Users(users(engine))),
         AdminRequest::Status => Ok(AdminReply::Status(Box::new(status(engine)))),

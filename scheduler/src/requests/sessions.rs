@@ -11,6 +11,7 @@ use super::checks::{
     check_binding, check_cards, check_change, check_compute, check_new, check_quota, check_quota_cards,
     check_ttl, place,
 };
+use super::frost;
 use crate::clients::leave::forget_session;
 use crate::clients::orphans::LONG;
 use crate::clients::pods;
@@ -71,6 +72,8 @@ pub(super) fn session_request(
         SessionRequest::Resume { which } => set_standing(engine, which, |session| session.paused = false),
         SessionRequest::Token { which } => replace_token(engine, which),
         SessionRequest::Delete { which } => delete(engine, which),
+        SessionRequest::Freeze { which } => frost::freeze(engine, which),
+        SessionRequest::Thaw { which } => frost::thaw(engine, which),
     }
 }
 

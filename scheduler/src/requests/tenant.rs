@@ -15,6 +15,7 @@ use gpushare_proto::{Bytes, ClientId, SessionId, Token};
 
 use super::checks::unlimited_by_mistake;
 use super::dry_run::dry_run;
+use super::frost::obstacle_of;
 use super::imports::introduce;
 use super::own::{resize, wait_of};
 use super::register::register;
@@ -215,6 +216,20 @@ fn carry_out(
         TenantRequest::NearlyDrained { word } => {
             event = Some(Event::NearlyDrained { client: client()?, word });
         }
+        TenantRequest::Freezable { obstacle } => {
+            event = Some(Event::Freezable { client: client()?, obstacle: obstacle.map(obstacle_of) });
+        }
+        TenantRequest::Parked { number } => {
+            let client = client()?;
+            // A late answer to an earlier request says nothing of this one.
+            let is_current = engine
+                .clients
+                .get(client)
+                .is_some_and(|found| found.page.is_last_freeze(number));
+            event = is_current.then_some(Event::Parked { client });
+        }
+        TenantRequest::Called => event = Some(Event::Called { client: client()? }),
+        TenantRequest::Held => event = Some(Event::FoundFrozen { client: client()? }),
         TenantRequest::Released { word, drain } => {
             let client = client()?;
             engine.read_page(client);

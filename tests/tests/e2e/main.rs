@@ -12,6 +12,7 @@ mod users;
 mod sharing;
 mod hooks;
 mod checkpoints;
+mod freezing;
 mod letting_go;
 mod importing;
 mod interrupts;

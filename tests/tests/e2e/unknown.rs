@@ -139,7 +139,8 @@ fn names_of_other_libraries_and_variants_that_are_known_change_nothing() -> anyh
             "cuBelieve: nothing",
             "cuLaunchKernel: libgpushare.so",
             "cuMemcpyHtoD: libgpushare.so",
-            "cuDeviceGetName: libsimcuda.so"
+            // An entry point, which leads to the driver's function.
+            "cuDeviceGetName: libgpushare.so"
         ]
     );
     let status = daemon.until("the process is there", |status| client(status).is_some())?;

@@ -38,9 +38,11 @@ use super::wait::{EXCUSED, Gatekeeper};
 use super::{GATE, idle::Grace, listen};
 use crate::daemon::Daemon;
 use crate::driver::{Driver, contexts::Contexts, types::CAPTURE_MODE_RELAXED};
+use crate::freeze::park::LOOK;
 use crate::memory::Memory;
-use crate::process::is_exiting;
+use crate::process::{Kind, be, is_exiting};
 use crate::remap::Proof;
+use crate::state::State;
 use crate::window::{driver::OnDriver, process::ProcessWindow};
 
 /// Divisor that gives the pause between two looks at work in flight from the time waited so far. Between the
@@ -119,6 +121,7 @@ impl Graces {
 
 impl Drainer {
     pub(crate) fn run(mut self) {
+        be(Kind::Drainer);
         let mut mode = CAPTURE_MODE_RELAXED;
         // SAFETY: exchanges one integer. Our event queries must not break a capture of the application.
         unsafe { (self.driver.thread_exchange_capture_mode)(&raw mut mode) };
@@ -129,6 +132,13 @@ impl Drainer {
 
     fn step(&mut self) {
         let (page, heard) = listen();
+        if let Some(state) = State::existing() {
+            let (is_held, soon) = state.serve_freeze(page);
+            if is_held {
+                let _ = bell::sleep(page, heard, soon.then_some(LOOK));
+                return;
+            }
+        }
         self.memory.follow_daemon(page);
         // An open gate is *moving* while memory is away.
         let acts = GateWord(page.gate.load(Ordering::Acquire));
@@ -143,6 +153,9 @@ impl Drainer {
             Task::Rest => {
                 if acts.state() == GateState::Open {
                     self.memory.remap.open();
+                }
+                if let Some(state) = State::existing() {
+                    state.report_freezable(page);
                 }
                 let frees = self.memory.has_frees();
                 let pause = if frees {

@@ -18,6 +18,7 @@ use super::{GATE, Pass, captures::Captures, collectives::Collectives, communicat
 use super::{listen, waiters::Waiters};
 use crate::daemon::Daemon;
 use crate::driver::types::{CUDA_ERROR_DEINITIALIZED, CUresult};
+use crate::freeze::hold::pause;
 use crate::process::is_exiting;
 
 /// Longest time from the closing of the gate to the start of its drain, and the pause between two checks.
@@ -94,7 +95,10 @@ impl Gatekeeper {
                 return Ok(pass);
             }
             let word = match GATE.enter(&page.gate) {
-                Ok(pass) => return Ok(pass),
+                Ok(pass) => {
+                    pause();
+                    return Ok(pass);
+                }
                 Err(word) => word,
             };
             if is_exiting() && began.elapsed() >= LAST_WAIT {
@@ -129,6 +133,7 @@ impl Gatekeeper {
                 let pass = GATE.enter_anyway();
                 // Checked again inside: a drain that ended before this thread was counted does not wait for
                 // it.
+                pause();
                 return self.admits(page, word, now).then_some(pass);
             }
             let seen = GateWord(page.gate.load(Ordering::Acquire)).plain();
@@ -158,7 +163,10 @@ impl Gatekeeper {
         // Before the mark is looked at again: whoever sets it looks at this number afterwards.
         EXCUSED.fetch_add(1, Ordering::SeqCst);
         // Checked again inside: a capture that ended before this thread was counted held up no drain.
-        excused().then_some(pass)
+        excused().then(|| {
+            pause();
+            pass
+        })
     }
 
     /// Returns whether work may be in flight under the last grant of `page`: the lock is not given back yet.

@@ -12,6 +12,7 @@ use crate::driver::types::{
     CUDA_ERROR_INVALID_CONTEXT, CUDA_ERROR_INVALID_VALUE, CUDA_ERROR_NOT_SUPPORTED, CUDA_SUCCESS,
     CUdeviceptr, CUresult, IPC_LAZY_PEER_ACCESS,
 };
+use crate::freeze::obstacles::{NOTED, Noted};
 use crate::memory::allocations::{Block, Origin};
 use crate::process::stderr;
 use crate::remap::pins::Reason;
@@ -26,7 +27,7 @@ pub unsafe fn give_out(
     real: impl FnOnce() -> CUresult,
 ) -> CUresult {
     match moves(address) {
-        None => real(),
+        None => share(real),
         Some((start, block)) if block.origin == Origin::Remapped => {
             if handle.is_null() {
                 return CUDA_ERROR_INVALID_VALUE;
@@ -45,6 +46,14 @@ pub unsafe fn give_out(
         Some((_, block)) if block.origin == Origin::Imported => CUDA_ERROR_INVALID_VALUE,
         Some(_) => refuse(),
     }
+}
+
+/// Calls of the driver by which memory or events go from one process to another: a process that has made one is not
+/// frozen.
+pub fn share(real: impl FnOnce() -> CUresult) -> CUresult {
+    // Before the call, so that the process does not park in between.
+    NOTED.note(Noted::Shared);
+    real()
 }
 
 fn export(start: CUdeviceptr, block: &Block) -> Result<Handle, CUresult> {
@@ -66,7 +75,7 @@ pub unsafe fn open(
     flags: u32,
     real: impl FnOnce() -> CUresult,
 ) -> CUresult {
-    let Some(handle) = Handle::from_raw(handle) else { return real() };
+    let Some(handle) = Handle::from_raw(handle) else { return share(real) };
     if address.is_null() || flags != IPC_LAZY_PEER_ACCESS {
         return CUDA_ERROR_INVALID_VALUE;
     }
@@ -108,7 +117,7 @@ pub fn close(address: CUdeviceptr, real: impl FnOnce() -> CUresult) -> CUresult 
 /// `cuMemGetHandleForAddressRange`: refuses memory that gpushare can move, and prints the reason.
 pub fn hand_out(address: CUdeviceptr, real: impl FnOnce() -> CUresult) -> CUresult {
     if moves(address).is_none() {
-        return real();
+        return share(real);
     }
     refuse()
 }

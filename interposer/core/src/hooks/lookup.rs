@@ -10,9 +10,12 @@ use crate::driver::dynlink::{self, LIBCUDA};
 use crate::driver::hook_table::{Answer, Asked, Lookup, Table};
 use crate::driver::types::{CUDA_SUCCESS, CUresult};
 use crate::driver::unknown::UNKNOWN;
+use crate::freeze::entry::entry_of;
+use crate::freeze::obstacles::{NOTED, Noted};
 use crate::state::State;
 
-/// Returns gpushare's function for a hooked driver symbol, and null if the real `dlsym` must answer.
+/// Returns gpushare's function for a hooked driver symbol and the entry point of one that is not hooked, and null if
+/// the real `dlsym` must answer.
 ///
 /// Only the driver's own function or gpushare's export is replaced, because other libraries may have
 /// functions of the same name. A name without the driver's prefix is rejected first, without a lookup.
@@ -35,11 +38,17 @@ pub unsafe fn dlsym_answer(table: &Table, handle: *mut c_void, name: *const c_ch
     }
     // RTLD_NEXT depends on the caller, which only the real function sees after a jump.
     if handle == libc::RTLD_NEXT {
+        if !LIBCUDA.symbol_if_loaded(name).is_null() {
+            NOTED.note(Noted::Unseen);
+        }
         return null_mut();
     }
-    let Some(row) = table.by_export(name) else { return null_mut() };
     // SAFETY: the caller's handle.
     let found = unsafe { dynlink::symbol_in(handle, name) };
+    let Some(row) = table.by_export(name) else {
+        let is_drivers = !found.is_null() && found == LIBCUDA.symbol_if_loaded(name);
+        return if is_drivers { entry_of(found) } else { null_mut() };
+    };
     let ours = row.wrapper.0.cast_mut();
     let claimed = !found.is_null() && !row.real().is_null() && (found == row.real() || found == ours);
     if claimed { ours } else { null_mut() }
@@ -60,7 +69,7 @@ unsafe fn note_if_drivers(handle: *mut c_void, name: &CStr) {
 }
 
 /// `cuGetProcAddress`: replaces the driver's answer by gpushare's function for the same variant, if gpushare
-/// hooks that variant.
+/// hooks that variant, and by an entry point if it does not.
 pub unsafe fn get_proc_address(
     table: &Table,
     symbol: *const c_char,
@@ -81,7 +90,8 @@ pub unsafe fn get_proc_address(
     match table.by_answer(Asked { base, version, flags }, found, &Real) {
         // SAFETY: writable, because the driver just wrote there.
         Answer::Hooked(row) => unsafe { answer.write(row.wrapper.0.cast_mut()) },
-        Answer::Driver => {}
+        // SAFETY: writable, because the driver just wrote there.
+        Answer::Driver => unsafe { answer.write(entry_of(found)) },
         Answer::Unknown => {
             UNKNOWN.note(base.to_bytes(), u32::try_from(version).unwrap_or(0));
             if let Some(link) = State::existing().and_then(|state| state.daemon.link()) {

@@ -13,6 +13,7 @@ use crate::driver::types::{
     ARRAY_PART_TAIL, CUDA_ERROR_INVALID_VALUE, CUDA_SUCCESS, CUdeviceptr, CUmemHandle, CUresult,
     MEM_OPERATION_MAP,
 };
+use crate::freeze::obstacles::{NOTED, Noted};
 use crate::memory::handles::{Charge, Handles, Tile};
 use crate::state::State;
 
@@ -46,6 +47,9 @@ pub unsafe fn create(
     }
     // SAFETY: readable, as the driver's function demands.
     let Properties { location, .. } = unsafe { properties.read() };
+    if location.device().is_none() {
+        NOTED.note(Noted::HostHandles);
+    }
     let (Some(state), Some(device)) = (State::get(), location.device()) else {
         return real();
     };

@@ -2,11 +2,15 @@
 
 use crate::driver::contexts::Live;
 use crate::driver::types::{CUDA_SUCCESS, CUcontext, CUresult};
+use crate::freeze::obstacles::{NOTED, Noted};
 use crate::state::State;
 
 /// `cuCtxEnablePeerAccess`: maps managed memory in place of device memory for the current context's device.
 pub fn enable(peer: CUcontext, real: impl FnOnce() -> CUresult) -> CUresult {
     let result = real();
+    if result == CUDA_SUCCESS {
+        NOTED.note(Noted::Peers);
+    }
     if let (CUDA_SUCCESS, Some(state)) = (result, State::existing()) {
         let owner = state
             .contexts

@@ -27,6 +27,7 @@ use crate::driver::types::{
     ALLOCATION_MANAGED, CUDA_SUCCESS, CUdevice, CUdeviceptr, CUmemoryPool, CUresult, CUstream, DefaultStream,
     STREAM_PER_THREAD,
 };
+use crate::freeze::obstacles::{NOTED, Noted};
 use crate::gate::page;
 use crate::memory::Table;
 use crate::memory::pools::{Pool, PoolId};
@@ -168,6 +169,9 @@ pub unsafe fn named_by_location(
 /// Returns the device to which a pool is charged, and the kind of its memory. A pool outside the cards is not
 /// charged. A managed pool without a device is charged to the calling thread's device.
 fn place(state: &State, location: Location, kind: c_int) -> (CUdevice, MemoryKind) {
+    if kind == ALLOCATION_MANAGED || location.device().is_none() {
+        NOTED.note(Noted::HostHandles);
+    }
     let kind = if kind == ALLOCATION_MANAGED { MemoryKind::Movable } else { MemoryKind::Fixed };
     let device = location.device().or_else(|| match kind {
         MemoryKind::Movable => state.driver.current_device(),

@@ -42,6 +42,11 @@ pub enum Origin {
 }
 
 impl Origin {
+    /// Returns whether the block is managed memory.
+    const fn is_managed(self) -> bool {
+        matches!(self, Self::Rewritten | Self::Managed | Self::FixedManaged)
+    }
+
     /// Returns whether the block's bytes can leave the card.
     pub const fn kind(self) -> MemoryKind {
         match self {
@@ -147,11 +152,14 @@ impl Allocations {
         blocks.for_each(|block| block.context = to.addr());
     }
 
+    /// Returns whether any block is managed memory.
+    pub fn has_managed(&self) -> bool {
+        lock(&self.inner).blocks.values().any(|block| block.origin.is_managed())
+    }
+
     /// Returns the managed ranges of a context, in the order of addresses.
     pub fn managed_ranges(&self, context: CUcontext) -> Vec<(CUdeviceptr, Bytes)> {
-        let is_managed =
-            |origin| matches!(origin, Origin::Rewritten | Origin::Managed | Origin::FixedManaged);
-        let managed = |block: &Block| block.context == context.addr() && is_managed(block.origin);
+        let managed = |block: &Block| block.context == context.addr() && block.origin.is_managed();
         let inner = lock(&self.inner);
         let blocks = inner.blocks.iter().filter(|(_, block)| managed(block));
         blocks.map(|(&address, block)| (address, block.size)).collect()

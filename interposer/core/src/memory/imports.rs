@@ -60,6 +60,13 @@ pub(crate) struct Imports {
     is_used: AtomicBool,
 }
 
+impl Imports {
+    /// Returns whether any memory of another process was ever opened.
+    pub(super) fn is_used(&self) -> bool {
+        self.is_used.load(Ordering::Relaxed)
+    }
+}
+
 #[derive(Debug, Default)]
 struct Open {
     /// Number of imports so far.

@@ -213,6 +213,11 @@ impl Memory {
         if goal.is_bound() { goal.bytes } else { Bytes::MAX }
     }
 
+    /// Returns whether memory was ever given to another process, or opened.
+    pub(crate) fn shares(&self) -> bool {
+        self.imports.is_used() || self.remap.was_exported()
+    }
+
     pub(crate) fn handles(&self) -> MutexGuard<'_, Handles> {
         lock(&self.handles)
     }

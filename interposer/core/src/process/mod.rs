@@ -5,6 +5,7 @@ pub mod fork;
 pub mod panics;
 pub mod stderr;
 
+use std::cell::Cell;
 use std::io;
 use std::ptr::null_mut;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -14,7 +15,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 pub(crate) static EXITING: AtomicBool = AtomicBool::new(false);
 
 pub(crate) fn is_exiting() -> bool {
-    EXITING.load(Ordering::Acquire)
+    EXITING.load(Ordering::SeqCst)
 }
 
 /// Locks a mutex, even one that a panicking thread poisoned. Data under gpushare's mutexes is valid between
@@ -31,6 +32,31 @@ pub(crate) fn random<const N: usize>() -> Option<[u8; N]> {
     (written == N.cast_signed()).then_some(bytes)
 }
 
+/// Whose thread a thread is, and what it does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Kind {
+    /// Thread of the program.
+    Program,
+    /// Thread of gpushare's own.
+    Own,
+    /// Thread of gpushare's own that proves that nothing is under way.
+    Drainer,
+}
+
+thread_local! {
+    static KIND: Cell<Kind> = const { Cell::new(Kind::Program) };
+}
+
+/// Returns the kind of the calling thread.
+pub(crate) fn kind() -> Kind {
+    KIND.with(Cell::get)
+}
+
+/// Notes the kind of the calling thread.
+pub(crate) fn be(kind: Kind) {
+    KIND.with(|cell| cell.set(kind));
+}
+
 /// Starts a thread that receives none of the host's signals.
 ///
 /// # Errors
@@ -42,6 +68,10 @@ pub(crate) fn spawn(name: &str, work: impl FnOnce() + Send + 'static) -> io::Res
         let mut before = std::mem::zeroed();
         libc::sigfillset(&raw mut all);
         libc::pthread_sigmask(libc::SIG_SETMASK, &raw const all, &raw mut before);
+        let work = || {
+            be(Kind::Own);
+            work();
+        };
         let spawned = std::thread::Builder::new().name(name.to_owned()).spawn(work);
         libc::pthread_sigmask(libc::SIG_SETMASK, &raw const before, null_mut());
         spawned.map(drop)

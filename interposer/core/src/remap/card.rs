@@ -34,6 +34,7 @@ use crate::driver::types::{
     LOCATION_HOST_NUMA, STREAM_NON_BLOCKING,
 };
 use crate::driver::{Driver, MemoryCalls, try_answer};
+use crate::freeze::obstacles::{NOTED, Noted};
 use crate::process::lock;
 
 /// Size of a huge page, and alignment of registered memory.
@@ -300,6 +301,10 @@ impl OnCard {
             Tier::Device => [LOCATION_DEVICE, self.device],
             Tier::Host => [LOCATION_HOST_NUMA, 0],
         };
+        if tier == Tier::Host {
+            // The driver keeps such memory in a pool of its own, also after it was released.
+            NOTED.note(Noted::HostHandles);
+        }
         let properties = AllocationProperties::new(ALLOCATION_PINNED, handle_types, location);
         let mut handle = 0;
         // SAFETY: reads one structure of the driver's layout and writes one handle.

@@ -15,23 +15,25 @@ mod join;
 mod rejoin;
 mod summary;
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
 use gpushare_proto::GateWord;
+use gpushare_proto::page::Page;
 use gpushare_proto::tenant::TenantRequest;
 
 use crate::daemon::{Daemon, address::Address};
 use crate::driver::types::{CUDA_ERROR_SYSTEM_NOT_READY, CUdevice, CUresult};
 use crate::driver::{Driver, contexts::Contexts, dynlink::LIBCUDA};
+use crate::freeze::{entry::entry_of, hold, park::Parking};
 use crate::gate::{
     drain::Drainer, drain::Graces, drain::WayOut, interrupt::INTERRUPTS, page, reset, wait::Gatekeeper,
     wait::is_quiet, wait::is_unused, wake_sleepers,
 };
 use crate::memory::Memory;
 use crate::process::fork::ForkCell;
-use crate::process::{EXITING, Starter, fork, spawn, stderr};
+use crate::process::{EXITING, Starter, fork, lock, spawn, stderr};
 use crate::remap::Gate;
 use crate::window::process::ProcessWindow;
 use join::Cards;
@@ -58,6 +60,8 @@ pub(crate) struct State {
     pub(crate) gate: Gatekeeper,
     pub(crate) window: ProcessWindow,
     cards: Cards,
+    /// Locked by the drainer, and by the thread of the link while it joins a daemon.
+    parking: Mutex<Parking>,
     drainer_started: Starter,
     started: Instant,
     /// Time that the library itself took in the creation of the first context, in nanoseconds; 0 before.
@@ -82,7 +86,7 @@ impl State {
     #[cold]
     fn begin() -> Option<&'static Self> {
         static PRINTED: AtomicBool = AtomicBool::new(false);
-        match Driver::load(|name| LIBCUDA.symbol(name)) {
+        match Driver::load(|name| entry_of(LIBCUDA.symbol(name))) {
             Ok(driver) => Some(STATE.set(Self::new(driver))),
             Err(missing) => {
                 let missing = missing.to_string_lossy();
@@ -112,6 +116,7 @@ impl State {
             daemon,
             window: ProcessWindow::default(),
             cards: Cards::default(),
+            parking: Mutex::default(),
             drainer_started: Starter::default(),
             started: Instant::now(),
             first_context: AtomicU64::new(0),
@@ -121,6 +126,24 @@ impl State {
     pub(crate) fn send_contexts(&self, device: CUdevice, live: u32) {
         if let (Some(link), Some(gpu)) = (self.daemon.link(), self.memory.lease.gpu(device)) {
             link.send(&TenantRequest::Contexts { gpu, live });
+        }
+    }
+
+    /// Follows the flag in the page by which the daemon freezes the process. Returns whether calls wait, and whether to
+    /// look again soon. Only the drainer calls this.
+    pub(crate) fn serve_freeze(&self, page: &'static Page) -> (bool, bool) {
+        lock(&self.parking).serve((&self.driver, &self.memory, &self.daemon), page)
+    }
+
+    /// Tells the daemon of a page what keeps the process from being frozen, if that changed.
+    pub(crate) fn report_freezable(&self, page: &'static Page) {
+        lock(&self.parking).report((&self.driver, &self.memory, &self.daemon), page);
+    }
+
+    /// Tells the next daemon that the last one may have frozen the process.
+    fn report_held(&self) {
+        if lock(&self.parking).is_told() {
+            self.daemon.send(&TenantRequest::Held);
         }
     }
 
@@ -146,11 +169,14 @@ extern "C" fn in_child() {
     INTERRUPTS.forget();
     STATE.forget();
     reset();
+    hold::reset();
     fork::close_sockets();
 }
 
 extern "C" fn at_exit() {
-    EXITING.store(true, Ordering::Release);
+    EXITING.store(true, Ordering::SeqCst);
+    // The driver's own handlers call it without a look, so a frozen process comes back first.
+    hold::pause_fully();
     if let Some(state) = State::existing() {
         let park = std::panic::AssertUnwindSafe(|| state.memory.remap.park());
         let _ = std::panic::catch_unwind(park);

@@ -33,6 +33,7 @@ impl State {
     ) {
         // The link is stored right after this thread is started.
         let Some(link) = self.daemon.wait_for_link() else { return };
+        self.report_freezable(page());
         loop {
             // Pause after which the drainer is started again, if it is needed and could not start.
             let mut retry = None;
@@ -94,6 +95,7 @@ impl State {
         self.gate.captures.show();
         link.plug(&connection, &welcome, |device| self.memory.lease.gpu(device))
             .map_err(|cause| ConnectError::Broken("its socket".into(), cause))?;
+        self.report_held();
         // Where remapped memory is comes before all else that the daemon could decide on.
         self.memory.follow_daemon(page);
         self.memory.remap.report_again();
@@ -102,6 +104,7 @@ impl State {
             link.send(limits);
         }
         self.memory.report_fixed();
+        self.report_freezable(page);
         Ok(connection)
     }
 

@@ -66,6 +66,8 @@ super::symbols! {
         cuEventCreate 2000;
         cuEventDestroy 2000, 4000 _v2;
         cuEventElapsedTime 2000, 12080 _v2;
+    }
+    wrapped Ipc {
         cuIpcGetEventHandle 4010;
         cuIpcOpenEventHandle 4010;
     }

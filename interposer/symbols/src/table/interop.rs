@@ -1,12 +1,14 @@
 //! Interoperation with other interfaces: their memory and frames.
 
 super::symbols! {
-    passed "maps memory that another interface allocated" {
+    wrapped Ipc {
         cuImportExternalMemory 10000;
+        cuImportExternalSemaphore 10000;
+    }
+    passed "maps memory that another interface allocated" {
         cuDestroyExternalMemory 10000;
         cuExternalMemoryGetMappedBuffer 10000;
         cuExternalMemoryGetMappedMipmappedArray 10000;
-        cuImportExternalSemaphore 10000;
         cuDestroyExternalSemaphore 10000;
     }
     passed "maps buffers that a graphics interface allocated" {

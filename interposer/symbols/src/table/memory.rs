@@ -31,10 +31,6 @@ super::symbols! {
         cuMulticastBindAddr 12010, 13010 _v2;
         cuLogicalEndpointBindAddr 13030;
     }
-    passed "shares memory by handle; it is charged to the process that created it" {
-        cuMemExportToShareableHandle 10020;
-        cuMemImportFromShareableHandle 10020;
-    }
     wrapped Array {
         cuArrayCreate 2000, 3020 _v2;
         cuArray3DCreate 2000, 3020 _v2;
@@ -48,6 +44,10 @@ super::symbols! {
         cuIpcCloseMemHandle 4010;
         cuMemGetHandleForAddressRange 11070;
         cuPointerSetAttribute 6000;
+        cuMemExportToShareableHandle 10020;
+        cuMemImportFromShareableHandle 10020;
+        cuMemPoolExportToShareableHandle 11020;
+        cuMemPoolImportFromShareableHandle 11020;
     }
     wrapped GraphMemory {
         cuGraphAddMemAllocNode 11040;
@@ -94,10 +94,8 @@ super::symbols! {
     }
     passed "chooses, shares or describes a pool; its memory is charged at allocation" {
         cuMemPoolExportPointer 11020;
-        cuMemPoolExportToShareableHandle 11020;
         cuMemPoolGetAccess 11020;
         cuMemPoolGetAttribute 11020;
-        cuMemPoolImportFromShareableHandle 11020;
         cuMemPoolImportPointer 11020;
         cuMemPoolSetAccess 11020;
         cuDeviceSetMemPool 11020;

@@ -31,12 +31,18 @@ pub enum Obstacle {
     Refused,
     /// The driver has given the process up.
     Lost,
+    /// Calls of the driver do not all pass the library of the process.
+    Unseen,
+    /// Calls or work were under way for too long, or no helper could work. It may succeed later.
+    Busy,
 }
 
 impl fmt::Display for Obstacle {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            Self::Unexamined => "it has not been examined yet",
+            Self::Unexamined => {
+                "it has not said what stands in the way: it has just begun, or its library is older than this daemon"
+            }
             Self::Managed => "it has managed memory, which the driver cannot freeze",
             Self::HostHandles => "it has a handle of host memory, with which no process comes back",
             Self::Shared => "it shares memory of a card with another process",
@@ -48,6 +54,11 @@ impl fmt::Display for Obstacle {
             Self::Silent => "it does not answer",
             Self::Refused => "the driver has refused it",
             Self::Lost => "the driver has given it up",
+            Self::Unseen => {
+                "not all its calls of the driver pass gpushare: it is linked with the driver, or looks functions up that \
+                 this gpushare does not know"
+            }
+            Self::Busy => "the driver or its helper was busy; try again",
         })
     }
 }
@@ -61,6 +72,8 @@ pub enum FreezeEnd {
     Refused,
     /// The attempt broke off, and the process may be in any state. A thaw repairs it.
     BrokeOff,
+    /// Nothing was done to the process, and a later attempt may succeed. The process runs as before.
+    Busy,
 }
 
 /// End of an attempt to thaw a process.

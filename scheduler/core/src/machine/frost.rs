@@ -51,7 +51,7 @@ impl View {
     }
 
     /// First obstacle among the processes of a session that use a card.
-    fn obstacle(&self, id: SessionId) -> Option<(ClientId, Obstacle)> {
+    pub(crate) fn obstacle(&self, id: SessionId) -> Option<(ClientId, Obstacle)> {
         let session = self.sessions.get(id)?;
         session.attached().find_map(|(client, process)| {
             let is_pinned = process.books.values().any(|book| !book.pinned.is_zero());
@@ -126,10 +126,18 @@ impl Core {
         let bytes = self.view.sessions.client(client).map(|process| process.frost.host_bytes());
         self.change_frost(client, |frost| frost.freeze_ended(end, ticket));
         let bytes = bytes.unwrap_or_default();
+        // Else it would be tried again at once, for as long as the process is busy.
+        if end == FreezeEnd::Busy
+            && let Some(session) = self.view.sessions.get_mut(id)
+        {
+            session.wants_frost = false;
+            self.frost_changed(id);
+        }
         self.notice(match end {
             FreezeEnd::Frozen => Notice::Frozen { session: id, client, bytes },
             FreezeEnd::Refused => Notice::FreezeRefused { session: id, client, obstacle: Obstacle::Refused },
             FreezeEnd::BrokeOff => Notice::FreezeBrokeOff { session: id, client },
+            FreezeEnd::Busy => Notice::FreezeRefused { session: id, client, obstacle: Obstacle::Busy },
         });
     }
 

@@ -171,6 +171,7 @@ impl Frost {
                 self.warm();
             }
             FreezeEnd::BrokeOff => self.stage = Stage::Queued(ticket, Nanos::ZERO),
+            FreezeEnd::Busy => self.warm(),
         }
     }
 
@@ -265,6 +266,17 @@ mod tests {
         frost.thaw_ended(ThawEnd::BrokeOff, NOW, 8);
         assert_eq!(frost.deadline(NOW), Some(NOW + PAUSE));
         assert_eq!(frost.host_bytes(), Bytes::gib(1), "the checkpoint may still be there");
+    }
+
+    #[test]
+    fn a_busy_process_may_be_frozen_later() {
+        let mut frost = Frost::new();
+        frost.examine(None);
+        frost.park(NOW);
+        frost.has_parked();
+        frost.freeze(Bytes::gib(1));
+        frost.freeze_ended(FreezeEnd::Busy, 1);
+        assert_eq!((frost.stage(), frost.obstacle(), frost.host_bytes()), (Stage::Warm, None, Bytes::ZERO));
     }
 
     #[test]

@@ -78,7 +78,7 @@ impl Search {
                 Stage::Parking(_) => moves.extend([Move::Parks(client), Move::Calls(client)]),
                 Stage::Parked | Stage::Frozen => moves.push(Move::Calls(client)),
                 Stage::Freezing => {
-                    let ends = [FreezeEnd::Frozen, FreezeEnd::Refused, FreezeEnd::BrokeOff];
+                    let ends = [FreezeEnd::Frozen, FreezeEnd::Refused, FreezeEnd::BrokeOff, FreezeEnd::Busy];
                     moves.extend(ends.map(|end| Move::EndsFreeze(client, end)));
                     moves.push(Move::Calls(client));
                 }

@@ -171,7 +171,7 @@ fn step() -> impl Strategy<Value = Step> {
 }
 
 fn freeze_end() -> impl Strategy<Value = FreezeEnd> {
-    prop_oneof![2 => Just(FreezeEnd::Frozen), 1 => Just(FreezeEnd::Refused), 1 => Just(FreezeEnd::BrokeOff)]
+    prop_oneof![2 => Just(FreezeEnd::Frozen), 1 => Just(FreezeEnd::Refused), 1 => Just(FreezeEnd::BrokeOff), 1 => Just(FreezeEnd::Busy)]
 }
 
 fn thaw_end() -> impl Strategy<Value = ThawEnd> {

@@ -7,11 +7,14 @@
 //!   free    min(total, ceiling) − used
 //! ```
 
+use gpushare_proto::admin::FrostStage;
 use gpushare_proto::{Bytes, ClientId, GpuId, SessionId};
 
 use crate::card::Card;
+use crate::events::Obstacle;
 use crate::machine::Core;
 use crate::session::Session;
+use crate::session::frost::Stage;
 
 /// Memory figures of a session on one card, whether or not the session ever used the card.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -66,6 +69,33 @@ impl Core {
     pub fn is_frozen(&self, client: ClientId) -> bool {
         let process = self.view.sessions.client(client);
         process.is_some_and(|process| process.frost.is_cold() || process.frost.is_away())
+    }
+
+    /// Sessions that are to be frozen, or of which any process is frozen or comes back.
+    pub fn cold_sessions(&self) -> impl Iterator<Item = SessionId> + '_ {
+        self.view.cold.iter().copied()
+    }
+
+    /// Stage of a session on its way into a checkpoint and back.
+    #[must_use]
+    pub fn frost_stage(&self, id: SessionId) -> FrostStage {
+        let Some(session) = self.view.sessions.get(id).filter(|session| session.is_cold()) else {
+            return FrostStage::Warm;
+        };
+        let mut frosts = session.attached().map(|(_, process)| process.frost);
+        if !session.wants_frost {
+            return FrostStage::Thawing;
+        }
+        match frosts.all(|frost| frost.stage() == Stage::Frozen) {
+            true => FrostStage::Frozen,
+            false => FrostStage::Freezing,
+        }
+    }
+
+    /// First obstacle among the processes of a session that use a card.
+    #[must_use]
+    pub fn frost_obstacle(&self, id: SessionId) -> Option<(ClientId, Obstacle)> {
+        self.view.obstacle(id)
     }
 
     /// Number of bytes that a process uses on a card, as last seen. `None` if it did not announce the card.

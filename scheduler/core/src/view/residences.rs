@@ -55,11 +55,13 @@ impl Core {
         sums.into_iter().map(view).collect()
     }
 
-    /// Returns the bytes of host memory in which all processes have remapped memory, or have prepared room for it.
+    /// Returns the bytes of host memory in which all processes have remapped memory, or have prepared room for it, and
+    /// those in which the driver keeps frozen processes.
     #[must_use]
     pub fn host_bytes(&self) -> Bytes {
         let rows = self.view.remapped.into_iter().flat_map(|gpu| self.view.rows(gpu));
-        rows.map(|row| row.figures.hosted + row.figures.prepared).sum()
+        let remapped: Bytes = rows.map(|row| row.figures.hosted + row.figures.prepared).sum();
+        remapped + self.view.host.frozen()
     }
 
     /// Returns the bytes of host memory that processes have mapped at addresses of remapped memory. The system does not

@@ -93,6 +93,11 @@ impl Remap {
         Ok((name, Bytes(block - export.range.address)))
     }
 
+    /// Returns whether any block was ever exported.
+    pub(crate) fn was_exported(&self) -> bool {
+        self.importers.is_used.load(Ordering::Relaxed)
+    }
+
     /// Lends exported memory for the transfer to a process that knows its secret.
     ///
     /// # Errors

@@ -1,0 +1,101 @@
+//! Holding of the process's calls: whether they wait, and the wait itself.
+//!
+//! A thread that waits tells the daemon, which then lets the process go on. Threads of gpushare's own do so only after
+//! a while, since nobody may be waiting for what they do.
+
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::{Duration, Instant};
+
+use gpushare_proto::tenant::TenantRequest;
+use gpushare_sys::bell;
+
+use crate::gate::{listen, wake_sleepers};
+use crate::process::{self, Kind, panics::guest_or};
+use crate::state::State;
+
+/// Whether calls of the driver wait: 1 if they do. The entry points read it too.
+pub static HOLD: AtomicU32 = AtomicU32::new(0);
+/// Number of threads that wait.
+static WAITING: AtomicU32 = AtomicU32::new(0);
+
+/// Longest sleep of a thread that waits. Then a message that could not be sent is repeated.
+const NAP: Duration = Duration::from_millis(500);
+/// Time after which a thread of gpushare's own tells the daemon that it waits. A thread of the program may wait for it
+/// at a lock.
+const OWN_PATIENCE: Duration = Duration::from_secs(1);
+
+/// Waits while calls of the driver wait. Called right before each call that passes no entry point.
+#[inline]
+pub fn pause() {
+    if HOLD.load(Ordering::Relaxed) != 0 {
+        wait();
+    }
+}
+
+/// Waits while calls of the driver wait, or the process is about to make them wait. The caller has marked the process as
+/// ending, so that it makes none wait from now on.
+pub(crate) fn pause_fully() {
+    if is_held() {
+        wait();
+    }
+}
+
+/// Returns whether calls of the driver wait.
+pub(crate) fn is_held() -> bool {
+    HOLD.load(Ordering::SeqCst) != 0
+}
+
+/// Returns whether a thread waits.
+#[cfg(test)]
+pub(super) fn is_awaited() -> bool {
+    WAITING.load(Ordering::SeqCst) > 0
+}
+
+/// Makes calls wait.
+pub(super) fn hold() {
+    HOLD.store(1, Ordering::SeqCst);
+}
+
+/// Lets calls go on.
+pub(super) fn release() {
+    HOLD.store(0, Ordering::SeqCst);
+    wake_sleepers();
+}
+
+/// Forgets the waits of a parent in the child of a fork, which has none of its threads.
+pub(crate) fn reset() {
+    HOLD.store(0, Ordering::SeqCst);
+    WAITING.store(0, Ordering::SeqCst);
+}
+
+#[cold]
+#[inline(never)]
+pub(super) fn wait() {
+    guest_or(wait_for_release, || ());
+}
+
+fn wait_for_release() {
+    let kind = process::kind();
+    let began = Instant::now();
+    WAITING.fetch_add(1, Ordering::SeqCst);
+    while is_held() {
+        let (page, heard) = listen();
+        let state = State::existing();
+        if kind == Kind::Drainer
+            && let Some(state) = state
+        {
+            state.serve_freeze(page);
+        }
+        if !is_held() {
+            break;
+        }
+        if (kind == Kind::Program || began.elapsed() >= OWN_PATIENCE)
+            && let Some(state) = state
+        {
+            state.daemon.send(&TenantRequest::Called);
+        }
+        let nap = if kind == Kind::Drainer { super::park::LOOK } else { NAP };
+        let _ = bell::sleep(page, heard, Some(nap));
+    }
+    WAITING.fetch_sub(1, Ordering::SeqCst);
+}

@@ -1,0 +1,135 @@
+//! What keeps the process from being frozen: facts for which the driver would refuse a checkpoint or lose the process,
+//! and calls that gpushare could not hold back.
+
+use std::ffi::{CStr, c_char, c_int, c_void};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+
+use gpushare_proto::page::{FLAG_MAPPED, Page};
+use gpushare_proto::tenant::FreezeObstacle;
+
+use crate::driver::Driver;
+use crate::driver::unknown::UNKNOWN;
+use crate::memory::Memory;
+
+/// First version of CUDA whose driver takes checkpoints of processes.
+const CHECKPOINTS: c_int = 12_080;
+
+/// Facts that hold for good once they were noted.
+pub(crate) static NOTED: Facts = Facts(AtomicU32::new(0));
+
+/// Fact that keeps the process from being frozen for good.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Noted {
+    /// The process made a handle of host memory.
+    HostHandles = 1,
+    /// The process gave memory to another one, or took some.
+    Shared = 2,
+    /// The process reaches memory of another card.
+    Peers = 4,
+    /// Functions of the driver were found past gpushare.
+    Unseen = 8,
+}
+
+/// Set of [`Noted`].
+#[derive(Debug)]
+pub(crate) struct Facts(AtomicU32);
+
+impl Facts {
+    pub(crate) fn note(&self, fact: Noted) {
+        self.0.fetch_or(fact as u32, Ordering::Relaxed);
+    }
+
+    fn has(&self, fact: Noted) -> bool {
+        self.0.load(Ordering::Relaxed) & fact as u32 != 0
+    }
+}
+
+/// Returns what keeps the process from being frozen now.
+pub(crate) fn obstacle(driver: &Driver, memory: &Memory, page: &Page) -> Option<FreezeObstacle> {
+    let is_mapped = page.flags.load(Ordering::Relaxed) & FLAG_MAPPED != 0;
+    let facts = [
+        (driver.version() < CHECKPOINTS, FreezeObstacle::Driver),
+        (memory.blocks.has_managed(), FreezeObstacle::Managed),
+        (is_mapped || NOTED.has(Noted::HostHandles), FreezeObstacle::HostHandles),
+        (NOTED.has(Noted::Shared) || memory.shares(), FreezeObstacle::Shared),
+        (NOTED.has(Noted::Peers), FreezeObstacle::Peers),
+        (NOTED.has(Noted::Unseen) || !UNKNOWN.is_empty() || is_linked(), FreezeObstacle::Unseen),
+    ];
+    facts.into_iter().find_map(|(holds, obstacle)| holds.then_some(obstacle))
+}
+
+/// Returns whether a loaded program or library was linked with the driver. Its calls of functions that are not hooked
+/// do not pass gpushare.
+fn is_linked() -> bool {
+    let mut search = Search { found: false, loaded: 0 };
+    // SAFETY: the callback takes this type of data, and is called before this returns.
+    unsafe { libc::dl_iterate_phdr(Some(look_at), (&raw mut search).cast()) };
+    if !search.found {
+        SEARCHED.store(search.loaded, Ordering::Relaxed);
+    }
+    search.found
+}
+
+/// Number of objects that had ever been loaded at the last search, which found none.
+static SEARCHED: AtomicU64 = AtomicU64::new(0);
+
+struct Search {
+    found: bool,
+    /// Number of objects that were ever loaded.
+    loaded: u64,
+}
+
+unsafe extern "C" fn look_at(info: *mut libc::dl_phdr_info, _: usize, search: *mut c_void) -> c_int {
+    // SAFETY: the loader passes a description that is valid for this call, and our own data.
+    let (info, search) = unsafe { (&*info, &mut *search.cast::<Search>()) };
+    search.loaded = info.dlpi_adds;
+    if search.loaded == SEARCHED.load(Ordering::Relaxed) {
+        return 1;
+    }
+    // SAFETY: the loader describes a loaded object.
+    search.found = unsafe { needs_driver(info) };
+    c_int::from(search.found)
+}
+
+/// # Safety
+/// `info` describes a loaded object.
+unsafe fn needs_driver(info: &libc::dl_phdr_info) -> bool {
+    const DT_NEEDED: i64 = 1;
+    const DT_STRTAB: i64 = 5;
+    // SAFETY: the loader's description of the object, whose headers are mapped.
+    let headers = unsafe { std::slice::from_raw_parts(info.dlpi_phdr, usize::from(info.dlpi_phnum)) };
+    let Some(dynamic) = headers.iter().find(|header| header.p_type == libc::PT_DYNAMIC) else {
+        return false;
+    };
+    let base = info.dlpi_addr as usize;
+    let first = std::ptr::with_exposed_provenance::<[i64; 2]>(base + dynamic.p_vaddr as usize);
+    // SAFETY: the dynamic section is mapped, and ends with a null tag.
+    let tags = || (0..).map(|at| unsafe { first.add(at).read() }).take_while(|[tag, _]| *tag != 0);
+    let Some(strings) = tags().find(|[tag, _]| *tag == DT_STRTAB).map(|[_, at]| at as usize) else {
+        return false;
+    };
+    // The loader makes the address absolute, except in an object that it must not write.
+    let strings = if strings < base { base + strings } else { strings };
+    tags().filter(|[tag, _]| *tag == DT_NEEDED).any(|[_, at]| {
+        let name = std::ptr::with_exposed_provenance::<c_char>(strings + at as usize);
+        // SAFETY: a name in the object's table of strings.
+        unsafe { CStr::from_ptr(name) }.to_bytes().starts_with(b"libcuda.so")
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_program_that_finds_the_driver_at_run_time_is_not_linked_with_it() {
+        assert!(!is_linked());
+    }
+
+    #[test]
+    fn a_fact_is_noted_for_good() {
+        let facts = Facts(AtomicU32::new(0));
+        facts.note(Noted::Peers);
+        assert!(facts.has(Noted::Peers) && !facts.has(Noted::Unseen) && !facts.has(Noted::Shared));
+    }
+}

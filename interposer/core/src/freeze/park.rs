@@ -1,0 +1,243 @@
+//! Parking of the process: it holds its calls back as the flag in the page says, proves that none is under way, and
+//! tells the daemon.
+//!
+//! A thread is outside of the few instructions between its look at `HOLD` and the driver if, after `HOLD` was set,
+//!
+//! - it was seen asleep, since there is no system call between them, or
+//! - it has run for [`RUN`] since, which takes far longer than they do. The kernel updates the time that a thread has
+//!   run now and then, so only what it ran between two updates counts.
+//!
+//! A process that is ending does not park, since the driver's own handlers at exit pass no look.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use gpushare_proto::page::{FEATURE_FREEZE, FLAG_FROZEN, Page};
+use gpushare_proto::tenant::{FreezeObstacle, TenantRequest};
+
+use super::{hold, obstacles};
+use crate::daemon::Daemon;
+use crate::driver::Driver;
+use crate::gate::{self, GATE};
+use crate::memory::Memory;
+use crate::process::is_exiting;
+
+/// Pause between two looks at threads that are not proved to be outside.
+pub(crate) const LOOK: Duration = Duration::from_millis(1);
+/// Time in nanoseconds that a thread runs before it is taken to be past the look.
+const RUN: u64 = 1_000_000;
+
+/// Parking of the process. Only the drainer changes it.
+#[derive(Debug, Default)]
+pub(crate) struct Parking {
+    /// Page whose flag is followed, by its address; `None` while calls go on.
+    page: Option<usize>,
+    /// Page and number of the request that the daemon has an answer to.
+    answered: Option<(usize, u32)>,
+    /// Whether the daemon was told that the process has parked, so that it may have frozen the process.
+    told: bool,
+    proof: Option<Proof>,
+    /// Obstacle that the daemon of a page was told last.
+    reported: Option<(usize, Option<FreezeObstacle>)>,
+}
+
+impl Parking {
+    /// Whether the daemon may have frozen the process.
+    pub(crate) fn is_told(&self) -> bool {
+        self.told
+    }
+
+    /// Tells the daemon what keeps the process from being frozen, if that changed.
+    pub(crate) fn report(&mut self, parts: (&Driver, &Memory, &Daemon), page: &'static Page) {
+        let (driver, memory, daemon) = parts;
+        if !is_known(page) || hold::is_held() {
+            return;
+        }
+        let obstacle = obstacles::obstacle(driver, memory, page);
+        let report = Some((address(page), obstacle));
+        if self.reported != report && send(daemon, page, &TenantRequest::Freezable { obstacle }) {
+            self.reported = report;
+        }
+    }
+
+    /// Does what the flag in the page asks for. Returns whether calls wait, and whether to look again soon.
+    pub(crate) fn serve(&mut self, parts: (&Driver, &Memory, &Daemon), page: &'static Page) -> (bool, bool) {
+        let is_asked = is_known(page) && page.flags.load(Ordering::Acquire) & FLAG_FROZEN != 0;
+        let number = page.freezes.load(Ordering::Acquire);
+        let request = (address(page), number);
+        if !is_asked {
+            // A page of the next daemon has the flag once that knows of the process.
+            let is_over = !self.told || self.page == Some(address(page)) || number > 0;
+            if self.page.is_some() && is_over {
+                self.end();
+            }
+            return (self.page.is_some(), false);
+        }
+        if self.page.is_none() {
+            // Before calls wait, since one of the questions is for the driver.
+            let obstacle = obstacles::obstacle(parts.0, parts.1, page);
+            if is_exiting() || obstacle.is_some() {
+                if self.answered != Some(request) && obstacle.is_some() {
+                    self.answered = Some(request);
+                    send(parts.2, page, &TenantRequest::Freezable { obstacle });
+                }
+                return (false, false);
+            }
+            hold::hold();
+            // After it: the end of the process sets its mark and then looks whether calls wait.
+            if is_exiting() {
+                hold::release();
+                return (false, false);
+            }
+            self.proof = Some(Proof::begin());
+        }
+        self.page = Some(address(page));
+        if is_exiting() && !self.told {
+            self.end();
+            return (false, false);
+        }
+        if self.answered == Some(request) {
+            return (true, false);
+        }
+        let proof = self.proof.get_or_insert_with(Proof::begin);
+        if !proof.holds() {
+            return (true, true);
+        }
+        // First: a link that is lost meanwhile has to tell the next daemon.
+        let before = std::mem::replace(&mut self.told, true);
+        if send(parts.2, page, &TenantRequest::Parked { number }) {
+            self.answered = Some(request);
+        } else {
+            self.told = before;
+        }
+        (true, false)
+    }
+
+    fn end(&mut self) {
+        (self.page, self.proof, self.told, self.answered) = (None, None, false, None);
+        hold::release();
+    }
+}
+
+fn is_known(page: &Page) -> bool {
+    page.features.load(Ordering::Relaxed) & FEATURE_FREEZE != 0
+}
+
+fn address(page: &'static Page) -> usize {
+    std::ptr::from_ref(page).addr()
+}
+
+fn send(daemon: &Daemon, page: &'static Page, request: &TenantRequest) -> bool {
+    daemon.send_if(request, || std::ptr::eq(page, gate::page()))
+}
+
+/// Proof that no thread is between its look and the driver.
+#[derive(Debug)]
+struct Proof {
+    /// Threads that are not proved to be outside: the time that each had run at the first look, and at the first
+    /// update after that.
+    threads: BTreeMap<u32, (Option<u64>, Option<u64>)>,
+}
+
+impl Proof {
+    /// Lists the threads of the process, after calls began to wait. Those that begin later look themselves.
+    fn begin() -> Self {
+        // SAFETY: has no condition.
+        let own = unsafe { libc::gettid() }.cast_unsigned();
+        let tasks = fs::read_dir("/proc/self/task").into_iter().flatten().flatten();
+        let numbers = tasks.filter_map(|task| task.file_name().to_str()?.parse::<u32>().ok());
+        let threads = numbers
+            .filter(|&thread| thread != own)
+            .map(|thread| (thread, (ran(thread), None)));
+        Self { threads: threads.collect() }
+    }
+
+    /// Looks at all threads that are left. Returns whether none is.
+    fn holds(&mut self) -> bool {
+        self.threads.retain(|&thread, (first, base)| !is_outside(thread, *first, base));
+        self.threads.is_empty() && GATE.is_empty()
+    }
+}
+
+fn is_outside(thread: u32, first: Option<u64>, base: &mut Option<u64>) -> bool {
+    let Ok(stat) = fs::read_to_string(format!("/proc/self/task/{thread}/stat")) else {
+        // The thread has ended.
+        return true;
+    };
+    // The name before the state may contain anything.
+    let state = stat.rsplit_once(") ").and_then(|(_, rest)| rest.chars().next());
+    if matches!(state, Some('S' | 'Z' | 'X')) {
+        return true;
+    }
+    let now = ran(thread);
+    match *base {
+        None if now != first => *base = now,
+        None => {}
+        Some(base) => return now.is_some_and(|now| now >= base + RUN),
+    }
+    false
+}
+
+/// Returns the time in nanoseconds that a thread has run, as of the last update.
+fn ran(thread: u32) -> Option<u64> {
+    let text = fs::read_to_string(format!("/proc/self/task/{thread}/schedstat")).ok()?;
+    text.split_whitespace().next()?.parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::AtomicBool;
+    use std::sync::mpsc::channel;
+    use std::thread;
+
+    use super::*;
+
+    fn with_thread(run: impl FnOnce() + Send, check: impl FnOnce(u32)) {
+        let (send, receive) = channel();
+        thread::scope(|scope| {
+            scope.spawn(move || {
+                // SAFETY: has no condition.
+                send.send(unsafe { libc::gettid() }.cast_unsigned()).unwrap();
+                run();
+            });
+            check(receive.recv().unwrap());
+        });
+    }
+
+    #[test]
+    fn a_thread_that_sleeps_is_outside() {
+        let (end, ended) = channel::<()>();
+        with_thread(
+            move || _ = ended.recv(),
+            |thread| {
+                while !is_outside(thread, ran(thread), &mut None) {
+                    thread::yield_now();
+                }
+                drop(end);
+            },
+        );
+    }
+
+    #[test]
+    fn a_thread_that_runs_is_outside_after_a_while() {
+        let ends = AtomicBool::new(false);
+        with_thread(
+            || {
+                while !ends.load(Ordering::Relaxed) {
+                    std::hint::spin_loop();
+                }
+            },
+            |thread| {
+                let (first, mut base) = (ran(thread), None);
+                assert!(!is_outside(thread, first, &mut base), "nothing is known of it yet");
+                while !is_outside(thread, first, &mut base) {
+                    thread::sleep(LOOK);
+                }
+                assert!(base > first);
+                ends.store(true, Ordering::Relaxed);
+            },
+        );
+    }
+}

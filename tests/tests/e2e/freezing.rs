@@ -1,0 +1,228 @@
+//! Idle sessions are frozen into host memory, and any call of the driver brings them back.
+
+use std::process::ExitStatus;
+use std::thread;
+
+use anyhow::{Context, ensure};
+use gpushare_proto::Bytes;
+use gpushare_tests::patience::until;
+use gpushare_tests::{Daemon, Dialogue, Program, Sharing, World, foreign};
+use rustix::process::Signal;
+use simgpu_card::wire::ProcessState;
+
+const CARD: Bytes = Bytes::mib(256);
+/// Most bytes that a frozen process leaves on its card.
+const LEFT: Bytes = Bytes::mib(4);
+
+fn world() -> anyhow::Result<(World, Daemon)> {
+    World::of(CARD)?.with_daemon(&[])
+}
+
+fn session(name: &str, backend: &str) -> Sharing {
+    Sharing::session(name).and(&["--backend", backend])
+}
+
+/// Starts a program with 32 MiB of sevens.
+fn program(world: &World, name: &str, backend: &str) -> anyhow::Result<Program> {
+    let mut program = Program::hold(world, &session(name, backend), name)?;
+    program.must("alloc x 32MiB; fill x 7; stream s; event e; sync; check x 7")?;
+    Ok(program)
+}
+
+/// State of a process on the simulated card, and its bytes there. A frozen one keeps its place and nothing else.
+fn on_card(world: &World, pid: u32) -> anyhow::Result<(ProcessState, Bytes)> {
+    let stats = world.card().context("a simulated card")?.stats()?;
+    let known = stats.processes.into_iter().find(|known| known.pid == pid);
+    let known = known.context("the program is on the card")?;
+    Ok((known.state, Bytes(known.device_bytes)))
+}
+
+fn freeze(world: &World, daemon: &Daemon, name: &str, pid: u32) -> anyhow::Result<()> {
+    let said = daemon.ctl(&["session", "freeze", name])?;
+    ensure!(said == format!("session {name}: running → frozen\n"), "{said}");
+    let (state, bytes) = on_card(world, pid)?;
+    ensure!(state == ProcessState::Checkpointed && bytes <= LEFT, "{state:?} with {bytes}");
+    Ok(())
+}
+
+fn is_running(world: &World, pid: u32) -> anyhow::Result<bool> {
+    Ok(on_card(world, pid)?.0 == ProcessState::Running)
+}
+
+#[test]
+fn each_family_of_calls_thaws_a_program_with_its_bytes() -> anyhow::Result<()> {
+    let (world, daemon) = world()?;
+    for backend in ["remap", "native"] {
+        let mut program = program(&world, backend, backend)?;
+        let pid = program.process().pid();
+        // Through the gate; hooked past the gate; not hooked; an allocation, which gpushare makes by calls of its own.
+        for call in ["check x 7", "stream-destroy s", "event-query e", "alloc y 1MiB", "sync"] {
+            freeze(&world, &daemon, backend, pid)?;
+            program.must(call)?;
+            assert!(is_running(&world, pid)?, "{call}");
+            program.must("check x 7")?;
+        }
+        assert!(program.quit()?.success());
+    }
+    Ok(())
+}
+
+#[test]
+fn functions_by_cu_get_proc_address_thaw_too() -> anyhow::Result<()> {
+    let (world, daemon) = world()?;
+    let mut command = world.workload(&session("a", "remap"));
+    command.args(["--resolve", "proc-address"]);
+    let mut program = Program::begin(command, &world, "a")?;
+    program.ready()?;
+    program.must("alloc x 8MiB; fill x 7; event e; sync")?;
+    let pid = program.process().pid();
+    for call in ["event-query e", "check x 7"] {
+        freeze(&world, &daemon, "a", pid)?;
+        program.must(call)?;
+        program.must("check x 7")?;
+    }
+    assert!(program.quit()?.success());
+    Ok(())
+}
+
+#[test]
+fn a_frozen_program_thaws_at_its_end_and_in_its_handler_of_a_signal() -> anyhow::Result<()> {
+    let (world, daemon) = world()?;
+    for (backend, signal) in [("remap", false), ("native", false), ("remap", true), ("native", true)] {
+        let source = foreign::compile(&world, "frozen.c", "frozen", &["-ldl"])?;
+        let command = world.sharing(&session("c", backend), &source);
+        let mut program = Dialogue::start(&world, command, "frozen")?;
+        assert_eq!(program.answer()?, "ready 0");
+        freeze(&world, &daemon, "c", program.process.pid())?;
+        match signal {
+            true => {
+                program.process.signal(Signal::TERM)?;
+                assert_eq!(program.answer()?, "handler 0 7");
+            }
+            false => program.tell("end")?,
+        }
+        let ended: ExitStatus = program.process.wait()?;
+        assert!(ended.success(), "{ended} {}", program.process.stderr());
+        daemon.until("its session ends", |status| status.sessions.is_empty())?;
+    }
+    Ok(())
+}
+
+#[test]
+fn a_program_that_is_killed_while_it_is_frozen_leaves_nothing() -> anyhow::Result<()> {
+    let (world, daemon) = world()?;
+    let mut program = program(&world, "a", "remap")?;
+    freeze(&world, &daemon, "a", program.process().pid())?;
+    program.kill()?;
+    daemon.until("its session ends", |status| status.sessions.is_empty())?;
+    Ok(())
+}
+
+#[test]
+fn thaw_brings_a_session_back_without_a_call() -> anyhow::Result<()> {
+    let (world, daemon) = world()?;
+    let mut program = program(&world, "a", "remap")?;
+    let pid = program.process().pid();
+    freeze(&world, &daemon, "a", pid)?;
+    assert!(daemon.ctl(&["explain", "a"])?.contains("it is frozen"));
+    assert_eq!(daemon.ctl(&["session", "thaw", "a"])?, "session a: frozen → running\n");
+    assert!(is_running(&world, pid)?);
+    program.must("check x 7")?;
+    Ok(())
+}
+
+#[test]
+fn a_session_that_cannot_be_frozen_says_why_and_runs_on() -> anyhow::Result<()> {
+    let (world, daemon) = world()?;
+    let mut program = Program::hold(&world, &session("a", "managed"), "a")?;
+    program.must("alloc x 8MiB; fill x 7; sync")?;
+    let error = daemon.ctl(&["session", "freeze", "a"]).unwrap_err().to_string();
+    assert!(error.contains("it has managed memory, which the driver cannot freeze"), "{error}");
+    let error = daemon.ctl(&["session", "freeze", "b"]).unwrap_err().to_string();
+    assert!(error.contains("no session"), "{error}");
+    until("explain says so", || {
+        let says = daemon.ctl(&["explain", "a"])?.contains("it cannot be frozen: ");
+        Ok(says.then_some(()))
+    })?;
+    program.must("check x 7")?;
+    Ok(())
+}
+
+#[test]
+fn a_freeze_waits_for_work_and_ends_at_the_next_call() -> anyhow::Result<()> {
+    let (world, daemon) = world()?;
+    let mut program = program(&world, "a", "remap")?;
+    program.must("latch l; fill x 8")?;
+    let waits = program.tell("sync")?;
+    thread::scope(|scope| {
+        let freezing = scope.spawn(|| daemon.ctl(&["session", "freeze", "a"]));
+        until("it is to be frozen", || {
+            Ok(daemon.ctl(&["explain", "a"])?.contains("it is being frozen").then_some(()))
+        })?;
+        program.must("@b open l")?;
+        program.done(waits)?;
+        program.must("check x 8")?;
+        // Frozen for a moment or not at all, as it happens.
+        let _ = freezing.join();
+        program.must("check x 8").map(drop)
+    })
+}
+
+#[test]
+fn a_killed_daemon_leaves_a_frozen_program_to_the_next_one() -> anyhow::Result<()> {
+    let (world, mut daemon) = world()?;
+    for backend in ["remap", "native"] {
+        let mut program = program(&world, backend, backend)?;
+        let pid = program.process().pid();
+        freeze(&world, &daemon, backend, pid)?;
+        daemon.kill()?;
+        // Without a daemon nobody thaws it, so the call waits.
+        let call = program.tell("event-query e")?;
+        daemon.restart()?;
+        program.done(call)?;
+        program.must("check x 7")?;
+        freeze(&world, &daemon, backend, pid)?;
+        program.must("check x 7")?;
+        assert!(program.quit()?.success());
+    }
+    Ok(())
+}
+
+#[test]
+fn a_daemon_that_is_stopped_thaws_everybody_first() -> anyhow::Result<()> {
+    let (world, mut daemon) = world()?;
+    let mut programs = [program(&world, "a", "remap")?, program(&world, "b", "native")?];
+    for (program, name) in programs.iter().zip(["a", "b"]) {
+        freeze(&world, &daemon, name, program.process().pid())?;
+    }
+    daemon.stop()?;
+    for program in &programs {
+        assert!(is_running(&world, program.process().pid())?);
+    }
+    daemon.restart()?;
+    for program in &mut programs {
+        program.must("check x 7")?;
+    }
+    Ok(())
+}
+
+#[test]
+fn a_paused_session_stays_frozen_until_it_is_resumed() -> anyhow::Result<()> {
+    let (world, daemon) = world()?;
+    let mut program = program(&world, "a", "remap")?;
+    let pid = program.process().pid();
+    daemon.ctl(&["session", "pause", "a"])?;
+    freeze(&world, &daemon, "a", pid)?;
+    let call = program.tell("check x 7")?;
+    until("the call waits", || {
+        Ok(daemon
+            .ctl(&["explain", "a"])?
+            .contains("a waits until it is resumed")
+            .then_some(()))
+    })?;
+    assert_eq!(on_card(&world, pid)?.0, ProcessState::Checkpointed);
+    daemon.ctl(&["session", "resume", "a"])?;
+    program.done(call)?;
+    assert!(is_running(&world, pid)?);
+    Ok(())
+}

@@ -1,0 +1,266 @@
+//! Programs that are frozen and thawed again and again, while programs, the daemon and its helpers are killed at any
+//! moment. After each cycle the program's memory is checked.
+//!
+//! ```text
+//!   choose a program ─▶ session freeze ─▶ a call of some family ─▶ right?   and write new contents now and then
+//!                            │                  │
+//!                            └──────────────────┴─ kill -9 of the program, the daemon or a helper
+//! ```
+
+use std::fs;
+use std::process::ExitCode;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use clap::Args;
+use gpushare_proto::Bytes;
+use gpushare_tests::{Artifacts, Daemon, Dice, Program, Sharing, World};
+use rustix::process::{Pid, Signal, kill_process};
+use serde::Serialize;
+
+use crate::output::{progress, result};
+use crate::programs;
+
+const CARD: Bytes = Bytes::mib(128);
+const PROGRAMS: usize = 3;
+/// Memory of one program, in mebibytes.
+const MEMORY: u64 = 24;
+/// Longest time for one call. A program that takes longer hangs, and counts as lost.
+const PATIENCE: Duration = Duration::from_secs(60);
+/// One of so many freezes, and of so many thaws, meets a kill.
+const KILLS: u64 = 6;
+const FLAGS: [&str; 4] = ["--quantum", "20ms", "--context-reserve", "2MiB"];
+/// Calls of each family that bring a program back: through the gate, hooked otherwise, not hooked.
+const CALLS: [&str; 5] =
+    ["check x FILL", "alloc y 1MiB; free y", "event-query e", "sync", "stream s; stream-destroy s"];
+/// Number of cycles after which the state is printed.
+const LOOK: u64 = 50;
+
+#[derive(Clone, Debug, Args)]
+pub(crate) struct Options {
+    /// Number of cycles of a freeze and a thaw
+    #[arg(long, default_value_t = 100)]
+    cycles: u64,
+    /// Seed of the choices
+    #[arg(long, default_value_t = 1)]
+    seed: u64,
+}
+
+/// Result of all cycles.
+#[derive(Clone, Debug, Default, Serialize)]
+struct Outcome {
+    seed: u64,
+    /// Cycles in which a program was frozen, or was to be, and its memory was checked afterwards.
+    cycles: u64,
+    /// Cycles in which it was frozen.
+    frozen: u64,
+    /// Programs, daemons and helpers that were killed.
+    kills: u64,
+    /// Programs that ended, failed or hung although nobody killed them.
+    lost: u64,
+    /// Programs whose memory was wrong.
+    corrupted: u64,
+    seconds: f64,
+}
+
+/// Process that is killed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Victim {
+    Program,
+    Daemon,
+    Helper,
+}
+
+struct Worker {
+    name: String,
+    program: Program,
+    fill: u8,
+}
+
+struct Run {
+    world: World,
+    daemon: Daemon,
+    workers: Vec<Worker>,
+    begun: u64,
+    dice: Dice,
+    outcome: Outcome,
+}
+
+pub(super) fn run(options: &Options, json: bool) -> anyhow::Result<ExitCode> {
+    let artifacts = programs::release()?;
+    let outcome = Run::new(&artifacts, options.seed)?.all(options.cycles)?;
+    result(&outcome, json)?;
+    Ok(if outcome.lost + outcome.corrupted == 0 {
+        ExitCode::SUCCESS
+    } else {
+        ExitCode::FAILURE
+    })
+}
+
+impl std::fmt::Display for Outcome {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Self { cycles, frozen, kills, lost, corrupted, seconds, .. } = self;
+        write!(
+            f,
+            "{cycles} cycles, frozen in {frozen}, {kills} kills; {lost} lost, {corrupted} corrupted; {seconds:.0} s"
+        )
+    }
+}
+
+impl Run {
+    fn new(artifacts: &Artifacts, seed: u64) -> anyhow::Result<Self> {
+        let (world, daemon) = World::simulated(artifacts, CARD)?.with_daemon(&FLAGS)?;
+        let (dice, outcome) = (Dice::new(seed), Outcome { seed, ..Outcome::default() });
+        let mut run = Self { world, daemon, workers: Vec::new(), begun: 0, dice, outcome };
+        for _ in 0..PROGRAMS {
+            let worker = run.begin()?;
+            run.workers.push(worker);
+        }
+        Ok(run)
+    }
+
+    fn begin(&mut self) -> anyhow::Result<Worker> {
+        self.begun += 1;
+        let name = format!("p{}", self.begun);
+        let backend = if self.begun.is_multiple_of(2) { "native" } else { "remap" };
+        let sharing = Sharing::session(&name).and(&["--backend", backend]);
+        let mut program = Program::hold(&self.world, &sharing, &name)?;
+        let fill = self.fill();
+        program.must(&format!("alloc x {MEMORY}MiB; fill x {fill}; event e; sync"))?;
+        Ok(Worker { name, program, fill })
+    }
+
+    fn fill(&mut self) -> u8 {
+        1 + u8::try_from(self.dice.index(200)).unwrap_or(0)
+    }
+
+    fn all(mut self, cycles: u64) -> anyhow::Result<Outcome> {
+        let began = Instant::now();
+        while self.outcome.cycles < cycles {
+            let at = self.dice.index(PROGRAMS);
+            self.cycle(at)?;
+            self.outcome.cycles += 1;
+            self.outcome.seconds = began.elapsed().as_secs_f64();
+            if self.outcome.cycles.is_multiple_of(LOOK) {
+                progress(&self.outcome);
+            }
+        }
+        Ok(self.outcome)
+    }
+
+    fn cycle(&mut self, at: usize) -> anyhow::Result<()> {
+        let name = self.workers[at].name.clone();
+        let victim = self.victim();
+        let delay = self.dice.millis(0, 120);
+        let frozen = thread::scope(|scope| {
+            let daemon = &self.daemon;
+            let freezing = scope.spawn(move || daemon.ctl(&["session", "freeze", &name]).is_ok());
+            if victim == Some(Victim::Helper) {
+                thread::sleep(delay);
+                self.outcome.kills += u64::from(kill_helper(daemon.process().pid()));
+            }
+            freezing.join().unwrap_or(false)
+        });
+        self.outcome.frozen += u64::from(frozen);
+        if victim == Some(Victim::Program) {
+            return self.replace(at);
+        }
+        if victim == Some(Victim::Daemon) {
+            self.outcome.kills += 1;
+            self.daemon.kill()?;
+            self.daemon.restart()?;
+        }
+        self.wake(at)
+    }
+
+    fn victim(&mut self) -> Option<Victim> {
+        let chosen = [Victim::Program, Victim::Daemon, Victim::Helper][self.dice.index(3)];
+        self.dice.one_in(KILLS).then_some(chosen)
+    }
+
+    /// Brings a program back by a call, and checks its memory.
+    fn wake(&mut self, at: usize) -> anyhow::Result<()> {
+        let call = CALLS[self.dice.index(CALLS.len())];
+        let (victim, delay) = (self.victim(), self.dice.millis(0, 120));
+        let worker = &mut self.workers[at];
+        let fill = worker.fill.to_string();
+        let mut tickets = Vec::new();
+        for line in call.replace("FILL", &fill).split("; ") {
+            tickets.extend(worker.program.tell(line));
+        }
+        let check = worker.program.tell(&format!("check x {fill}"));
+        if victim.is_some() {
+            thread::sleep(delay);
+        }
+        match victim {
+            Some(Victim::Program) => return self.replace(at),
+            Some(Victim::Daemon) => {
+                self.outcome.kills += 1;
+                self.daemon.kill()?;
+                self.daemon.restart()?;
+            }
+            Some(Victim::Helper) => {
+                self.outcome.kills += u64::from(kill_helper(self.daemon.process().pid()));
+            }
+            None => {}
+        }
+        let worker = &self.workers[at];
+        for ticket in tickets {
+            if let Err(cause) = worker.program.done_within(ticket, PATIENCE) {
+                return self.lose(at, &cause);
+            }
+        }
+        match check.and_then(|ticket| worker.program.answer_within(ticket, PATIENCE)) {
+            Ok(answer) if answer.error().is_some() => {
+                let cause = anyhow::anyhow!("{}", answer.json());
+                return self.lose(at, &cause);
+            }
+            Ok(answer) => self.outcome.corrupted += u64::from(!answer.flag("matches")),
+            Err(cause) => return self.lose(at, &cause),
+        }
+        if self.dice.one_in(3) {
+            let fill = self.fill();
+            let worker = &mut self.workers[at];
+            worker.fill = fill;
+            if let Err(cause) = worker.program.must(&format!("fill x {fill}; sync")) {
+                return self.lose(at, &cause);
+            }
+        }
+        Ok(())
+    }
+
+    fn lose(&mut self, at: usize, cause: &anyhow::Error) -> anyhow::Result<()> {
+        let Worker { name, program, .. } = &self.workers[at];
+        let state = self.daemon.ctl(&["explain", name]).unwrap_or_default();
+        let stderr = program.process().stderr();
+        progress(format_args!(
+            "{name} (pid {}) is lost: {cause:#}\n{state}\n{stderr}",
+            program.process().pid()
+        ));
+        self.outcome.lost += 1;
+        // It was not killed by choice.
+        self.outcome.kills = self.outcome.kills.saturating_sub(1);
+        self.replace(at)
+    }
+
+    /// Kills a program, and starts another one in its place.
+    fn replace(&mut self, at: usize) -> anyhow::Result<()> {
+        self.outcome.kills += 1;
+        self.workers[at].program.kill()?;
+        self.workers[at] = self.begin()?;
+        Ok(())
+    }
+}
+
+/// Kills a helper of the daemon, if one runs. Returns whether one did.
+fn kill_helper(daemon: u32) -> bool {
+    let processes = fs::read_dir("/proc").into_iter().flatten().flatten();
+    let numbers = processes.filter_map(|process| process.file_name().to_str()?.parse::<i32>().ok());
+    let is_helper = |pid: &i32| {
+        let line = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+        let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+        line.starts_with(b"gpushare-checkpoint\0") && status.contains(&format!("\nPPid:\t{daemon}\n"))
+    };
+    let found = numbers.filter(is_helper).find_map(Pid::from_raw);
+    found.is_some_and(|helper| kill_process(helper, Signal::KILL).is_ok())
+}
