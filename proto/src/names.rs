@@ -30,6 +30,8 @@ pub const COMMUNICATION_KERNELS: &str = "GPUSHARE_COMMUNICATION_KERNELS";
 pub const SUMMARY: &str = "GPUSHARE_SUMMARY";
 /// Environment variable: filter of the daemon's log in the syntax of `tracing-subscriber`, like `debug`.
 pub const LOG: &str = "GPUSHARE_LOG";
+/// Environment variable: `1` lets the daemon freeze processes although it was never tried with this driver.
+pub const FREEZE_UNTRIED: &str = "GPUSHARE_FREEZE_UNTRIED";
 /// Environment variable: library that `gpushare-ctl run` preloads, in place of the installed one.
 pub const LIBRARY: &str = "GPUSHARE_LIBRARY";
 /// Environment variable: daemon program that `gpushare-ctl run` starts, in place of the installed one.

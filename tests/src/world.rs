@@ -212,6 +212,7 @@ impl World {
         if self.0.card.is_some() {
             command.env("LD_LIBRARY_PATH", self.folder().join("lib"));
             command.env("SIMGPU_SOCKET", self.card_socket());
+            command.env(names::FREEZE_UNTRIED, "1");
         }
         command
             .env(names::RUNTIME_DIR, self.runtime_dir().root())

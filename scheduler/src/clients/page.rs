@@ -18,6 +18,7 @@ use gpushare_sys::page::SharedPage;
 use gpushare_sys::{lease, page};
 
 use super::ringer;
+use crate::freeze::tried::untried_driver;
 
 /// Largest number of refusals that one report may stand for. A forged number would otherwise spoil the card's
 /// metrics, which are not the process's own.
@@ -42,8 +43,10 @@ impl ClientPage {
     /// Creates a shared page with a closed gate. Also returns the page's file, for the client.
     pub(crate) fn create() -> io::Result<(OwnedFd, Self)> {
         let (file, page) = page::create()?;
-        page.features
-            .store(FEATURE_REFUSALS | FEATURE_GOALS | FEATURE_IMPORTS | FEATURE_FREEZE, Ordering::Relaxed);
+        // Without it, processes do not look whether anything stands in the way of a freeze.
+        let freeze = if untried_driver().is_none() { FEATURE_FREEZE } else { 0 };
+        let features = FEATURE_REFUSALS | FEATURE_GOALS | FEATURE_IMPORTS | freeze;
+        page.features.store(features, Ordering::Relaxed);
         let (leased, known) = ([None; MAX_GPUS], [None; MAX_GPUS]);
         Ok((file, Self { page: Arc::new(page), leased, known, flags: 0, freezes: 0 }))
     }

@@ -8,6 +8,8 @@
 //! An operation lasts as long as the driver takes, so each has a thread of its own. The decision machine asks
 //! for one at a time on each card.
 
+pub(crate) mod tried;
+
 use std::path::Path;
 use std::thread;
 

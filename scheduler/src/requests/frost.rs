@@ -9,13 +9,9 @@ use gpushare_proto::tenant::{Failure, FailureCode, FreezeObstacle};
 
 use super::sessions::named;
 use crate::engine::Engine;
+use crate::freeze::tried::untried_driver;
 use crate::memory::host::tell_budget;
 use crate::operation::{bad_request, failure};
-
-/// NVIDIA's kernel driver tells its version here. A machine with the simulated card has no such file.
-const KERNEL_DRIVER: &str = "/proc/driver/nvidia/version";
-/// Versions of NVIDIA's driver with which this code froze and thawed processes on a real card, by their first number.
-const TRIED: [&str; 0] = [];
 
 /// Returns the word of the decision machine for what a process says of itself.
 pub(super) const fn obstacle_of(told: FreezeObstacle) -> Obstacle {
@@ -91,11 +87,11 @@ fn words(stage: FrostStage) -> String {
 /// Returns the first reason why a session cannot be frozen, with the process that it is about.
 fn obstacle(engine: &Engine, id: SessionId) -> Option<String> {
     let pid = |client| engine.clients.get(client).map_or(0, |client| client.peer.pid);
-    if let Some((client, obstacle)) = engine.machine.frost_obstacle(id) {
-        return Some(format!("process {}: {obstacle}", pid(client)));
-    }
     if let Some(version) = untried_driver() {
         return Some(format!("{} (version {version})", Obstacle::Driver));
+    }
+    if let Some((client, obstacle)) = engine.machine.frost_obstacle(id) {
+        return Some(format!("process {}: {obstacle}", pid(client)));
     }
     let clients = engine
         .machine
@@ -104,21 +100,6 @@ fn obstacle(engine: &Engine, id: SessionId) -> Option<String> {
         .flat_map(gpushare_core::SessionSight::clients);
     let traced = clients.map(pid).find(|&pid| pid != 0 && is_traced(pid))?;
     Some(format!("process {traced}: {}", Obstacle::Debugger))
-}
-
-/// Returns the version of this machine's driver if no process was ever frozen with it.
-fn untried_driver() -> Option<String> {
-    let text = fs::read_to_string(KERNEL_DRIVER).ok()?;
-    let version = version_in(&text);
-    let is_tried = TRIED.iter().any(|tried| version.split('.').next() == Some(tried));
-    (!is_tried).then(|| version.to_owned())
-}
-
-/// Returns the version in the kernel driver's text: the first word that begins with a digit and has a point.
-fn version_in(text: &str) -> &str {
-    let is_version =
-        |word: &&str| word.starts_with(|first: char| first.is_ascii_digit()) && word.contains('.');
-    text.split_whitespace().find(is_version).unwrap_or("unknown")
 }
 
 fn is_traced(pid: u32) -> bool {
@@ -130,14 +111,6 @@ fn is_traced(pid: u32) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn the_version_is_found_in_what_the_kernel_driver_says() {
-        let text =
-            "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  580.95.05  Release Build  (dvs)\n";
-        assert_eq!(version_in(text), "580.95.05");
-        assert_eq!(version_in(""), "unknown");
-    }
 
     #[test]
     fn a_process_without_debugger_is_not_traced() {

@@ -1,5 +1,5 @@
-//! What keeps the process from being frozen: facts for which the driver would refuse a checkpoint or lose the process,
-//! and calls that gpushare could not hold back.
+//! Obstacles to a freeze of the process: facts for which the driver would refuse a checkpoint or lose the process, and
+//! calls that gpushare could not hold back.
 
 use std::ffi::{CStr, c_char, c_int, c_void};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
@@ -47,15 +47,25 @@ impl Facts {
 /// Returns what keeps the process from being frozen now.
 pub(crate) fn obstacle(driver: &Driver, memory: &Memory, page: &Page) -> Option<FreezeObstacle> {
     let is_mapped = page.flags.load(Ordering::Relaxed) & FLAG_MAPPED != 0;
-    let facts = [
-        (driver.version() < CHECKPOINTS, FreezeObstacle::Driver),
-        (memory.blocks.has_managed(), FreezeObstacle::Managed),
-        (is_mapped || NOTED.has(Noted::HostHandles), FreezeObstacle::HostHandles),
-        (NOTED.has(Noted::Shared) || memory.shares(), FreezeObstacle::Shared),
-        (NOTED.has(Noted::Peers), FreezeObstacle::Peers),
-        (NOTED.has(Noted::Unseen) || !UNKNOWN.is_empty() || is_linked(), FreezeObstacle::Unseen),
-    ];
-    facts.into_iter().find_map(|(holds, obstacle)| holds.then_some(obstacle))
+    // The cheap facts come first: a process looks again whenever it rests.
+    if is_mapped || NOTED.has(Noted::HostHandles) {
+        Some(FreezeObstacle::HostHandles)
+    } else if NOTED.has(Noted::Shared) || memory.shares() {
+        Some(FreezeObstacle::Shared)
+    } else if NOTED.has(Noted::Peers) {
+        Some(FreezeObstacle::Peers)
+    } else if NOTED.has(Noted::Unseen) || !UNKNOWN.is_empty() {
+        Some(FreezeObstacle::Unseen)
+    } else if driver.version() < CHECKPOINTS {
+        Some(FreezeObstacle::Driver)
+    } else if memory.blocks.has_managed() {
+        Some(FreezeObstacle::Managed)
+    } else if is_linked() {
+        NOTED.note(Noted::Unseen);
+        Some(FreezeObstacle::Unseen)
+    } else {
+        None
+    }
 }
 
 /// Returns whether a loaded program or library was linked with the driver. Its calls of functions that are not hooked

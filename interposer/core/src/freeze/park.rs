@@ -91,7 +91,7 @@ impl Parking {
                 hold::release();
                 return (false, false);
             }
-            self.proof = Some(Proof::begin());
+            self.proof = Proof::begin();
         }
         self.page = Some(address(page));
         if is_exiting() && !self.told {
@@ -101,8 +101,10 @@ impl Parking {
         if self.answered == Some(request) {
             return (true, false);
         }
-        let proof = self.proof.get_or_insert_with(Proof::begin);
-        if !proof.holds() {
+        if self.proof.is_none() {
+            self.proof = Proof::begin();
+        }
+        if !self.proof.as_mut().is_some_and(Proof::holds) {
             return (true, true);
         }
         // First: a link that is lost meanwhile has to tell the next daemon.
@@ -142,16 +144,17 @@ struct Proof {
 }
 
 impl Proof {
-    /// Lists the threads of the process, after calls began to wait. Those that begin later look themselves.
-    fn begin() -> Self {
+    /// Lists the threads of the process, after calls began to wait. A thread that begins later looks itself. `None` if
+    /// the system does not list them now.
+    fn begin() -> Option<Self> {
         // SAFETY: has no condition.
         let own = unsafe { libc::gettid() }.cast_unsigned();
-        let tasks = fs::read_dir("/proc/self/task").into_iter().flatten().flatten();
-        let numbers = tasks.filter_map(|task| task.file_name().to_str()?.parse::<u32>().ok());
+        let tasks = fs::read_dir("/proc/self/task").ok()?.collect::<Result<Vec<_>, _>>().ok()?;
+        let numbers = tasks.iter().filter_map(|task| task.file_name().to_str()?.parse::<u32>().ok());
         let threads = numbers
             .filter(|&thread| thread != own)
             .map(|thread| (thread, (ran(thread), None)));
-        Self { threads: threads.collect() }
+        Some(Self { threads: threads.collect() })
     }
 
     /// Looks at all threads that are left. Returns whether none is.
@@ -162,9 +165,10 @@ impl Proof {
 }
 
 fn is_outside(thread: u32, first: Option<u64>, base: &mut Option<u64>) -> bool {
-    let Ok(stat) = fs::read_to_string(format!("/proc/self/task/{thread}/stat")) else {
-        // The thread has ended.
-        return true;
+    let stat = match fs::read_to_string(format!("/proc/self/task/{thread}/stat")) {
+        Ok(stat) => stat,
+        // No other error says that the thread has ended.
+        Err(cause) => return matches!(cause.raw_os_error(), Some(libc::ENOENT | libc::ESRCH)),
     };
     // The name before the state may contain anything.
     let state = stat.rsplit_once(") ").and_then(|(_, rest)| rest.chars().next());

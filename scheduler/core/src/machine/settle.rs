@@ -103,6 +103,10 @@ impl Core {
         loop {
             self.choose_modes();
             self.look_each(Self::judge_and_resume);
+            // A session that has just ceased to be frozen wants its cards, and gets no turn in their old modes.
+            if !self.view.cold.is_empty() && self.is_mode_due() {
+                continue;
+            }
             self.collect();
             self.change_turns();
             // A session that just began or ceased to want its cards can change their modes.

@@ -434,3 +434,27 @@ proptest! {
         prop_assert_eq!(remapped.count(), 0, "the memory of dead processes is free again");
     }
 }
+
+#[test]
+fn a_session_that_comes_back_gets_no_turn_in_the_old_mode_of_its_card() {
+    let config = Config { context_reserve: Bytes::ZERO, lease_chunk: Bytes::ZERO, ..Config::default() };
+    let mut world = World::after_restart(config, Vec::new());
+    world.second_card();
+    let (_, client) = world.remapping_program_with(gib(0), false);
+    world.arrives(client);
+    let steps = [
+        Step::Examine(0, true),
+        Step::Freeze(0, true),
+        Step::Compute(0, GPU, Some(0)),
+        Step::LoseAnswer,
+        Step::Run(179),
+        // Another one runs beside it. The first one, which is being frozen, gets more than fits beside that.
+        Step::Return(0, false, 3),
+        Step::Allocate(6, GPU, 7),
+        Step::Arrive(0),
+        Step::Run(127),
+    ];
+    // The world checks that the sessions with work in flight fit the card at each turn.
+    steps.into_iter().for_each(|step| play(&mut world, step));
+    assert!(world.take().contains(&Effect::Thaw { client }));
+}
