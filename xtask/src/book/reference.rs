@@ -194,7 +194,7 @@ mod tests {
         assert!(!run.contains("--runtime-dir"), "a flag of all commands is listed once");
         assert!(daemon.contains("| `--mode MODE` |") && daemon.contains("`time-sliced`"), "{daemon}");
         assert!(!ctl.contains("start-daemon"), "nothing internal is told");
-        assert_eq!(environment.matches("\n| `GPUSHARE_").count(), 14, "{environment}");
+        assert_eq!(environment.matches("\n| `GPUSHARE_").count(), 15, "{environment}");
     }
 
     #[test]
