@@ -17,8 +17,8 @@ use std::ffi::c_void;
 use std::ptr::null_mut;
 use std::sync::atomic::{AtomicPtr, Ordering};
 
+use super::facts::{NOTED, Noted};
 use super::hold::{HOLD, wait};
-use super::obstacles::{NOTED, Noted};
 
 /// Number of entry points. The driver has some 700 functions.
 const COUNT: usize = 1024;

@@ -3,20 +3,34 @@
 //! A thread that waits tells the daemon, which then lets the process go on. Threads of gpushare's own do so only after
 //! a while, since nobody may be waiting for what they do.
 
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
-use gpushare_proto::tenant::TenantRequest;
+use gpushare_proto::page::Page;
 use gpushare_sys::bell;
 
 use crate::gate::{listen, wake_sleepers};
 use crate::process::{self, Kind, panics::guest_or};
-use crate::state::State;
 
 /// Whether calls of the driver wait: 1 if they do. The entry points read it too.
 pub static HOLD: AtomicU32 = AtomicU32::new(0);
 /// Number of threads that wait.
 static WAITING: AtomicU32 = AtomicU32::new(0);
+
+/// Acts of the process's state that waits need, which is made after this.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Acts {
+    /// Does what the flag in the page asks for. Returns whether calls wait, and whether to look again soon.
+    pub(crate) serve: fn(&'static Page) -> (bool, bool),
+    /// Tells the daemon what keeps the process from being frozen.
+    pub(crate) report: fn(&'static Page),
+    /// Tells the daemon that a thread waits.
+    pub(crate) call: fn(),
+}
+
+/// Set when the state of the process is made.
+pub(crate) static ACTS: OnceLock<Acts> = OnceLock::new();
 
 /// Longest sleep of a thread that waits. Then a message that could not be sent is repeated.
 const NAP: Duration = Duration::from_millis(500);
@@ -80,19 +94,19 @@ fn wait_for_release() {
     WAITING.fetch_add(1, Ordering::SeqCst);
     while is_held() {
         let (page, heard) = listen();
-        let state = State::existing();
+        let acts = ACTS.get();
         if kind == Kind::Drainer
-            && let Some(state) = state
+            && let Some(acts) = acts
         {
-            state.serve_freeze(page);
+            (acts.serve)(page);
         }
         if !is_held() {
             break;
         }
         if (kind == Kind::Program || began.elapsed() >= OWN_PATIENCE)
-            && let Some(state) = state
+            && let Some(acts) = acts
         {
-            state.daemon.send(&TenantRequest::Called);
+            (acts.call)();
         }
         let nap = if kind == Kind::Drainer { super::park::LOOK } else { NAP };
         let _ = bell::sleep(page, heard, Some(nap));

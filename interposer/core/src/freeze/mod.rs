@@ -16,6 +16,7 @@
 //! driver, the driver itself waits for before it freezes the process.
 
 pub mod entry;
+pub(crate) mod facts;
 pub mod hold;
 pub(crate) mod obstacles;
 pub(crate) mod park;

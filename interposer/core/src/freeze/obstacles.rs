@@ -2,47 +2,18 @@
 //! calls that gpushare could not hold back.
 
 use std::ffi::{CStr, c_char, c_int, c_void};
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use gpushare_proto::page::{FLAG_MAPPED, Page};
 use gpushare_proto::tenant::FreezeObstacle;
 
+use super::facts::{NOTED, Noted};
 use crate::driver::Driver;
 use crate::driver::unknown::UNKNOWN;
 use crate::memory::Memory;
 
 /// First version of CUDA whose driver takes checkpoints of processes.
 const CHECKPOINTS: c_int = 12_080;
-
-/// Facts that hold for good once they were noted.
-pub(crate) static NOTED: Facts = Facts(AtomicU32::new(0));
-
-/// Fact that keeps the process from being frozen for good.
-#[derive(Clone, Copy, Debug)]
-pub(crate) enum Noted {
-    /// The process made a handle of host memory.
-    HostHandles = 1,
-    /// The process gave memory to another one, or took some.
-    Shared = 2,
-    /// The process reaches memory of another card.
-    Peers = 4,
-    /// Functions of the driver were found past gpushare.
-    Unseen = 8,
-}
-
-/// Set of [`Noted`].
-#[derive(Debug)]
-pub(crate) struct Facts(AtomicU32);
-
-impl Facts {
-    pub(crate) fn note(&self, fact: Noted) {
-        self.0.fetch_or(fact as u32, Ordering::Relaxed);
-    }
-
-    fn has(&self, fact: Noted) -> bool {
-        self.0.load(Ordering::Relaxed) & fact as u32 != 0
-    }
-}
 
 /// Returns what keeps the process from being frozen now.
 pub(crate) fn obstacle(driver: &Driver, memory: &Memory, page: &Page) -> Option<FreezeObstacle> {
@@ -134,12 +105,5 @@ mod tests {
     #[test]
     fn a_program_that_finds_the_driver_at_run_time_is_not_linked_with_it() {
         assert!(!is_linked());
-    }
-
-    #[test]
-    fn a_fact_is_noted_for_good() {
-        let facts = Facts(AtomicU32::new(0));
-        facts.note(Noted::Peers);
-        assert!(facts.has(Noted::Peers) && !facts.has(Noted::Unseen) && !facts.has(Noted::Shared));
     }
 }

@@ -38,11 +38,11 @@ use super::wait::{EXCUSED, Gatekeeper};
 use super::{GATE, idle::Grace, listen};
 use crate::daemon::Daemon;
 use crate::driver::{Driver, contexts::Contexts, types::CAPTURE_MODE_RELAXED};
+use crate::freeze::hold::ACTS;
 use crate::freeze::park::LOOK;
 use crate::memory::Memory;
 use crate::process::{Kind, be, is_exiting};
 use crate::remap::Proof;
-use crate::state::State;
 use crate::window::{driver::OnDriver, process::ProcessWindow};
 
 /// Divisor that gives the pause between two looks at work in flight from the time waited so far. Between the
@@ -132,8 +132,8 @@ impl Drainer {
 
     fn step(&mut self) {
         let (page, heard) = listen();
-        if let Some(state) = State::existing() {
-            let (is_held, soon) = state.serve_freeze(page);
+        if let Some(acts) = ACTS.get() {
+            let (is_held, soon) = (acts.serve)(page);
             if is_held {
                 let _ = bell::sleep(page, heard, soon.then_some(LOOK));
                 return;
@@ -154,8 +154,8 @@ impl Drainer {
                 if acts.state() == GateState::Open {
                     self.memory.remap.open();
                 }
-                if let Some(state) = State::existing() {
-                    state.report_freezable(page);
+                if let Some(acts) = ACTS.get() {
+                    (acts.report)(page);
                 }
                 let frees = self.memory.has_frees();
                 let pause = if frees {

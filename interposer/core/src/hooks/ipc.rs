@@ -12,7 +12,7 @@ use crate::driver::types::{
     CUDA_ERROR_INVALID_CONTEXT, CUDA_ERROR_INVALID_VALUE, CUDA_ERROR_NOT_SUPPORTED, CUDA_SUCCESS,
     CUdeviceptr, CUresult, IPC_LAZY_PEER_ACCESS,
 };
-use crate::freeze::obstacles::{NOTED, Noted};
+use crate::freeze::facts::{NOTED, Noted};
 use crate::memory::allocations::{Block, Origin};
 use crate::process::stderr;
 use crate::remap::pins::Reason;

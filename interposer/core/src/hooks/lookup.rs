@@ -11,7 +11,7 @@ use crate::driver::hook_table::{Answer, Asked, Lookup, Table};
 use crate::driver::types::{CUDA_SUCCESS, CUresult};
 use crate::driver::unknown::UNKNOWN;
 use crate::freeze::entry::entry_of;
-use crate::freeze::obstacles::{NOTED, Noted};
+use crate::freeze::facts::{NOTED, Noted};
 use crate::state::State;
 
 /// Returns gpushare's function for a hooked driver symbol and the entry point of one that is not hooked, and null if

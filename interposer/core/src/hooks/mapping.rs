@@ -13,7 +13,7 @@ use crate::driver::types::{
     ARRAY_PART_TAIL, CUDA_ERROR_INVALID_VALUE, CUDA_SUCCESS, CUdeviceptr, CUmemHandle, CUresult,
     MEM_OPERATION_MAP,
 };
-use crate::freeze::obstacles::{NOTED, Noted};
+use crate::freeze::facts::{NOTED, Noted};
 use crate::memory::handles::{Charge, Handles, Tile};
 use crate::state::State;
 

@@ -2,7 +2,7 @@
 
 use crate::driver::contexts::Live;
 use crate::driver::types::{CUDA_SUCCESS, CUcontext, CUresult};
-use crate::freeze::obstacles::{NOTED, Noted};
+use crate::freeze::facts::{NOTED, Noted};
 use crate::state::State;
 
 /// `cuCtxEnablePeerAccess`: maps managed memory in place of device memory for the current context's device.

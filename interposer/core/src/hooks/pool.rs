@@ -27,7 +27,7 @@ use crate::driver::types::{
     ALLOCATION_MANAGED, CUDA_SUCCESS, CUdevice, CUdeviceptr, CUmemoryPool, CUresult, CUstream, DefaultStream,
     STREAM_PER_THREAD,
 };
-use crate::freeze::obstacles::{NOTED, Noted};
+use crate::freeze::facts::{NOTED, Noted};
 use crate::gate::page;
 use crate::memory::Table;
 use crate::memory::pools::{Pool, PoolId};

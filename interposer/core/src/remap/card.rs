@@ -34,7 +34,7 @@ use crate::driver::types::{
     LOCATION_HOST_NUMA, STREAM_NON_BLOCKING,
 };
 use crate::driver::{Driver, MemoryCalls, try_answer};
-use crate::freeze::obstacles::{NOTED, Noted};
+use crate::freeze::facts::{NOTED, Noted};
 use crate::process::lock;
 
 /// Size of a huge page, and alignment of registered memory.

@@ -39,6 +39,21 @@ use crate::window::process::ProcessWindow;
 use join::Cards;
 
 static STATE: ForkCell<State> = ForkCell::new();
+/// Acts for the waits of held calls, also in a child of a fork, which has a state of its own.
+const ACTS: hold::Acts = hold::Acts {
+    serve: |page| State::existing().map_or((false, false), |state| state.serve_freeze(page)),
+    report: |page| {
+        if let Some(state) = State::existing() {
+            state.report_freezable(page);
+        }
+    },
+    call: || {
+        if let Some(state) = State::existing() {
+            state.daemon.send(&TenantRequest::Called);
+        }
+    },
+};
+
 /// Whether the process is required to share although its driver lacks functions for that.
 static MUST_NOT_RUN: AtomicBool = AtomicBool::new(false);
 
@@ -87,7 +102,11 @@ impl State {
     fn begin() -> Option<&'static Self> {
         static PRINTED: AtomicBool = AtomicBool::new(false);
         match Driver::load(|name| entry_of(LIBCUDA.symbol(name))) {
-            Ok(driver) => Some(STATE.set(Self::new(driver))),
+            Ok(driver) => {
+                let state = STATE.set(Self::new(driver));
+                let _ = hold::ACTS.set(ACTS);
+                Some(state)
+            }
             Err(missing) => {
                 let missing = missing.to_string_lossy();
                 // Settings that are not understood may require sharing.
