@@ -78,7 +78,7 @@ families! {
     Mapping = "memory that an application maps itself is charged by handle";
     Array = "arrays are charged at the size that they take on the card";
     Ipc = "memory that is handed to other processes does not move from then on; managed memory is not handed out. A \
-        process that shares is not frozen";
+        process that shares stays";
     GraphMemory = "memory of graphs is charged when their reserve grows";
     Addresses = "the driver looks at addresses only while remapped memory is on the card";
     Module = "a call that finds no memory for code is repeated if the card has some";
