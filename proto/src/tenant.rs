@@ -250,10 +250,10 @@ pub enum TenantRequest {
         meeting: Meeting,
     },
     /// Reports what keeps the process from being frozen. A process that never sends it is not frozen. Sent first on a
-    /// connection and after each change, and only if the page has [`FEATURE_FREEZE`](crate::page::FEATURE_FREEZE), as
-    /// the messages below.
+    /// connection and after each change. This message and the next ones are sent only if the page has
+    /// [`FEATURE_FREEZE`](crate::page::FEATURE_FREEZE).
     Freezable {
-        /// What stands in the way; none if nothing does.
+        /// Reason why the process cannot be frozen; none if it can.
         obstacle: Option<FreezeObstacle>,
     },
     /// Reports that no thread of the process is in the driver, and none enters while the page has

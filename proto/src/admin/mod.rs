@@ -155,7 +155,7 @@ pub enum SessionRequest {
         /// Number (`3`, `s3`) or name of the session.
         which: String,
     },
-    /// Lets the frozen processes of a session come back. Answered as [`Self::Freeze`].
+    /// Lets the frozen processes of a session come back. The answer is [`AdminReply::Changed`].
     Thaw {
         /// Number (`3`, `s3`) or name of the session.
         which: String,

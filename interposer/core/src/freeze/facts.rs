@@ -1,4 +1,4 @@
-//! Facts about the process that are noted where they come about, and that no freeze survives.
+//! Facts that keep the process from being frozen for good. The hooks note them.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 

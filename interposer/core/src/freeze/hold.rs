@@ -1,7 +1,7 @@
 //! Holding of the process's calls: whether they wait, and the wait itself.
 //!
-//! A thread that waits tells the daemon, which then lets the process go on. Threads of gpushare's own do so only after
-//! a while, since nobody may be waiting for what they do.
+//! A thread of the program that waits tells the daemon, which then lets the process go on. A thread of gpushare's own
+//! tells it only after a while, since often nobody waits for it.
 
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -11,14 +11,14 @@ use gpushare_proto::page::Page;
 use gpushare_sys::bell;
 
 use crate::gate::{listen, wake_sleepers};
-use crate::process::{self, Kind, panics::guest_or};
+use crate::process::{is_own_thread, panics::guest_or};
 
 /// Whether calls of the driver wait: 1 if they do. The entry points read it too.
 pub static HOLD: AtomicU32 = AtomicU32::new(0);
 /// Number of threads that wait.
 static WAITING: AtomicU32 = AtomicU32::new(0);
 
-/// Acts of the process's state that waits need, which is made after this.
+/// Functions of the process's state for this module and the drainer, which the state is built upon.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Acts {
     /// Does what the flag in the page asks for. Returns whether calls wait, and whether to look again soon.
@@ -29,7 +29,7 @@ pub(crate) struct Acts {
     pub(crate) call: fn(),
 }
 
-/// Set when the state of the process is made.
+/// The functions, once the process has a state.
 pub(crate) static ACTS: OnceLock<Acts> = OnceLock::new();
 
 /// Longest sleep of a thread that waits. Then a message that could not be sent is repeated.
@@ -46,9 +46,9 @@ pub fn pause() {
     }
 }
 
-/// Waits while calls of the driver wait, or the process is about to make them wait. The caller has marked the process as
-/// ending, so that it makes none wait from now on.
-pub(crate) fn pause_fully() {
+/// Waits at the end of the process, as [`pause`] does. The caller has marked the process as ending before. The drainer
+/// sets `HOLD` and then looks at that mark, so one of the two sees the other, which needs the strongest order.
+pub(crate) fn pause_at_exit() {
     if is_held() {
         wait();
     }
@@ -89,27 +89,20 @@ pub(super) fn wait() {
 }
 
 fn wait_for_release() {
-    let kind = process::kind();
+    let is_own = is_own_thread();
     let began = Instant::now();
     WAITING.fetch_add(1, Ordering::SeqCst);
     while is_held() {
         let (page, heard) = listen();
-        let acts = ACTS.get();
-        if kind == Kind::Drainer
-            && let Some(acts) = acts
-        {
-            (acts.serve)(page);
-        }
         if !is_held() {
             break;
         }
-        if (kind == Kind::Program || began.elapsed() >= OWN_PATIENCE)
-            && let Some(acts) = acts
+        if (!is_own || began.elapsed() >= OWN_PATIENCE)
+            && let Some(acts) = ACTS.get()
         {
             (acts.call)();
         }
-        let nap = if kind == Kind::Drainer { super::park::LOOK } else { NAP };
-        let _ = bell::sleep(page, heard, Some(nap));
+        let _ = bell::sleep(page, heard, Some(NAP));
     }
     WAITING.fetch_sub(1, Ordering::SeqCst);
 }

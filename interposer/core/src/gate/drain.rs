@@ -41,7 +41,7 @@ use crate::driver::{Driver, contexts::Contexts, types::CAPTURE_MODE_RELAXED};
 use crate::freeze::hold::ACTS;
 use crate::freeze::park::LOOK;
 use crate::memory::Memory;
-use crate::process::{Kind, be, is_exiting};
+use crate::process::is_exiting;
 use crate::remap::Proof;
 use crate::window::{driver::OnDriver, process::ProcessWindow};
 
@@ -121,7 +121,6 @@ impl Graces {
 
 impl Drainer {
     pub(crate) fn run(mut self) {
-        be(Kind::Drainer);
         let mut mode = CAPTURE_MODE_RELAXED;
         // SAFETY: exchanges one integer. Our event queries must not break a capture of the application.
         unsafe { (self.driver.thread_exchange_capture_mode)(&raw mut mode) };

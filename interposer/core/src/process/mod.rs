@@ -32,29 +32,14 @@ pub(crate) fn random<const N: usize>() -> Option<[u8; N]> {
     (written == N.cast_signed()).then_some(bytes)
 }
 
-/// Whose thread a thread is, and what it does.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Kind {
-    /// Thread of the program.
-    Program,
-    /// Thread of gpushare's own.
-    Own,
-    /// Thread of gpushare's own that proves that nothing is under way.
-    Drainer,
-}
-
 thread_local! {
-    static KIND: Cell<Kind> = const { Cell::new(Kind::Program) };
+    /// Whether the thread is one of gpushare's, and not of the program.
+    static IS_OWN: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Returns the kind of the calling thread.
-pub(crate) fn kind() -> Kind {
-    KIND.with(Cell::get)
-}
-
-/// Notes the kind of the calling thread.
-pub(crate) fn be(kind: Kind) {
-    KIND.with(|cell| cell.set(kind));
+/// Returns whether the calling thread is one of gpushare's, and not of the program.
+pub(crate) fn is_own_thread() -> bool {
+    IS_OWN.with(Cell::get)
 }
 
 /// Starts a thread that receives none of the host's signals.
@@ -69,7 +54,7 @@ pub(crate) fn spawn(name: &str, work: impl FnOnce() + Send + 'static) -> io::Res
         libc::sigfillset(&raw mut all);
         libc::pthread_sigmask(libc::SIG_SETMASK, &raw const all, &raw mut before);
         let work = || {
-            be(Kind::Own);
+            IS_OWN.with(|is_own| is_own.set(true));
             work();
         };
         let spawned = std::thread::Builder::new().name(name.to_owned()).spawn(work);

@@ -39,7 +39,7 @@ use crate::window::process::ProcessWindow;
 use join::Cards;
 
 static STATE: ForkCell<State> = ForkCell::new();
-/// Acts for the waits of held calls, also in a child of a fork, which has a state of its own.
+/// Functions of the present state. A child of a fork has a state of its own.
 const ACTS: hold::Acts = hold::Acts {
     serve: |page| State::existing().map_or((false, false), |state| state.serve_freeze(page)),
     report: |page| {
@@ -195,7 +195,7 @@ extern "C" fn in_child() {
 extern "C" fn at_exit() {
     EXITING.store(true, Ordering::SeqCst);
     // The driver's own handlers call it without a look, so a frozen process comes back first.
-    hold::pause_fully();
+    hold::pause_at_exit();
     if let Some(state) = State::existing() {
         let park = std::panic::AssertUnwindSafe(|| state.memory.remap.park());
         let _ = std::panic::catch_unwind(park);
