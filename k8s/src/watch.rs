@@ -161,18 +161,26 @@ impl Looker {
         }
         let now = Instant::now();
         *self.watch.last_look.lock().unwrap_or_else(PoisonError::into_inner) = now;
+        self.publish(now);
+    }
+
+    /// Publishes the health of each card as it is now.
+    fn publish(&self, now: Instant) {
         self.watch
             .publish(self.healths.iter().map(|(card, health)| (*card, health.cause(now))).collect());
     }
 
-    /// Notes an Xid of the GPU with the UUID `whole`; of all GPUs if the UUID is not known.
+    /// Notes an Xid of the GPU with the UUID `whole` and publishes it; of all GPUs if the UUID is not known.
     fn note_xid(&mut self, xid: u64, whole: Option<&str>, wholes: &[(GpuUuid, String)]) {
         info!("{} reports Xid {xid}", whole.unwrap_or("a card that does not answer"));
+        let now = Instant::now();
         for (card, _) in wholes.iter().filter(|(_, own)| whole.is_none_or(|whole| own == whole)) {
             if let Some(health) = self.healths.get_mut(card) {
-                health.xid(Instant::now(), xid);
+                health.xid(now, xid);
             }
         }
+        // At once: at the next look the card may have been quiet for long enough.
+        self.publish(now);
     }
 
     /// Returns the UUIDs of the GPUs that answered at the last look.

@@ -77,8 +77,7 @@ families! {
     Pool = "memory of pools is charged by what the pool takes from the card";
     Mapping = "memory that an application maps itself is charged by handle";
     Array = "arrays are charged at the size that they take on the card";
-    Ipc = "memory that is handed to other processes does not move from then on; managed memory is not handed out. A \
-        process that shares stays";
+    Ipc = "memory that other processes share stays, and its process is not frozen; managed memory is not shared";
     GraphMemory = "memory of graphs is charged when their reserve grows";
     Addresses = "the driver looks at addresses only while remapped memory is on the card";
     Module = "a call that finds no memory for code is repeated if the card has some";

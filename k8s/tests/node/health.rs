@@ -36,7 +36,7 @@ async fn a_lost_card_is_unhealthy_until_it_answers_again() -> anyhow::Result<()>
 async fn an_xid_that_is_no_programs_fault_makes_a_card_unhealthy_for_a_while() -> anyhow::Result<()> {
     let node = Node::new()?;
     let mut kubelet = node.kubelet()?;
-    let process = node.plugin(&["--shares", "1", "--xid-quiet", "1"])?;
+    let process = node.plugin(&["--shares", "1", "--xid-quiet", "2"])?;
     let request = kubelet.registered().await?;
     let mut plugin = kubelet.connect(&request.endpoint).await?;
     let (devices, mut lists) = watch(&mut plugin).await?;
@@ -52,7 +52,7 @@ async fn an_xid_that_is_no_programs_fault_makes_a_card_unhealthy_for_a_while() -
         card.xid(severe)?;
         assert_eq!(health(&next(&mut lists).await?), ["Unhealthy", "Healthy"]);
         let said = process.stderr();
-        assert!(said.contains(&format!("it reported Xid {severe}; healthy again after 1 s")), "{said}");
+        assert!(said.contains(&format!("it reported Xid {severe}; healthy again after 2 s")), "{said}");
         assert!(!said.contains(&format!("it reported Xid {own}")), "{said}");
         assert_eq!(health(&next(&mut lists).await?), ["Healthy"; 2]);
     }
@@ -64,7 +64,7 @@ async fn an_xid_that_is_no_programs_fault_makes_a_card_unhealthy_for_a_while() -
 async fn xids_are_heard_again_after_a_card_fell_off() -> anyhow::Result<()> {
     let node = Node::new()?;
     let mut kubelet = node.kubelet()?;
-    let process = node.plugin(&["--shares", "1", "--xid-quiet", "1"])?;
+    let process = node.plugin(&["--shares", "1", "--xid-quiet", "2"])?;
     let request = kubelet.registered().await?;
     let mut plugin = kubelet.connect(&request.endpoint).await?;
     let (_, mut lists) = watch(&mut plugin).await?;
