@@ -20,8 +20,10 @@ const LEFT: Bytes = Bytes::mib(4);
 /// Part of a remapped block by which it may be rounded up. The smallest block with memory of its own has just over 8
 /// MiB, and takes granules of 2 MiB.
 const ROUNDING: u64 = 4;
-/// Bytes of shared blocks that may be partly free, and the multiple of a small lease. Without a lease there are none.
+/// Bytes of shared blocks that may be partly free, and the multiple of a small lease.
 const SHARED: (Bytes, u64) = (Bytes::mib(128), 16);
+/// Largest shared block. A process keeps one that is unused, also when its lease was taken back.
+const KEPT: Bytes = Bytes::mib(32);
 
 /// Memory of one process on one card.
 #[derive(Clone, Copy, Debug, Default)]
@@ -96,7 +98,7 @@ impl Book {
     /// shared ones are partly free.
     pub(crate) fn most_chunks(&self) -> Bytes {
         let leased = self.remapped();
-        leased + Bytes(leased.0 / ROUNDING) + SHARED.0.min(Bytes(leased.0.saturating_mul(SHARED.1)))
+        leased + Bytes(leased.0 / ROUNDING) + SHARED.0.min(Bytes(leased.0.saturating_mul(SHARED.1)).max(KEPT))
     }
 
     /// Bytes of chunks beyond what the leased bytes take, since many shared blocks are partly free. They count against
