@@ -71,12 +71,20 @@ struct Card {
     told: Mutex<Told>,
     /// Bytes for which allocations wait.
     wanted: AtomicU64,
-    /// Number of threads that have started.
-    started: Mutex<usize>,
+    threads: Mutex<Threads>,
+}
+
+/// Number of threads of a card that have started.
+#[derive(Debug, Default)]
+struct Threads {
+    /// Of [`Card::THREADS`].
+    single: usize,
+    /// Further threads for the tasks of the pool.
+    helpers: usize,
 }
 
 /// Name of a thread, and what it does.
-type Loop = (&'static str, fn(&Card));
+type Loop = (&'static str, fn(&'static Card));
 
 /// Reason why memory was not allocated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -129,7 +137,7 @@ impl Remap {
             daemon,
             told: Mutex::default(),
             wanted: AtomicU64::new(0),
-            started: Mutex::default(),
+            threads: Mutex::default(),
         });
         card.hardware.add_peers(peers);
         // If the gate changes meanwhile, its mark is refused, and the phase is *open* again.
@@ -379,37 +387,53 @@ fn is_paranoid() -> bool {
     std::env::var_os(names::PARANOID).is_some_and(|value| value == "1")
 }
 
-/// Number of threads for the tasks of a card: one for each processor that the process may use, up to the most.
+/// Most threads for the tasks of a card: one for each processor that the process may use, up to the bound.
 fn task_threads() -> usize {
     thread::available_parallelism().map_or(1, NonZero::get).min(TASK_THREADS)
 }
 
 impl Card {
+    /// Threads that a card has from its first use on.
+    const THREADS: [Loop; 5] = [
+        ("gpushare-remap", |card| card.lanes.run_calls(&card.hardware)),
+        ("gpushare-copy", |card| card.lanes.run_copies(&card.hardware)),
+        ("gpushare-digest", |card| card.lanes.run_digests(&card.hardware)),
+        ("gpushare-tell", Self::run_reports),
+        ("gpushare-pin", Self::run_tasks),
+    ];
+
     /// Starts the threads of the card that have not started yet; returns `false` if the system refuses one.
     fn start(&'static self) -> bool {
+        let mut threads = lock(&self.threads);
+        while let Some(thread) = Self::THREADS.get(threads.single) {
+            if !self.start_one(*thread) {
+                return false;
+            }
+            threads.single += 1;
+        }
+        true
+    }
+
+    fn start_one(&'static self, (name, run): Loop) -> bool {
         let driver = self.hardware.driver();
-        let begin = |(name, run): Loop| {
-            spawn(name, move || {
-                let mut mode = CAPTURE_MODE_RELAXED;
-                // SAFETY: exchanges one integer. Our calls must not break a capture of the application.
-                unsafe { (driver.thread_exchange_capture_mode)(&raw mut mode) };
-                run(self);
-            })
-            .is_ok()
-        };
-        let pin: Loop = ("gpushare-pin", |card| card.lanes.run_tasks(&card.hardware));
-        let single: [Loop; 4] = [
-            ("gpushare-remap", |card| card.lanes.run_calls(&card.hardware)),
-            ("gpushare-copy", |card| card.lanes.run_copies(&card.hardware)),
-            ("gpushare-digest", |card| card.lanes.run_digests(&card.hardware)),
-            ("gpushare-tell", Self::run_reports),
-        ];
-        let mut started = lock(&self.started);
-        let left = single
-            .into_iter()
-            .chain(std::iter::repeat_n(pin, task_threads()))
-            .skip(*started);
-        left.map(begin).take_while(|has_begun| *has_begun).for_each(|_| *started += 1);
-        *started >= single.len() + task_threads()
+        let started = spawn(name, move || {
+            let mut mode = CAPTURE_MODE_RELAXED;
+            // SAFETY: exchanges one integer. Our calls must not break a capture of the application.
+            unsafe { (driver.thread_exchange_capture_mode)(&raw mut mode) };
+            run(self);
+        });
+        started.is_ok()
+    }
+
+    /// Performs tasks of the pool, with one more thread whenever tasks are left. If the system refuses a thread, those
+    /// that there are do the work.
+    fn run_tasks(&'static self) {
+        let most = task_threads() - 1;
+        self.lanes.run_tasks(&self.hardware, || {
+            let mut threads = lock(&self.threads);
+            if threads.helpers < most && self.start_one(("gpushare-pin", Self::run_tasks)) {
+                threads.helpers += 1;
+            }
+        });
     }
 }

@@ -8,8 +8,8 @@
 //! ```
 //!
 //! The lock is held between two driver calls, never in one. A lane without an order sleeps until something
-//! changes. Only the lane of copies looks again after a pause, while copies are under way. The lanes of tasks are
-//! many and seldom needed, so they sleep until there is a task.
+//! changes. Only the lane of copies looks again after a pause, while copies are under way. Lanes of tasks are
+//! seldom needed, so they sleep until there is a task. One begins, and calls for another as long as tasks are left.
 
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -307,13 +307,18 @@ impl Lanes {
         }
     }
 
-    /// Performs tasks of the pool until [`Self::end`]. Several threads may do so.
-    pub fn run_tasks(&self, host: &impl HostMemory) {
+    /// Performs tasks of the pool until [`Self::end`]. Several threads may do so. A thread that takes a task and leaves
+    /// others calls `help` first, which may start another thread.
+    pub fn run_tasks(&self, host: &impl HostMemory, help: impl Fn()) {
         let mut moving = lock(&self.moving);
         loop {
             moving = match moving.next_task() {
                 Next::Task(region, task) => {
+                    let leaves_others = moving.pool.has_tasks();
                     drop(moving);
+                    if leaves_others {
+                        help();
+                    }
                     let result = host::perform(task, host);
                     self.change(|moving| moving.pool.done(region, result));
                     lock(&self.moving)

@@ -1,5 +1,6 @@
 //! The loops of the lanes' threads, on a card that holds real values.
 
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc;
 use std::thread;
 
@@ -9,6 +10,7 @@ use super::*;
 use crate::driver::types::CUmemHandle;
 use crate::remap::blocks::Allocation;
 use crate::remap::fake::FakeCard;
+use crate::remap::host::Supply;
 use crate::remap::vmm::{Direction, HostAddress, Tier};
 
 /// Allocates a block, and returns its chunks.
@@ -49,7 +51,7 @@ fn threads_move_memory_out_and_in_and_end() {
         scope.spawn(|| lanes.run_calls(&card));
         scope.spawn(|| lanes.run_copies(&card));
         scope.spawn(|| lanes.run_digests(&card));
-        (0..2).for_each(|_| drop(scope.spawn(|| lanes.run_tasks(&card))));
+        (0..2).for_each(|_| drop(scope.spawn(|| lanes.run_tasks(&card, || ()))));
         let (address, chunks) = allocate(&lanes, &card, 1 << 40, Bytes::gib(1));
         assert_eq!(chunks.len(), 24);
         for round in 0..50 {
@@ -89,10 +91,31 @@ fn host_memory_is_prepared_ahead_only_behind_a_closed_gate() {
             set(&lanes, phase, 1, Bytes::gib(1));
             assert!(!lanes.look(Moving::has_tasks), "{phase:?}");
         }
-        scope.spawn(|| lanes.run_tasks(&card));
+        scope.spawn(|| lanes.run_tasks(&card, || ()));
         set(&lanes, Phase::Drained, 1, Bytes::gib(1));
         lanes.wait_for(|moving| (moving.pool.sizes().free == target).then_some(()));
     });
+}
+
+#[test]
+fn a_lane_of_tasks_calls_for_help_while_others_are_left_and_does_without() {
+    let (lanes, card) = (Lanes::default(), FakeCard::default());
+    let (regions, calls) = (Bytes(4 * host::REGION.0), AtomicUsize::new(0));
+    lanes.change(|moving| {
+        moving.pool.set_budget(regions);
+        assert_eq!(moving.pool.demand(regions), Supply::Coming);
+    });
+    thread::scope(|scope| {
+        let _ending = Ending(&lanes);
+        scope.spawn(|| {
+            lanes.run_tasks(&card, || {
+                calls.fetch_add(1, Ordering::Relaxed);
+            });
+        });
+        lanes.wait_for(|moving| (moving.pool.sizes().free == regions).then_some(()));
+    });
+    // Two tasks for each region. Beside those of the last one there are no others.
+    assert_eq!(calls.load(Ordering::Relaxed), 6);
 }
 
 #[test]
@@ -117,7 +140,7 @@ fn memory_leaves_after_the_proof_that_follows_a_refused_mark() {
         scope.spawn(|| lanes.run_calls(&card));
         scope.spawn(|| lanes.run_copies(&card));
         scope.spawn(|| lanes.run_digests(&card));
-        scope.spawn(|| lanes.run_tasks(&card));
+        scope.spawn(|| lanes.run_tasks(&card, || ()));
         allocate(&lanes, &card, 1 << 40, Bytes::mib(256));
         for refused in 1..=2 {
             set(&lanes, Phase::Drained, 1, Bytes::ZERO);
@@ -242,7 +265,7 @@ fn lanes_end_in_the_middle_of_a_move() {
             scope.spawn(|| lanes.run_calls(&card));
             scope.spawn(|| lanes.run_copies(&card));
             scope.spawn(|| lanes.run_digests(&card));
-            scope.spawn(|| lanes.run_tasks(&card));
+            scope.spawn(|| lanes.run_tasks(&card, || ()));
             allocate(&lanes, &card, 1 << 40, Bytes::gib(1));
             set(&lanes, Phase::Drained, 1, Bytes::ZERO);
             let left = Bytes::mib(64 * round % 1024);
