@@ -49,7 +49,8 @@ pub(crate) struct RunArgs {
     pub(crate) oversubscribe: bool,
     /// Kind of the program's memory: `remap` moves to host memory and back at the speed of the bus when the card changes
     /// hands; `managed` is moved by the driver, page by page; `native` stays on the card, for programs that share memory
-    /// with other processes or devices (IPC, RDMA) [default: managed, or GPUSHARE_BACKEND]
+    /// with other processes or devices (IPC, RDMA) [default: GPUSHARE_BACKEND, or the first of these that the cards can
+    /// do; `doctor` says which]
     #[arg(long, value_name = "BACKEND")]
     pub(crate) backend: Option<Backend>,
     /// With --backend remap: check that no work is in flight while memory leaves the card, by reading it twice more;

@@ -164,7 +164,7 @@ fn a_machine_on_which_all_is_well_is_fine() {
         findings["cards.seen"][0]["finding"],
         "Staged Card, 8GiB, GPU-abababab-abab-abab-abab-abababababab"
     );
-    assert_eq!(findings["cards.backend"][0]["backend"]["backend"], "managed");
+    assert_eq!(findings["cards.backend"][0]["backend"]["backend"], "remap");
     assert_eq!(findings["preload.loads"][0]["finding"], "the loader loads it");
     for check in
         ["cards.mig", "cards.vgpu", "cards.compute-mode", "cards.persistence", "platform.confidential"]

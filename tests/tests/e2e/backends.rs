@@ -9,9 +9,10 @@ fn native(name: &str) -> Sharing {
 }
 
 #[test]
-fn memory_that_moves_is_not_handed_to_other_processes_and_a_line_says_what_to_do() -> anyhow::Result<()> {
+fn managed_memory_is_not_handed_to_other_processes_and_a_line_says_what_to_do() -> anyhow::Result<()> {
     let (world, _daemon) = World::of(Bytes::mib(256))?.with_daemon(&[])?;
-    let mut program = Program::hold(&world, &Sharing::session("a"), "a")?;
+    let managed = Sharing::session("a").and(&["--backend", "managed"]);
+    let mut program = Program::hold(&world, &managed, "a")?;
     program.must("alloc x 4MiB")?;
     for _ in 0..2 {
         assert_eq!(program.ask("ipc x")?.error(), Some("CUDA_ERROR_NOT_SUPPORTED"));
@@ -62,6 +63,21 @@ fn the_mapping_of_memory_that_moves_changes_no_more_than_that_of_plain_memory() 
         let shared = answers(&Sharing::session(backend).and(&["--backend", backend]))?;
         assert_eq!(shared, alone, "{backend}");
     }
+    Ok(())
+}
+
+/// Neither flag nor variable names a backend.
+#[test]
+fn memory_of_a_program_that_names_no_backend_is_remapped() -> anyhow::Result<()> {
+    let (world, daemon) = World::of(Bytes::mib(256))?.with_daemon(&[])?;
+    let mut program = Program::hold(&world, &Sharing::session("a"), "a")?;
+    program.must("alloc x 64MiB; fill x 7; check x 7")?;
+    let stats = world.card().expect("a simulated card").stats()?;
+    let own = stats.processes.iter().find(|known| known.pid == program.process().pid());
+    assert_eq!(own.expect("the program is on the card").managed_bytes, 0);
+    gpushare_tests::patience::until("its memory is told", || {
+        Ok((daemon.residence("a")?.resident_bytes >= Bytes::mib(64)).then_some(()))
+    })?;
     Ok(())
 }
 

@@ -85,9 +85,8 @@ pub(super) fn vmm(facts: &Facts) -> Vec<Outcome> {
 
 pub(super) fn registration(facts: &Facts) -> Vec<Outcome> {
     each(facts, |card| match card.host_register {
-        Some(0) => Outcome::ok("host memory cannot be registered").hint(
-            "remapped memory moves into registered memory, so `--backend remap` keeps memory on this card",
-        ),
+        Some(0) => Outcome::ok("host memory cannot be registered")
+            .hint("remapped memory moves into registered memory, so memory is managed on this card"),
         _ => Outcome::ok("host memory can be registered"),
     })
 }
@@ -129,16 +128,14 @@ pub(super) fn backend(facts: &Facts) -> Vec<Outcome> {
         };
         let chosen = Backend::of_card(can);
         match chosen {
-            Backend::Managed | Backend::Remap => {
+            Backend::Remap => Outcome::ok("remap: memory moves at the speed of the bus")
+                .backend(chosen, "the card has handles, and host memory can be registered"),
+            Backend::Managed => {
                 let slow = match confidential {
                     true => ", slowly: confidential computing encrypts each page",
                     false => "",
                 };
-                let faster = match can.can_remap() {
-                    true => "; with `run --backend remap` memory moves at the speed of the bus",
-                    false => "",
-                };
-                Outcome::ok(format!("managed{slow}{faster}"))
+                Outcome::ok(format!("managed{slow}"))
                     .backend(chosen, "concurrent managed access is supported")
             }
             Backend::Native => Outcome::warning(
@@ -249,12 +246,12 @@ mod tests {
     }
 
     #[test]
-    fn memory_of_a_whole_card_is_managed_or_remapped() {
+    fn memory_of_a_whole_card_is_remapped() {
         let facts = with(h100());
         let [outcome] = &backend(&facts)[..] else { panic!() };
         assert_eq!(outcome.severity, Ok);
-        assert!(outcome.finding.starts_with("managed; with `run --backend remap`"), "{}", outcome.finding);
-        assert_eq!(outcome.backend.as_ref().unwrap().backend, Backend::Managed);
+        assert_eq!(outcome.finding, "remap: memory moves at the speed of the bus");
+        assert_eq!(outcome.backend.as_ref().unwrap().backend, Backend::Remap);
         for check in [seen, managed, vmm, registration, posix_fd, rdma, host_numa] {
             assert_eq!(check(&facts)[0].severity, Ok);
         }
@@ -262,19 +259,13 @@ mod tests {
     }
 
     #[test]
-    fn remapped_memory_is_offered_only_with_handles_and_registered_memory() {
+    fn without_handles_or_registered_memory_it_is_managed() {
         for card in [CudaCard { vmm: Some(0), ..h100() }, CudaCard { host_register: Some(0), ..h100() }] {
             let [outcome] = &backend(&with(card))[..] else { panic!() };
-            assert_eq!(outcome.finding, "managed");
+            assert_eq!(outcome.backend.as_ref().unwrap().backend, Backend::Managed);
         }
-        let unregistered = with(CudaCard { host_register: Some(0), ..h100() });
-        assert!(
-            registration(&unregistered)[0]
-                .hint
-                .as_ref()
-                .unwrap()
-                .contains("--backend remap")
-        );
+        let unregistered = &registration(&with(CudaCard { host_register: Some(0), ..h100() }))[0];
+        assert!(unregistered.hint.as_ref().unwrap().contains("memory is managed"));
     }
 
     #[test]

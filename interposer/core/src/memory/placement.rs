@@ -1,6 +1,7 @@
 //! Placement of the application's device memory: whether a device can have managed memory in its place, and
 //! what the driver is told about that memory.
 //!
+//! - The backend is the one that the environment names, or the best that all devices of the process can do.
 //! - A device without concurrent managed access moves all managed memory at each launch. Its memory stays
 //!   native.
 //! - Managed memory prefers its device. Without this advice it would move to another device whose kernels
@@ -41,12 +42,20 @@ impl Placement {
 }
 
 impl Memory {
-    /// Returns the memory backend of the process: the one that the environment names, else managed memory.
+    /// Returns the memory backend of the process: the one that the environment names, or the best that all its devices
+    /// can do. The driver must be initialized.
     pub(crate) fn backend(&self) -> Backend {
-        *self
-            .placement
-            .backend
-            .get_or_init(|| named_backend().unwrap_or(Backend::Managed))
+        let can_remap = |device| Backend::of_card(self.driver.abilities(device)) == Backend::Remap;
+        let all_can_remap = || {
+            let mut devices = 0..self.driver.device_count().unwrap_or(0);
+            !devices.is_empty() && devices.all(can_remap)
+        };
+        *self.placement.backend.get_or_init(|| {
+            named_backend().unwrap_or_else(|| match all_can_remap() {
+                true => Backend::Remap,
+                false => Backend::Managed,
+            })
+        })
     }
 
     /// Returns the memory backend on a device: how its memory is allocated.
@@ -125,7 +134,7 @@ fn named_backend() -> Option<Backend> {
     let named = word.to_string_lossy().parse();
     named
         .inspect_err(|error| {
-            stderr::print(format_args!("{}: {error}; memory is managed now", names::BACKEND));
+            stderr::print(format_args!("{}: {error}; the cards decide now", names::BACKEND));
         })
         .ok()
 }
