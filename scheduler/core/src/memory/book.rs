@@ -98,13 +98,13 @@ impl Book {
     /// shared ones are partly free.
     pub(crate) fn most_chunks(&self) -> Bytes {
         let leased = self.remapped();
-        leased + Bytes(leased.0 / ROUNDING) + SHARED.0.min(Bytes(leased.0.saturating_mul(SHARED.1)).max(KEPT))
+        leased + Bytes(leased.0 / ROUNDING) + SHARED.0.min(Bytes(leased.0.saturating_mul(SHARED.1)))
     }
 
     /// Bytes of chunks beyond what the leased bytes take, since many shared blocks are partly free. They count against
-    /// the quota.
+    /// the quota, but for an unused block.
     pub(crate) fn scattered(&self) -> Bytes {
-        if self.is_remapped { self.chunks - self.most_chunks() } else { Bytes::ZERO }
+        if self.is_remapped { self.chunks - self.most_chunks().max(KEPT) } else { Bytes::ZERO }
     }
 
     /// Working set, the bytes that move on and off the card: `used + rounding − fixed − pinned`.
