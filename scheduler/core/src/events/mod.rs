@@ -410,6 +410,13 @@ pub enum Event {
         /// Whether the session is to be frozen.
         wanted: bool,
     },
+    /// The idle time after which a session is frozen has changed.
+    FreezeAfter {
+        /// Identifier of the session that the event is about.
+        session: SessionId,
+        /// Time for which the session must have been idle; `None` if it is not frozen for that.
+        idle: Option<Nanos>,
+    },
     /// A process was examined: what keeps it from being frozen, if anything does.
     Freezable {
         /// Identifier of the process that the event is about.
@@ -467,6 +474,7 @@ impl Event {
             | Self::HostBudget { .. }
             | Self::CardFree { .. }
             | Self::Freeze { .. }
+            | Self::FreezeAfter { .. }
             | Self::Set(_)
             | Self::Tune(_)
             | Self::Tick => None,
@@ -504,6 +512,22 @@ impl Event {
         }
     }
 
+    /// Whether a process shows by the event that its program does something, though perhaps nothing at the gate.
+    pub(crate) const fn is_sign_of_life(&self) -> bool {
+        matches!(
+            self,
+            Self::Attached { .. }
+                | Self::Contexts { .. }
+                | Self::Reserve { .. }
+                | Self::ReserveFixed { .. }
+                | Self::Fixed { .. }
+                | Self::Returned { .. }
+                | Self::Room { .. }
+                | Self::RefusedHere { .. }
+                | Self::Called { .. }
+        )
+    }
+
     /// Returns the session that the event is about, if the event names no process.
     pub(crate) const fn session(&self) -> Option<SessionId> {
         match *self {
@@ -515,6 +539,7 @@ impl Event {
             | Self::Compute { session, .. }
             | Self::Lead { session, .. }
             | Self::Freeze { session, .. }
+            | Self::FreezeAfter { session, .. }
             | Self::SessionClosed { session } => Some(session),
             _ => None,
         }

@@ -10,9 +10,9 @@
 //! moment, and others make room by their goals. A thaw begins once everything fits, in the order in which the
 //! processes were to come back. The driver moves one process at a time on each card.
 
-use gpushare_proto::{Bytes, ClientId, GpuId, SessionId};
+use gpushare_proto::{Bytes, ClientId, GpuId, Nanos, SessionId};
 
-use crate::events::{Effect, FreezeEnd, Notice, Obstacle, ThawEnd};
+use crate::events::{Effect, Event, FreezeEnd, Notice, Obstacle, ThawEnd};
 use crate::machine::Core;
 use crate::memory::book::Book;
 use crate::memory::sums::Total;
@@ -87,6 +87,38 @@ impl Core {
         }
         if let Some(session) = self.view.sessions.get_mut(id) {
             session.wants_frost = wanted && session.attached().next().is_some();
+            self.frost_changed(id);
+        }
+    }
+
+    /// Sets the idle time after which a session is frozen.
+    pub(crate) fn freeze_after(&mut self, id: SessionId, idle: Option<Nanos>) {
+        if let Some(session) = self.view.sessions.get_mut(id) {
+            session.idle.freeze_after(idle);
+        }
+    }
+
+    /// Notes that the session of a process is not idle if the process says so in passing.
+    pub(crate) fn note_life(&mut self, event: Event) {
+        if event.is_sign_of_life()
+            && let Some(id) = event.client().and_then(|client| self.view.session_of(client))
+            && let Some(session) = self.view.sessions.get_mut(id)
+        {
+            session.idle.lives();
+        }
+    }
+
+    /// Freezes a session that was idle for long enough, unless something stands in the way. An attempt ends its idle
+    /// time, so the next one comes after as long a time again.
+    #[cold]
+    #[inline(never)]
+    pub(crate) fn freeze_idle(&mut self, id: SessionId) {
+        if self.view.recovery.is_running() || self.view.obstacle(id).is_some() {
+            return;
+        }
+        if let Some(session) = self.view.sessions.get_mut(id) {
+            session.idle.lives();
+            session.wants_frost = true;
             self.frost_changed(id);
         }
     }

@@ -154,6 +154,7 @@ impl Core {
         let subject = self.view.subject(event);
         let awaited = self.view.recovery.changes();
         self.apply(event);
+        self.note_life(event);
         if awaited != self.view.recovery.changes() {
             self.tell_who_is_awaited();
         }
@@ -243,6 +244,7 @@ impl Core {
             Event::HostBudget { bytes } => self.host_budget(bytes),
             Event::CardFree { gpu, bytes } => self.card_free(gpu, bytes),
             Event::Freeze { session, wanted } => self.freeze(session, wanted),
+            Event::FreezeAfter { session, idle } => self.freeze_after(session, idle),
             Event::Freezable { client, obstacle } => self.freezable(client, obstacle),
             Event::Called { client } => self.called(client),
             Event::Parked { client } => self.parked(client),
