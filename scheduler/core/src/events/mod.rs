@@ -13,7 +13,7 @@ use gpushare_proto::{Bytes, ClientId, Epoch, GateWord, GpuId, Nanos, Percent, Re
 use serde::{Deserialize, Serialize};
 
 pub use self::effect::Effect;
-pub use self::frost::{FreezeEnd, Obstacle, ThawEnd};
+pub use self::frost::{FreezeEnd, Obstacle, ThawEnd, ThawWait};
 pub use self::notice::Notice;
 pub(crate) use self::waits_for::Place;
 pub use self::waits_for::{Lack, WaitsFor};
@@ -403,6 +403,13 @@ pub enum Event {
         /// Number of free bytes of the card.
         bytes: Bytes,
     },
+    /// NVML was asked whether a card is in persistence mode. One of which it says nothing counts as in that mode.
+    Persistence {
+        /// Identifier of the card that the event is about.
+        gpu: GpuId,
+        /// Whether the card is in persistence mode.
+        is_on: bool,
+    },
     /// A session is to be frozen, or no longer. The decision machine refuses it if a process cannot be frozen.
     Freeze {
         /// Identifier of the session that the event is about.
@@ -473,6 +480,7 @@ impl Event {
             | Self::ExpectedUses { .. }
             | Self::HostBudget { .. }
             | Self::CardFree { .. }
+            | Self::Persistence { .. }
             | Self::Freeze { .. }
             | Self::FreezeAfter { .. }
             | Self::Set(_)

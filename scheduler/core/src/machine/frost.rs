@@ -35,11 +35,19 @@ impl View {
     /// Bytes on all its cards that the driver moves into host memory when a process is frozen: its contexts, and
     /// what never leaves by goals.
     fn bytes_to_freeze(&self, process: &Client) -> Bytes {
-        let here = |(gpu, book): (GpuId, &Book)| {
-            let contexts = Bytes(self.assumed(gpu).0.saturating_mul(u64::from(book.contexts)));
-            book.stays() + book.overhead.unwrap_or(contexts)
-        };
-        process.books.iter().map(here).sum()
+        process.books.iter().map(|(gpu, book)| self.bytes_to_freeze_on(gpu, book)).sum()
+    }
+
+    /// Those bytes on one card.
+    fn bytes_to_freeze_on(&self, gpu: GpuId, book: &Book) -> Bytes {
+        let contexts = Bytes(self.assumed(gpu).0.saturating_mul(u64::from(book.contexts)));
+        book.stays() + book.overhead.unwrap_or(contexts)
+    }
+
+    /// Whether a process uses a card that is not in persistence mode.
+    fn lacks_persistence(&self, process: &Client) -> bool {
+        let cards: GpuSet = process.books.keys().collect();
+        self.cards.among(cards).any(|(_, card)| card.lacks_persistence)
     }
 
     /// Whether the remapped memory of a process has left all its cards.
@@ -56,7 +64,8 @@ impl View {
         session.attached().find_map(|(client, process)| {
             let is_pinned = process.books.values().any(|book| !book.pinned.is_zero());
             let pinned = is_pinned.then_some(Obstacle::Pinned);
-            Some((client, process.frost.obstacle().or(pinned)?))
+            let persistence = self.lacks_persistence(process).then_some(Obstacle::Persistence);
+            Some((client, process.frost.obstacle().or(persistence).or(pinned)?))
         })
     }
 
@@ -173,6 +182,22 @@ impl Core {
         });
     }
 
+    /// Notes whether a card is in persistence mode.
+    pub(crate) fn persistence(&mut self, gpu: GpuId, is_on: bool) {
+        if let Some(card) = self.view.cards.get_mut(gpu) {
+            card.lacks_persistence = !is_on;
+            self.touch_members(gpu);
+        }
+    }
+
+    /// Bytes that the driver brings back onto each card of a process when it thaws the process.
+    #[must_use]
+    pub fn bytes_to_thaw(&self, client: ClientId) -> Vec<(GpuId, Bytes)> {
+        let process = self.view.sessions.client(client);
+        let books = process.into_iter().flat_map(|process| process.books.iter());
+        books.map(|(gpu, book)| (gpu, self.view.bytes_to_freeze_on(gpu, book))).collect()
+    }
+
     /// Notes the end of an attempt to thaw a process.
     pub(crate) fn thaw_ended(&mut self, client: ClientId, end: ThawEnd) {
         let under_way = self.stage(client) == Some(Stage::Thawing);
@@ -184,7 +209,7 @@ impl Core {
         match end {
             ThawEnd::Thawed => self.notice(Notice::Thawed { session: id, client }),
             ThawEnd::Lost => self.notice(Notice::FrostKilled { session: id, client }),
-            ThawEnd::BrokeOff => {}
+            ThawEnd::BrokeOff | ThawEnd::NoRoom => {}
         }
     }
 

@@ -243,6 +243,7 @@ impl Core {
             Event::Measured { client, gpu, bytes } => self.measured(client, gpu, bytes),
             Event::HostBudget { bytes } => self.host_budget(bytes),
             Event::CardFree { gpu, bytes } => self.card_free(gpu, bytes),
+            Event::Persistence { gpu, is_on } => self.persistence(gpu, is_on),
             Event::Freeze { session, wanted } => self.freeze(session, wanted),
             Event::FreezeAfter { session, idle } => self.freeze_after(session, idle),
             Event::Freezable { client, obstacle } => self.freezable(client, obstacle),
