@@ -8,6 +8,7 @@ use gpushare_sys::{clock, peer};
 
 use super::Engine;
 use crate::freeze::Move;
+use crate::memory::room;
 use crate::operation::Operation;
 use crate::report::log;
 
@@ -78,7 +79,7 @@ impl Engine {
                 }
             }
             Effect::Freeze { client } => self.move_by_driver(client, Move::Freeze),
-            Effect::Thaw { client } => self.move_by_driver(client, Move::Thaw),
+            Effect::Thaw { client } => room::thaw(self, client),
             Effect::Kill { client } => self.kill(client),
             Effect::Notice(notice) => self.note(&notice),
         }
