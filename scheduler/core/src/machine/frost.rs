@@ -195,7 +195,9 @@ impl Core {
     pub fn bytes_to_thaw(&self, client: ClientId) -> Vec<(GpuId, Bytes)> {
         let process = self.view.sessions.client(client);
         let books = process.into_iter().flat_map(|process| process.books.iter());
-        books.map(|(gpu, book)| (gpu, self.view.bytes_to_freeze_on(gpu, book))).collect()
+        books
+            .map(|(gpu, book)| (gpu, self.view.bytes_to_freeze_on(gpu, book)))
+            .collect()
     }
 
     /// Notes the end of an attempt to thaw a process.

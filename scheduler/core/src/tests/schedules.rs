@@ -17,7 +17,10 @@ use crate::{Config, Core, Effect, Event, FreezeEnd, Obstacle, Standing, ThawEnd,
 /// One step of a schedule. Indexes choose among the sessions or processes that exist at that time.
 #[derive(Clone, Debug)]
 pub(super) enum Step {
-    OpenSession { limit: Option<u64>, oversubscribe: bool },
+    OpenSession {
+        limit: Option<u64>,
+        oversubscribe: bool,
+    },
     CloseSession(usize),
     Quota(usize, GpuId, Option<u64>),
     Stand(usize, Standing),
@@ -280,9 +283,7 @@ fn session_event(world: &World, step: &Step) -> Option<Event> {
             Event::UserLead { user: UserId(user), priority, gpu, lead_ns }
         }
         Step::Freeze(which, wanted) => Event::Freeze { session: nth(which)?, wanted },
-        Step::FreezeAfter(which, after) => {
-            Event::FreezeAfter { session: nth(which)?, idle: after.map(ms) }
-        }
+        Step::FreezeAfter(which, after) => Event::FreezeAfter { session: nth(which)?, idle: after.map(ms) },
         Step::Persist(is_on) => Event::Persistence { gpu: GPU, is_on },
         Step::Share(which, weight, priority) => Event::Share { session: nth(which)?, weight, priority },
         Step::Lead(Some(which), gpu, lead_ns) => Event::Lead { session: nth(which)?, gpu, lead_ns },
