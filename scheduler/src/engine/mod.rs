@@ -319,7 +319,7 @@ impl Engine {
             // Nothing may come between: until its quota of each card is known, a share is no limit to the
             // core.
             let user = session.user().map(|user| self.users.of(&user));
-            let events = terms_events(id, session, user, &self.cards);
+            let events = terms_events(id, session, user, &self.cards, self.settings.freeze_after);
             self.feed_all(events);
         }
     }

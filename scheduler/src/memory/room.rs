@@ -93,7 +93,9 @@ pub(crate) fn ask(engine: &mut Engine) {
 /// Stops waiting for an answer that is late.
 pub(crate) fn give_up_if_late(engine: &mut Engine, now: Nanos) {
     if engine.rooms.due().is_some_and(|due| due <= now) {
-        warn!("NVML does not say how much memory the cards have free; frozen processes are thawed all the same");
+        warn!(
+            "NVML does not say how much memory the cards have free; frozen processes are thawed all the same"
+        );
         turn_off(engine);
     }
 }
@@ -135,9 +137,17 @@ pub(crate) fn answered(engine: &mut Engine, rooms: Option<&Rooms>) {
 /// Tells the decision machine of which cards the persistence mode has changed.
 pub(crate) fn note_persistence(engine: &mut Engine, rooms: &Rooms) {
     let lacks = |uuid| rooms.get(&uuid).is_some_and(|room| room.is_persistent == Some(false));
-    let without: BTreeSet<GpuId> =
-        engine.cards.iter().filter(|(_, card)| lacks(card.info.uuid)).map(|(gpu, _)| gpu).collect();
+    let without: BTreeSet<GpuId> = engine
+        .cards
+        .iter()
+        .filter(|(_, card)| lacks(card.info.uuid))
+        .map(|(gpu, _)| gpu)
+        .collect();
     let before = std::mem::replace(&mut engine.rooms.without_persistence, without.clone());
     let changed: Vec<GpuId> = before.symmetric_difference(&without).copied().collect();
-    engine.feed_all(changed.into_iter().map(|gpu| Event::Persistence { gpu, is_on: !without.contains(&gpu) }));
+    engine.feed_all(
+        changed
+            .into_iter()
+            .map(|gpu| Event::Persistence { gpu, is_on: !without.contains(&gpu) }),
+    );
 }
