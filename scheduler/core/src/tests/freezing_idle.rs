@@ -186,6 +186,7 @@ fn nothing_is_frozen_while_processes_of_the_last_daemon_are_missing() {
     let config = Config { stuck_policy: StuckPolicy::Wait, ..plain() };
     let mut world = World::after_restart(config, [77]);
     world.send(Event::HostBudget { bytes: gib(100) });
+    world.send(Event::ExpectedUses { client: ClientId(77), gpu: GPU, bytes: gib(1) });
     let (_, client) = program(&mut world);
     world.run_for(AFTER + AFTER);
     assert_eq!(stage(&world, client), Stage::Warm);
