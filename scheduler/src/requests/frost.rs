@@ -9,6 +9,7 @@ use gpushare_proto::tenant::{Failure, FailureCode, FreezeObstacle};
 use gpushare_proto::{ClientId, SessionId};
 use gpushare_sys::clock;
 
+use crate::config::Owner;
 use crate::engine::Engine;
 use crate::freeze::tried::untried_driver;
 use crate::memory::host::tell_budget;
@@ -92,7 +93,11 @@ pub(super) fn freezing(engine: &Engine) -> FreezingView {
     });
     let without = engine.rooms.without_persistence.iter();
     let cards = without.map(|gpu| format!("{gpu} is not in persistence mode; `nvidia-smi -pm 1` sets it"));
-    let obstacles = untried.into_iter().chain(cards).chain(privileges(&Privileges::now())).collect();
+    let obstacles = untried
+        .into_iter()
+        .chain(cards)
+        .chain(privileges(&Privileges::of(engine)))
+        .collect();
     FreezingView { obstacles, freeze_after_ns: engine.settings.freeze_after }
 }
 
@@ -100,15 +105,18 @@ pub(super) fn freezing(engine: &Engine) -> FreezingView {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Privileges {
     is_root: bool,
+    /// Whether the daemon serves processes of other users.
+    serves_others: bool,
     /// Yama's `ptrace_scope`; 0 without Yama.
     ptrace_scope: u32,
 }
 
 impl Privileges {
-    fn now() -> Self {
+    fn of(engine: &Engine) -> Self {
         let scope = fs::read_to_string("/proc/sys/kernel/yama/ptrace_scope").unwrap_or_default();
         Self {
             is_root: rustix::process::geteuid().is_root(),
+            serves_others: engine.settings.owner == Owner::System,
             ptrace_scope: scope.trim().parse().unwrap_or_default(),
         }
     }
@@ -116,7 +124,7 @@ impl Privileges {
 
 /// Returns what the daemon's user and the kernel's rules may keep its helpers from.
 fn privileges(of: &Privileges) -> Vec<String> {
-    let user = (!of.is_root)
+    let user = (of.serves_others && !of.is_root)
         .then(|| "this daemon is not root's, so it freezes processes of its own user only".to_owned());
     let scope = (of.ptrace_scope > 1).then(|| {
         format!(
@@ -173,11 +181,14 @@ mod tests {
 
     #[test]
     fn a_daemon_says_whose_processes_it_cannot_freeze() {
-        let of = |is_root, ptrace_scope| privileges(&Privileges { is_root, ptrace_scope });
-        assert_eq!(of(true, 1), Vec::<String>::new());
-        assert!(of(false, 0)[0].contains("of its own user only"));
-        assert!(of(true, 2)[0].starts_with("Yama's ptrace_scope is 2: "));
-        assert_eq!(of(false, 3).len(), 2);
+        let of = |is_root, serves_others, ptrace_scope| {
+            privileges(&Privileges { is_root, serves_others, ptrace_scope })
+        };
+        assert_eq!(of(true, true, 1), Vec::<String>::new());
+        assert_eq!(of(false, false, 1), Vec::<String>::new(), "it serves its own user only");
+        assert!(of(false, true, 0)[0].contains("of its own user only"));
+        assert!(of(true, true, 2)[0].starts_with("Yama's ptrace_scope is 2: "));
+        assert_eq!(of(false, true, 3).len(), 2);
     }
 
     #[test]
