@@ -90,8 +90,17 @@ fn frozen(name: &str, frost: &FrostView) -> Option<String> {
         (FrostStage::Freezing, _) => Some("it is being frozen".to_owned()),
         (FrostStage::Thawing, _) => Some("it was frozen, and comes back".to_owned()),
         (FrostStage::Warm, Some(obstacle)) => Some(format!("it cannot be frozen: {obstacle}")),
-        (FrostStage::Warm, None) => None,
+        (FrostStage::Warm, None) => to_freeze(frost),
     }
+}
+
+/// Returns the sentence for a session that is frozen after it was idle for a while.
+fn to_freeze(frost: &FrostView) -> Option<String> {
+    let after = short(frost.freeze_after_ns?);
+    Some(match frost.idle_ns {
+        Some(idle) => format!("it is idle for {}, and is frozen after {after}", short(idle)),
+        None => format!("it is frozen after {after} without work"),
+    })
 }
 
 /// Returns the sentence for a session that is paused, expired or revoked.

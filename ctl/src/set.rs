@@ -68,6 +68,9 @@ pub(crate) fn set(args: &SetArgs, places: &Places) -> Result<(), CtlError> {
         Set::Priority(ChangeSession { value, session }) => {
             ("priority", Session(session, Term::Priority(*value)))
         }
+        Set::FreezeAfter(ChangeSession { value, session }) => {
+            ("freeze-after", Session(session, Term::FreezeAfter(*value)))
+        }
     };
     let mut client = Client::connect(places.administered())?;
     let (request, whose) = match target {

@@ -8,7 +8,7 @@ use gpushare_proto::admin::{
     AdminReply, AdminRequest, CapacityView, GpuView, LockView, ResidenceView, SessionView, Status, UserView,
 };
 use gpushare_proto::handoff::CardHandoffs;
-use gpushare_proto::session::{Binding, SessionPhase, Terms};
+use gpushare_proto::session::{Binding, FreezeAfter, SessionPhase, Terms};
 use gpushare_proto::{Bytes, GateState, Nanos};
 use serde::Serialize;
 
@@ -243,9 +243,17 @@ fn lock(session: &SessionView) -> (String, String) {
     }
 }
 
+fn frozen_after(after: FreezeAfter) -> String {
+    match after {
+        FreezeAfter::Idle(time) => format!("after {} of idleness", short(time)),
+        FreezeAfter::Never => "on request only".to_owned(),
+        FreezeAfter::Usual => "as the daemon's freeze_after says".to_owned(),
+    }
+}
+
 pub(crate) fn one_session(session: &SessionView) -> String {
     let (lock, why) = lock(session);
-    let Terms { memory, compute, weight, priority, labels, .. } = &session.state.terms;
+    let Terms { memory, compute, weight, priority, labels, freeze_after, .. } = &session.state.terms;
     let default = Terms::default();
     let labels: Vec<String> = labels.iter().map(|(key, value)| format!("{key}={value}")).collect();
     let made_by = match (session.implicit, session.state.kept) {
@@ -273,6 +281,7 @@ pub(crate) fn one_session(session: &SessionView) -> String {
         ("compute", (*compute != default.compute).then(|| compute.to_string())),
         ("weight", (*weight != default.weight).then(|| weight.to_string())),
         ("priority", (*priority != default.priority).then(|| priority.to_string())),
+        ("freezes", (*freeze_after != default.freeze_after).then(|| frozen_after(*freeze_after))),
         ("belongs", (*binding != Binding::Token).then(|| binding.to_string())),
         ("ends", session.state.expires_in_ns.map(ends)),
         ("labels", (!labels.is_empty()).then(|| labels.join(", "))),

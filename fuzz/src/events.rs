@@ -327,10 +327,14 @@ fn event(tape: &mut Tape<'_>, gates: &[GateWord]) -> Event {
                 _ => Standing::Over,
             },
         },
-        27 => match tape.below(2) {
+        27 => match tape.below(3) {
             0 => {
                 let (session, weight) = (tape.session(), u32::from(tape.byte()) * 50);
                 Event::Share { session, weight, priority: tape.priority() }
+            }
+            1 => {
+                let idle = tape.flag().then(|| tape.time());
+                Event::FreezeAfter { session: tape.session(), idle }
             }
             _ => {
                 let (session, user) = (tape.session(), tape.user());

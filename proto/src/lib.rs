@@ -1,7 +1,7 @@
 //! Types that all parts of gpushare share: quantities, ids, messages and file names.
 //!
 //! In reading order: units and ids; a session's part in a card's utilization; the memory page that a process
-//! shares with the daemon; memory that processes share; sessions, settings, views, handoffs and increments of them; messages of both sockets; lines of
+//! shares with the daemon; memory that processes share; sessions, settings, frost, views, handoffs and increments of them; messages of both sockets; lines of
 //! the audit log; codec of messages; names of files and environment variables; lookup of a session; printable
 //! characters; memory backends.
 #![forbid(unsafe_code)]
@@ -15,6 +15,7 @@ mod gpu_choice;
 pub mod session;
 pub mod ranges;
 mod settings;
+mod frost;
 mod views;
 pub mod explain;
 pub mod dry_run;

@@ -103,6 +103,8 @@ ranges! {
     MAX_SESSIONS: usize = "max_sessions", 1, 100_000;
     CONNECTIONS_PER_USER: usize = "connections_per_user", 1, 100_000;
     IDLE_EXIT: Nanos = "idle_exit", Nanos::from_millis(1), Nanos::from_secs(31_536_000);
+    // A freeze and a thaw take a second each.
+    FREEZE_AFTER: Nanos = "freeze_after", Nanos::from_secs(1), Nanos::from_secs(31_536_000);
     RECORD_LIMIT: Bytes = "record_limit", Bytes::mib(1), MOST_BYTES;
     AUDIT_SIZE: Bytes = "audit.size", Bytes(4096), MOST_BYTES;
     // Each rotation renames all of them.

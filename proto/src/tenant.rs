@@ -37,6 +37,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::dry_run::{DryRunSession, Forecast};
 use crate::follow::Increments;
+use crate::frost::FrostView;
 use crate::ids::{ClientId, Epoch, GpuId, GpuUuid, RequestId, SessionId, Token};
 use crate::page::{GateWord, GoalNumber, MemoryRefusal};
 use crate::session::Quota;
@@ -267,6 +268,24 @@ pub enum TenantRequest {
     /// Reports after a lost connection that the process has parked for the last daemon, which may have frozen it. Its
     /// calls wait until this daemon has set and cleared [`FLAG_FROZEN`](crate::page::FLAG_FROZEN).
     Held,
+    /// Asks that a session of the caller's user is frozen. Answered by [`TenantReply::FrostChanged`] or
+    /// [`TenantReply::Error`] at once, while the driver still moves its memory.
+    Freeze {
+        /// Number (`3`, `s3`) or name of the session.
+        which: String,
+    },
+    /// Asks that the frozen processes of a session of the caller's user come back. Answered by
+    /// [`TenantReply::FrostChanged`] or [`TenantReply::Error`].
+    Thaw {
+        /// Number (`3`, `s3`) or name of the session.
+        which: String,
+    },
+    /// Asks how far a session of the caller's user is frozen. Answered by [`TenantReply::Frost`] or
+    /// [`TenantReply::Error`].
+    Frost {
+        /// Number (`3`, `s3`) or name of the session.
+        which: String,
+    },
 }
 
 /// Fact about a process for which the driver would refuse to freeze it, or would lose it.
@@ -494,6 +513,15 @@ pub enum TenantReply {
         /// Socket at which the importer waits.
         meeting: Meeting,
     },
+    /// Answers [`TenantRequest::Freeze`] and [`TenantRequest::Thaw`].
+    FrostChanged {
+        /// Stage of the session before, in words.
+        old: String,
+        /// Stage of the session now, in words.
+        new: String,
+    },
+    /// Answers [`TenantRequest::Frost`].
+    Frost(FrostView),
 }
 
 /// Wait of a session for the lock, as its own user may know it: other users' sessions have no names here.

@@ -7,7 +7,7 @@ use gpushare_proto::{ClientId, SessionId};
 use crate::config::{ConfigError, Settings};
 use crate::connections::{ConnectionEvent, ConnectionId};
 use crate::identity::{PeerProcess, ProcessId};
-use crate::nvml::{Readings, Usages, Work};
+use crate::nvml::{Readings, Rooms, Usages, Work};
 use crate::persist::question::UsageQuestion;
 
 #[derive(Debug)]
@@ -17,6 +17,8 @@ pub(crate) enum Input {
     Measured(Option<Usages>),
     /// Answer of NVML: work of each process on the shared cards; none if there is no NVML.
     Worked(Option<Work>),
+    /// Answer of NVML: free memory and persistence mode of the cards; none if there is no NVML.
+    Rooms(Option<Rooms>),
     /// Answer of NVML: values of the cards' sensors; none if there is no NVML.
     Sensed(Option<Readings>),
     Died(Watched),

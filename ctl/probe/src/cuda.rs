@@ -17,6 +17,8 @@ pub struct CudaFacts {
     pub missing: Vec<String>,
     /// CUDA version of the driver; 13000 is 13.0.
     pub version: Option<i32>,
+    /// Whether the driver can freeze a process: it has the function that locks one; none before it was looked up.
+    pub checkpoint: Option<bool>,
     /// Result code (`CUresult`) of the call of `cuInit`; none before the call.
     pub init: Option<i32>,
     /// Number of cards that the driver shows to this process.
@@ -88,6 +90,7 @@ pub(crate) fn ask(teller: &mut Teller<CudaFacts>) {
             teller.tell(Some("cuDriverGetVersion"));
             teller.facts.version = number(|value| version(value));
         }
+        teller.facts.checkpoint = Some(library.function::<Number>(&["cuCheckpointProcessLock"]).is_some());
         let Some(init) = library.function::<Init>(&["cuInit"]) else {
             return teller.facts.missing.push("cuInit".to_owned());
         };

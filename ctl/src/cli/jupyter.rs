@@ -9,8 +9,8 @@ use super::TermsArgs;
 /// Install Jupyter kernels that share their GPUs
 ///
 /// `install` copies a kernel's specification and lets the copy start through `gpushare-ctl run`. Each
-/// notebook with such a kernel has a session of its own. Kernels are found as Jupyter finds them; Python
-/// need not run.
+/// notebook with such a kernel has a session of its own, which is frozen after ten idle minutes unless --freeze-after
+/// says otherwise. Kernels are found as Jupyter finds them; Python need not run.
 #[derive(Debug, Subcommand)]
 #[command(
     arg_required_else_help = false,
@@ -20,6 +20,7 @@ Examples:
   gpushare-ctl jupyter install --memory 20GiB
   gpushare-ctl jupyter install --kernel ir --name r-shared --weight 50 --sys-prefix
   gpushare-ctl jupyter install --memory 10GiB --replace
+  gpushare-ctl jupyter install --freeze-after off
   gpushare-ctl jupyter list
   gpushare-ctl jupyter remove python3-gpushare
 
@@ -62,7 +63,7 @@ pub(crate) struct InstallArgs {
     #[command(flatten)]
     pub(crate) terms: TermsArgs,
     /// Let all notebooks join this session, as `run --session` does
-    #[arg(long, value_name = "NAME-OR-FILE", conflicts_with_all = ["memory", "compute", "weight", "priority", "ttl", "labels", "oversubscribe"])]
+    #[arg(long, value_name = "NAME-OR-FILE", conflicts_with_all = ["memory", "compute", "weight", "priority", "ttl", "freeze_after", "labels", "oversubscribe"])]
     pub(crate) session: Option<String>,
     /// Card of the notebooks, as for `run --gpu`
     #[arg(long, value_name = "GPU")]

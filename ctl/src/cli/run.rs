@@ -33,7 +33,7 @@ pub(crate) struct RunArgs {
     #[command(flatten)]
     pub(crate) terms: TermsArgs,
     /// Join an existing session: its name, or the file with its token
-    #[arg(long, value_name = "NAME-OR-FILE", conflicts_with_all = ["memory", "compute", "weight", "priority", "ttl", "labels", "name", "oversubscribe"])]
+    #[arg(long, value_name = "NAME-OR-FILE", conflicts_with_all = ["memory", "compute", "weight", "priority", "ttl", "freeze_after", "labels", "name", "oversubscribe"])]
     pub(crate) session: Option<String>,
     /// Name of the session in `status` and logs; the daemon chooses one if this is missing or is the name of an
     /// administrator's session

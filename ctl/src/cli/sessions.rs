@@ -25,6 +25,7 @@ Examples:
   gpushare-ctl session create students --memory 4GiB --uid 1001
   gpushare-ctl session create pod --memory 0=8GiB,1=4GiB --cgroup /kubepods/pod7
   gpushare-ctl session pause team-a
+  gpushare-ctl session pause team-a --free-memory
   gpushare-ctl session renew team-a --ttl 4h
   gpushare-ctl session renew team-a --ttl none
   gpushare-ctl session token team-a"
@@ -61,12 +62,19 @@ pub(crate) enum SessionCommand {
     Revoke(Which),
     /// Delete a session that has no processes
     Delete(Which),
-    /// Give a session no turns until it is resumed; it keeps its memory
-    Pause(Which),
-    /// Resume a paused session
+    /// Give a session no turns until it is resumed; it keeps its memory, unless --free-memory is given
+    Pause {
+        /// Freeze it too: all that its processes have on the cards leaves for host memory. If that cannot be, the session is
+        /// paused all the same, and the command fails with the reason
+        #[arg(long)]
+        free_memory: bool,
+        #[command(flatten)]
+        session: Which,
+    },
+    /// Resume a paused session, and let it come back if it is frozen
     Resume(Which),
     /// Move all that the processes of an idle session have on the cards into host memory, and wait until it is there;
-    /// the next call of the driver brings it back
+    /// the next call of the driver brings it back. Users may freeze and thaw sessions of their own
     Freeze(Which),
     /// Bring a frozen session back, and wait until it is
     Thaw(Which),

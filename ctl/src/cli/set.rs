@@ -4,7 +4,7 @@ use std::str::FromStr;
 
 use clap::{Args, Subcommand};
 use gpushare_proto::admin::Mode;
-use gpushare_proto::session::Priority;
+use gpushare_proto::session::{FreezeAfter, Priority};
 use gpushare_proto::tenant::GpuChoice;
 
 use super::terms::{ComputeLimit, MemoryLimit};
@@ -30,6 +30,7 @@ Examples:
   gpushare-ctl set memory 4GiB --session train
   gpushare-ctl set weight 200 --session train
   gpushare-ctl set weight 300 --user ana
+  gpushare-ctl set freeze-after 10min --session train
   gpushare-ctl set priority low --session train --json"
 )]
 pub(crate) struct SetArgs {
@@ -65,6 +66,8 @@ pub(crate) enum SetCommand {
     Weight(ChangeWeight),
     /// Priority of a session: low, normal or high
     Priority(ChangeSession<Priority>),
+    /// Idle time after which a session is frozen, like 10min, `off`, or `auto` for the daemon's freeze_after
+    FreezeAfter(ChangeSession<FreezeAfter>),
 }
 
 /// New value for one session.

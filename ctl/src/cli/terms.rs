@@ -5,7 +5,7 @@ use std::str::FromStr;
 use clap::Args;
 use gpushare_proto::admin::MIN_MEMORY;
 use gpushare_proto::names::{COMPUTE_LIMIT, MEMORY_LIMIT};
-use gpushare_proto::session::{Amount, DEFAULT_WEIGHT, Priority, Quota, QuotaError, Terms};
+use gpushare_proto::session::{Amount, DEFAULT_WEIGHT, FreezeAfter, Priority, Quota, QuotaError, Terms};
 use gpushare_proto::{Bytes, Nanos};
 
 use super::values::Weight;
@@ -30,6 +30,10 @@ pub(crate) struct TermsArgs {
     /// Lifetime, like 2h; afterwards the session gets no new memory and no turns, but keeps its memory
     #[arg(long, value_name = "TIME")]
     pub(crate) ttl: Option<Nanos>,
+    /// Idle time after which the session is frozen, like 10min: all that its processes have on the cards leaves for host
+    /// memory, and the next call brings it back; `off`, or `auto` for the daemon's freeze_after, which is the default
+    #[arg(long, value_name = "TIME")]
+    pub(crate) freeze_after: Option<FreezeAfter>,
     /// Label for people and scripts; can be repeated
     #[arg(long = "label", value_name = "KEY=VALUE", value_parser = label)]
     pub(crate) labels: Vec<(String, String)>,
@@ -59,6 +63,7 @@ impl TermsArgs {
             priority: self.priority.unwrap_or_default(),
             ttl: self.ttl,
             labels: self.labels.iter().cloned().collect(),
+            freeze_after: self.freeze_after.unwrap_or_default(),
         })
     }
 
@@ -75,6 +80,7 @@ impl TermsArgs {
             flag("weight", self.weight.map(|weight| weight.0.to_string())),
             flag("priority", self.priority.map(|priority| priority.to_string())),
             flag("ttl", self.ttl.map(|ttl| ttl.to_string())),
+            flag("freeze-after", self.freeze_after.map(|after| after.to_string())),
         ]
         .into_iter()
         .chain(labels)
@@ -165,7 +171,7 @@ mod tests {
             #[command(flatten)]
             terms: TermsArgs,
         }
-        let words = "x --memory 0=8GiB,1=50% --compute 25% --weight 50 --priority low --ttl 90m --label a=b=c --label d=e";
+        let words = "x --memory 0=8GiB,1=50% --compute 25% --weight 50 --priority low --ttl 90m --freeze-after 10min --label a=b=c --label d=e";
         let terms = Line::parse_from(words.split(' ')).terms;
         let flags = [vec!["x".to_owned()], terms.flags()].concat();
         let again = Line::parse_from(flags).terms;

@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use gpushare_probe::{CudaFacts, NvmlFacts, Question};
-use gpushare_proto::admin::Status;
+use gpushare_proto::admin::{AdminReply, AdminRequest, FreezingView, Status};
 use gpushare_proto::names::RuntimeDir;
 use gpushare_sys::peer::Peer;
 
@@ -69,14 +69,22 @@ pub(crate) struct DaemonFacts {
     pub(super) tenant: Result<Peer, ClientError>,
     /// Status from the admin socket, or the failure to get it.
     pub(super) admin: Result<Box<Status>, ClientError>,
+    /// Whether the daemon freezes sessions; none without its status, and from an older daemon.
+    pub(super) freezing: Option<FreezingView>,
 }
 
 impl DaemonFacts {
     fn of(dir: &RuntimeDir) -> Self {
         let tenant = Client::<Tenant>::connect(dir).map(|client| client.peer());
-        let admin =
-            Client::<Admin>::connect(dir).and_then(|mut client| status::fetch(&mut client).map(Box::new));
-        Self { dir: dir.clone(), tenant, admin }
+        let mut freezing = None;
+        let admin = Client::<Admin>::connect(dir).and_then(|mut client| {
+            let status = status::fetch(&mut client).map(Box::new)?;
+            if let Ok(AdminReply::Freezing(view)) = client.ask(&AdminRequest::Freezing) {
+                freezing = Some(view);
+            }
+            Ok(status)
+        });
+        Self { dir: dir.clone(), tenant, admin, freezing }
     }
 
     /// Returns whether no daemon listens on either socket.

@@ -7,7 +7,8 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use gpushare_proto::lookup::check_name;
-use gpushare_proto::names;
+use gpushare_proto::session::FreezeAfter;
+use gpushare_proto::{Nanos, names};
 use serde_json::{Map, Value, json};
 
 use super::JupyterError;
@@ -20,6 +21,8 @@ use crate::output;
 use crate::run::{library, program};
 use crate::table::{harmless, list};
 
+/// Idle time after which a notebook is frozen if the user does not say otherwise.
+const FREEZE_AFTER: FreezeAfter = FreezeAfter::Idle(Nanos::from_secs(600));
 /// Largest depth of the folders in a kernel's folder.
 const DEPTH: usize = 8;
 
@@ -129,6 +132,9 @@ fn argv(
         None => argv.extend(["--name".to_owned(), name.to_owned()]),
     }
     argv.extend(args.terms.flags());
+    if args.session.is_none() && args.terms.freeze_after.is_none() {
+        argv.extend(["--freeze-after".to_owned(), FREEZE_AFTER.to_string()]);
+    }
     if let Some(gpu) = &args.gpu {
         argv.extend(["--gpu".to_owned(), gpu.to_string()]);
     }

@@ -103,6 +103,8 @@ fn a_copy_of_a_kernel_starts_through_run() {
         "20GiB",
         "--weight",
         "50",
+        "--freeze-after",
+        "600s",
         "--",
         &python,
         "-m",

@@ -2,11 +2,14 @@
 
 use std::fs;
 use std::os::unix::fs::{PermissionsExt as _, symlink};
+use std::sync::atomic::{AtomicBool, Ordering};
 
-use gpushare_proto::admin::{AdminReply, AdminRequest, SessionRequest, SessionView, Status};
+use gpushare_proto::admin::{
+    AdminReply, AdminRequest, FrostStage, FrostView, SessionRequest, SessionView, Status,
+};
 use gpushare_proto::names::RuntimeDir;
 use gpushare_proto::session::Binding;
-use gpushare_proto::tenant::{FailureCode, PROTOCOL};
+use gpushare_proto::tenant::{FailureCode, PROTOCOL, TenantReply, TenantRequest};
 use gpushare_proto::{Nanos, SessionId, Token};
 
 use crate::ctl::{ctl, fails, json, succeeds};
@@ -215,4 +218,36 @@ fn an_end_is_given_anew_or_taken_away() {
         requests(&daemon),
         [SessionRequest::Endless { which: which() }, renew(Some(Nanos::from_secs(7200))), renew(None)]
     );
+}
+
+#[test]
+fn a_user_who_is_no_administrator_freezes_a_session_of_their_own() {
+    let is_frozen = AtomicBool::new(false);
+    let tenant = move |request: &TenantRequest| match request {
+        TenantRequest::Frost { .. } => {
+            let stage = match is_frozen.load(Ordering::SeqCst) {
+                true => FrostStage::Frozen,
+                false => FrostStage::Warm,
+            };
+            TenantReply::Frost(FrostView { stage, obstacle: None, freeze_after_ns: None, idle_ns: None })
+        }
+        TenantRequest::Freeze { which } if which == "mine" => {
+            is_frozen.store(true, Ordering::SeqCst);
+            TenantReply::FrostChanged { old: "running".into(), new: "freezing".into() }
+        }
+        TenantRequest::Freeze { .. } => TenantReply::Error(failure(FailureCode::NotFound, "it is not yours")),
+        TenantRequest::Thaw { .. } => {
+            is_frozen.store(false, Ordering::SeqCst);
+            TenantReply::FrostChanged { old: "frozen".into(), new: "thawing".into() }
+        }
+        _ => TenantReply::Ready { protocol: PROTOCOL },
+    };
+    let denied = |_: &AdminRequest| AdminReply::Error(failure(FailureCode::Permission, "only root may"));
+    let daemon = Fake::new(tenant, denied);
+    let freeze = |which: &str| ctl(daemon.dir(), &["session", "freeze", which]);
+    assert_eq!(succeeds(&mut freeze("mine")), "session mine: running → frozen\n");
+    let thawed = succeeds(&mut ctl(daemon.dir(), &["session", "thaw", "mine"]));
+    assert_eq!(thawed, "session mine: frozen → running\n");
+    assert!(fails(&mut freeze("other"), 5).contains("it is not yours"));
+    assert!(fails(&mut ctl(daemon.dir(), &["session", "pause", "mine"]), 4).contains("only root may"));
 }

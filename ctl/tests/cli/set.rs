@@ -1,7 +1,7 @@
 //! `set`: what goes to the daemon, and what comes back.
 
 use gpushare_proto::admin::{AdminRequest, Change, Knob, Mode, SessionRequest, Setting};
-use gpushare_proto::session::{Amount, Priority, Quota};
+use gpushare_proto::session::{Amount, FreezeAfter, Priority, Quota};
 use gpushare_proto::{Bytes, GpuId, Nanos, Percent};
 use serde_json::json;
 
@@ -28,6 +28,9 @@ fn each_term_of_a_session_is_sent_as_its_own_change() {
         (["compute", "none"], Change::Compute(Quota::default())),
         (["weight", "200"], Change::Weight(200)),
         (["priority", "low"], Change::Priority(Priority::Low)),
+        (["freeze-after", "10min"], Change::FreezeAfter(FreezeAfter::Idle(Nanos::from_secs(600)))),
+        (["freeze-after", "off"], Change::FreezeAfter(FreezeAfter::Never)),
+        (["freeze-after", "auto"], Change::FreezeAfter(FreezeAfter::Usual)),
     ] {
         let daemon = daemon(two_that_take_turns());
         succeeds(ctl(daemon.dir(), &["set"]).args(arguments).args(["--session", "train"]));

@@ -3,8 +3,9 @@
 use std::process::Stdio;
 
 use gpushare_proto::admin::{
-    AdminReply, AdminRequest, CapacityView, ClientView, ConfigChange, DaemonView, FrostStage, FrostView,
-    GpuView, LockView, Mode, ResidenceView, SessionGpuView, SessionState, SessionView, Status, UserView,
+    AdminReply, AdminRequest, CapacityView, ClientView, ConfigChange, DaemonView, FreezingView, FrostStage,
+    FrostView, GpuView, LockView, Mode, ResidenceView, SessionGpuView, SessionState, SessionView, Status,
+    UserView,
 };
 use gpushare_proto::codec::encode;
 use gpushare_proto::handoff::{CardHandoffs, Direction, EndedHandoff, Handoff, SessionMove};
@@ -39,15 +40,21 @@ pub(crate) fn daemon(status: Status) -> Fake {
         AdminRequest::Users => AdminReply::Users(users(&status)),
         AdminRequest::Residences => AdminReply::Residences(Vec::new()),
         AdminRequest::Handoffs => AdminReply::Handoffs(Vec::new()),
-        AdminRequest::Frost { .. } => {
-            AdminReply::Frost(FrostView { stage: FrostStage::Warm, obstacle: None })
-        }
+        AdminRequest::Frost { .. } => AdminReply::Frost(FrostView {
+            stage: FrostStage::Warm,
+            obstacle: None,
+            freeze_after_ns: None,
+            idle_ns: None,
+        }),
         AdminRequest::Dashboard { .. } => AdminReply::Dashboard {
             address: "127.0.0.1:9403".into(),
             link: Token([0xa5; 32]),
             valid_ns: Nanos::from_secs(120),
         },
         AdminRequest::Session(_) => AdminReply::Changed { old: "running".into(), new: "paused".into() },
+        AdminRequest::Freezing => {
+            AdminReply::Freezing(FreezingView { obstacles: Vec::new(), freeze_after_ns: None })
+        }
     })
 }
 

@@ -238,6 +238,7 @@ fn say(act: &Act) {
                 Change::Compute(quota) => format!("compute {quota}"),
                 Change::Weight(weight) => format!("weight {weight}"),
                 Change::Priority(priority) => format!("priority {priority}"),
+                Change::FreezeAfter(after) => format!("freeze after {after}"),
             };
             info!("session {session}: {change}, by its pod's annotations");
         }

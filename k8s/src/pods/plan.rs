@@ -13,7 +13,7 @@ use std::collections::BTreeMap;
 
 use gpushare_proto::admin::{Change, SessionView};
 use gpushare_proto::lookup::MAX_SESSION_NAME;
-use gpushare_proto::session::{Amount, Binding, CardQuota, NewSession, Terms};
+use gpushare_proto::session::{Amount, Binding, CardQuota, FreezeAfter, NewSession, Terms};
 use gpushare_proto::tenant::GpuChoice;
 use gpushare_proto::{Bytes, GpuUuid};
 
@@ -209,6 +209,7 @@ fn new_session(pod: &Pod, name: String, limits: &Limits, cards: &[GpuUuid]) -> N
             priority: limits.priority,
             ttl: None,
             labels: labels.map(|(key, value)| (key.to_owned(), value.clone())).into(),
+            freeze_after: FreezeAfter::Usual,
         },
         oversubscribe: false,
         // It counts as placed there. A pod with shares of several cards may use all of them.

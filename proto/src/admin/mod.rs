@@ -8,10 +8,11 @@ use crate::explain::{Explanation, OrphanView};
 use crate::follow::Increments;
 use crate::handoff::CardHandoffs;
 use crate::ids::{GpuUuid, SessionId, Token};
-use crate::session::{Binding, Priority, Quota};
+use crate::session::{Binding, FreezeAfter, Priority, Quota};
 use crate::tenant::{Failure, Hello, NewSession};
 use crate::units::Nanos;
 
+pub use crate::frost::{FreezingView, FrostStage, FrostView};
 pub use crate::settings::{ConfigChange, Knob, MIN_MEMORY, Mode, Setting};
 pub use crate::views::{
     CapacityView, ClientView, DaemonView, GpuView, LockView, ResidenceView, SessionGpuView, SessionState,
@@ -92,6 +93,8 @@ pub enum AdminRequest {
         /// Number (`3`, `s3`) or name of the session.
         which: String,
     },
+    /// Asks what keeps all sessions of this daemon from being frozen. Answered by [`AdminReply::Freezing`].
+    Freezing,
 }
 
 /// Creation or change of a session.
@@ -173,6 +176,8 @@ pub enum Change {
     Weight(u32),
     /// Priority class of the session.
     Priority(Priority),
+    /// Idle time after which the session is frozen.
+    FreezeAfter(FreezeAfter),
 }
 
 /// Message from the daemon to `gpushare-ctl`.
@@ -248,27 +253,6 @@ pub enum AdminReply {
     Handoffs(Vec<CardHandoffs>),
     /// Answers [`AdminRequest::Frost`].
     Frost(FrostView),
-}
-
-/// Extent to which a session is frozen.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct FrostView {
-    /// Stage of the session.
-    pub stage: FrostStage,
-    /// Reason why the session cannot be frozen, in words; none if it can.
-    pub obstacle: Option<String>,
-}
-
-/// Stage of a session on its way into a checkpoint of the driver and back.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum FrostStage {
-    /// No process is frozen or about to be.
-    Warm,
-    /// The session is to be frozen.
-    Freezing,
-    /// All processes are frozen.
-    Frozen,
-    /// Processes come back.
-    Thawing,
+    /// Answers [`AdminRequest::Freezing`].
+    Freezing(FreezingView),
 }

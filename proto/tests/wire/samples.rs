@@ -7,7 +7,7 @@ mod follow;
 mod values;
 
 use gpushare_proto::admin::{
-    AdminReply, AdminRequest, CapacityView, Change, ConfigChange, FrostStage, FrostView, Knob, LockView,
+    AdminReply, AdminRequest, CapacityView, Change, ConfigChange, FreezingView, FrostStage, Knob, LockView,
     Mode, ResidenceView, SessionRequest, Setting, UsageView, UserUsageView, UserView, WatchEvent,
     WatchEventKind,
 };
@@ -15,7 +15,7 @@ use gpushare_proto::dry_run::{CardForecast, DryRunSession, Forecast};
 use gpushare_proto::explain::{AheadView, OrphanView, WaitReason};
 use gpushare_proto::handoff::{CardHandoffs, EndedHandoff};
 use gpushare_proto::page::{GoalNumber, LimitKind, MemoryRefusal};
-use gpushare_proto::session::{Binding, Priority};
+use gpushare_proto::session::{Binding, FreezeAfter, Priority};
 use gpushare_proto::sharing::{ExportName, Meeting, Secret};
 use gpushare_proto::tenant::{
     CardPart, FailureCode, FreezeObstacle, GpuChoice, Hello, NewSession, OwnWait, Role, TenantReply,
@@ -29,8 +29,8 @@ use gpushare_proto::{
 use follow::{increments, remapped};
 pub(crate) use values::status;
 use values::{
-    account, card, explained, failure, handoff, handoffs, happenings, instance, residence, returning,
-    session, terms, wait,
+    account, card, explained, failure, frost_view, handoff, handoffs, happenings, instance, residence,
+    returning, session, terms, wait,
 };
 
 /// A message with the name that its golden line has.
@@ -124,6 +124,9 @@ pub(crate) fn tenant_requests() -> Vec<Named<TenantRequest>> {
         ("Parked", TenantRequest::Parked { number: 300 }),
         ("Called", TenantRequest::Called),
         ("Held", TenantRequest::Held),
+        ("Freeze", TenantRequest::Freeze { which: "train".into() }),
+        ("Thaw", TenantRequest::Thaw { which: "train".into() }),
+        ("Frost", TenantRequest::Frost { which: "train".into() }),
     ]
 }
 
@@ -212,6 +215,8 @@ pub(crate) fn tenant_replies() -> Vec<Named<TenantReply>> {
         ("Resized", TenantReply::Resized { old: "none".into(), new: "20GiB".into() }),
         ("ImportAnswered", TenantReply::ImportAnswered { request, is_told: true }),
         ("ImportWanted", TenantReply::ImportWanted { export: EXPORT, meeting: MEETING }),
+        ("FrostChanged", TenantReply::FrostChanged { old: "running".into(), new: "freezing".into() }),
+        ("Frost", TenantReply::Frost(frost_view(FrostStage::Frozen, None))),
     ]
 }
 
@@ -274,6 +279,9 @@ pub(crate) fn admin_requests() -> Vec<Named<AdminRequest>> {
         ("Session.compute", change(Change::Compute(terms().compute))),
         ("Session.weight", change(Change::Weight(200))),
         ("Session.priority", change(Change::Priority(Priority::High))),
+        ("Session.freeze_after", change(Change::FreezeAfter(terms().freeze_after))),
+        ("Session.freeze_never", change(Change::FreezeAfter(FreezeAfter::Never))),
+        ("Session.freeze_usual", change(Change::FreezeAfter(FreezeAfter::Usual))),
         ("Session.low", change(Change::Priority(Priority::Low))),
         (
             "Session.renew",
@@ -306,14 +314,13 @@ pub(crate) fn admin_requests() -> Vec<Named<AdminRequest>> {
         ("Residences", AdminRequest::Residences),
         ("Handoffs", AdminRequest::Handoffs),
         ("Frost", AdminRequest::Frost { which: which() }),
+        ("Freezing", AdminRequest::Freezing),
     ]
 }
 
 /// From the daemon to `gpushare-ctl`.
 pub(crate) fn admin_replies() -> Vec<Named<AdminReply>> {
-    let frost = |stage, obstacle: Option<&str>| {
-        AdminReply::Frost(FrostView { stage, obstacle: obstacle.map(str::to_owned) })
-    };
+    let frost = |stage, obstacle| AdminReply::Frost(frost_view(stage, obstacle));
     vec![
         ("Ready", AdminReply::Ready { protocol: 1 }),
         ("Status", AdminReply::Status(Box::new(status()))),
@@ -427,6 +434,13 @@ pub(crate) fn admin_replies() -> Vec<Named<AdminReply>> {
         ("Frost.freezing", frost(FrostStage::Freezing, None)),
         ("Frost.frozen", frost(FrostStage::Frozen, None)),
         ("Frost.thawing", frost(FrostStage::Thawing, None)),
+        (
+            "Freezing",
+            AdminReply::Freezing(FreezingView {
+                obstacles: vec!["the driver was not tried".into()],
+                freeze_after_ns: Some(Nanos::from_secs(600)),
+            }),
+        ),
         (
             "Handoffs",
             AdminReply::Handoffs(vec![CardHandoffs {

@@ -31,7 +31,7 @@ mod tests;
 
 pub use card::knobs::Knobs;
 pub use config::Config;
-pub use events::{Effect, Event, FreezeEnd, Lack, Notice, Obstacle, Standing, ThawEnd, WaitsFor};
+pub use events::{Effect, Event, FreezeEnd, Lack, Notice, Obstacle, Standing, ThawEnd, ThawWait, WaitsFor};
 pub use machine::Core;
 pub use memory::recalls::Kind;
 pub use session::gate::FIRST_WORD;

@@ -54,6 +54,8 @@ pub(super) struct File {
     pub(super) state_dir: Option<PathBuf>,
     #[serde(deserialize_with = "idle_exit")]
     pub(super) idle_exit: Option<Nanos>,
+    #[serde(deserialize_with = "freeze_after")]
+    pub(super) freeze_after: Option<Nanos>,
     #[serde(deserialize_with = "managed_limit")]
     pub(super) managed_limit: Option<Bytes>,
     #[serde(deserialize_with = "host_budget")]
@@ -251,6 +253,7 @@ checked! {
     max_sessions: usize = MAX_SESSIONS;
     connections_per_user: usize = CONNECTIONS_PER_USER;
     idle_exit: Nanos = IDLE_EXIT;
+    freeze_after: Nanos = FREEZE_AFTER;
     record_limit: Bytes = RECORD_LIMIT;
     audit_size: Bytes = AUDIT_SIZE;
     audit_files: u32 = AUDIT_FILES;

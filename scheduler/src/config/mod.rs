@@ -128,6 +128,8 @@ pub(crate) struct Settings {
     /// Whether the metrics show names of sessions.
     pub(crate) metrics_names: bool,
     pub(crate) idle_exit: Option<Nanos>,
+    /// Idle time after which sessions are frozen that have no such time of their own; `None` for never.
+    pub(crate) freeze_after: Option<Nanos>,
     pub(crate) record: Option<RecordTo>,
     pub(crate) log_format: LogFormat,
     /// File of the log; `None` for standard error.
@@ -290,6 +292,7 @@ impl Settings {
             },
             metrics_names: args.metrics_names || file.metrics_names,
             idle_exit: args.idle_exit.or(file.idle_exit),
+            freeze_after: file.freeze_after,
             record: record.map(|path| RecordTo { path, limit }),
             log_format: args.log_format.or(file.log_format).unwrap_or_default(),
             log_file: args.log_file.clone().or(file.log_file),

@@ -77,6 +77,7 @@ impl Settings {
             |budget: Option<Bytes>| budget.map_or("free memory".to_owned(), |budget| budget.to_string());
         compare("host_budget", budget(self.host_budget), budget(new.host_budget), true);
         compare("idle_exit", time(self.idle_exit), time(new.idle_exit), true);
+        compare("freeze_after", time(self.freeze_after), time(new.freeze_after), true);
         let bandwidth = |settings: &Self| settings.core.bandwidth_per_second.to_string();
         compare("scheduling.bandwidth_per_second", bandwidth(self), bandwidth(&new), false);
         compare! { false:
@@ -103,6 +104,7 @@ impl Settings {
         self.pod_sessions = new.pod_sessions;
         self.self_service = new.self_service;
         self.idle_exit = new.idle_exit;
+        self.freeze_after = new.freeze_after;
         self.host_budget = new.host_budget;
         (tunings.into_iter().map(|(_, new)| new).collect(), changes)
     }

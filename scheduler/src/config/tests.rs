@@ -24,6 +24,7 @@ fn every_key_is_read() {
         connections_per_user = 9
         user_groups = ["/system.slice/jupyter-*.service"]
         idle_exit = "10min"
+        freeze_after = "20min"
         metrics = "127.0.0.1:9999"
         metrics_names = true
         managed_limit = "16GiB"
@@ -63,6 +64,7 @@ fn every_key_is_read() {
     assert_eq!(settings.connections_per_user, 9);
     assert_eq!(format!("{:?}", settings.user_groups), r#"["/system.slice/jupyter-*.service"]"#);
     assert_eq!(settings.idle_exit, Some(Nanos::from_secs(600)));
+    assert_eq!(settings.freeze_after, Some(Nanos::from_secs(1200)));
     assert_eq!(settings.managed_limit, Some(Bytes::gib(16)));
     assert_eq!(settings.metrics, Some(([127, 0, 0, 1], 9999).into()));
     assert!(settings.metrics_names);

@@ -1,6 +1,6 @@
 //! Performs the effects of the decision machine: writes shared pages, sends messages, and logs.
 
-use gpushare_core::{Effect, Event, Notice};
+use gpushare_core::{Effect, Event, FreezeEnd, Notice};
 use gpushare_proto::page::Goal;
 use gpushare_proto::tenant::TenantReply;
 use gpushare_proto::{Bytes, ClientId, SessionId};
@@ -8,8 +8,10 @@ use gpushare_sys::{clock, peer};
 
 use super::Engine;
 use crate::freeze::Move;
+use crate::memory::room;
 use crate::operation::Operation;
 use crate::report::log;
+use crate::requests::frost::is_debugged;
 
 impl Engine {
     pub(super) fn perform(&mut self, effect: Effect) {
@@ -77,8 +79,13 @@ impl Engine {
                     self.peers.reply_if_idle(connection, &TenantReply::Queued { ahead, reason });
                 }
             }
+            // A debugger may have come since the process was asked. Not `feed`, as above.
+            Effect::Freeze { client } if is_debugged(self, client) => {
+                self.machine.decide(Event::FreezeEnded { client, end: FreezeEnd::Busy });
+                self.watchers.note_changes(self.machine.changed());
+            }
             Effect::Freeze { client } => self.move_by_driver(client, Move::Freeze),
-            Effect::Thaw { client } => self.move_by_driver(client, Move::Thaw),
+            Effect::Thaw { client } => room::thaw(self, client),
             Effect::Kill { client } => self.kill(client),
             Effect::Notice(notice) => self.note(&notice),
         }

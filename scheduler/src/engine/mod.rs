@@ -40,6 +40,7 @@ use crate::clients::unknown_pods::UnknownPods;
 use crate::config::{Owner, Reader, Settings};
 use crate::connections::{ConnectionId, ConnectionLimit};
 use crate::dashboard::Dashboard;
+use crate::freeze::tried::untried_driver;
 use crate::identity::{PeerProcess, Principal, Watch};
 use crate::input::{Asker, Input, Watched};
 use crate::lock::LockError;
@@ -48,6 +49,7 @@ use crate::log::limiter::LogLimiter;
 use crate::memory::metering::Metering;
 use crate::memory::postponed::Postponed;
 use crate::memory::refusals::Refusals;
+use crate::memory::room::{self, RoomQuestions};
 use crate::metrics::Metrics;
 use crate::nvml;
 use crate::operation::{Operation, plain};
@@ -97,6 +99,7 @@ pub(crate) struct Engine {
     pub(crate) postponed: Postponed,
     pub(crate) persistence: Persistence,
     pub(crate) metering: Metering,
+    pub(crate) rooms: RoomQuestions,
     /// Budget for host memory that the decision machine was told; none before the first remapped memory.
     pub(crate) host_budget: Option<Bytes>,
     pub(crate) utilization: Utilization,
@@ -151,6 +154,7 @@ impl Engine {
             postponed: Postponed::default(),
             persistence: Persistence::default(),
             metering: Metering::default(),
+            rooms: RoomQuestions::default(),
             host_budget: None,
             utilization: Utilization::default(),
             watchers: Watchers::default(),
@@ -250,6 +254,9 @@ impl Engine {
                 Err(error) => warn!("{error}"),
             }
         }
+        if !found.is_empty() && untried_driver().is_none() {
+            room::ask(self);
+        }
         // A user's own daemon may also serve cards that NVML does not list: simulated ones.
         if !found.is_empty() && self.settings.owner == Owner::System {
             self.cards.complete = true;
@@ -312,7 +319,7 @@ impl Engine {
             // Nothing may come between: until its quota of each card is known, a share is no limit to the
             // core.
             let user = session.user().map(|user| self.users.of(&user));
-            let events = terms_events(id, session, user, &self.cards);
+            let events = terms_events(id, session, user, &self.cards, self.settings.freeze_after);
             self.feed_all(events);
         }
     }

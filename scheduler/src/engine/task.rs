@@ -13,7 +13,7 @@ use crate::clients::{leave, pods};
 use crate::connections::{ConnectionEvent, ConnectionId, Socket};
 use crate::identity::PeerProcess;
 use crate::input::{Input, Watched};
-use crate::memory::{host, measure, reserve};
+use crate::memory::{host, measure, reserve, room};
 use crate::operation::bad_request;
 use crate::persist::usage;
 use crate::report::watch::Scene;
@@ -29,6 +29,7 @@ impl Engine {
             Input::Measured(None) => measure::turn_off(self),
             Input::Worked(Some(work)) => update::worked(self, &work),
             Input::Worked(None) => update::turn_off(self),
+            Input::Rooms(rooms) => room::answered(self, rooms.as_ref()),
             Input::Sensed(readings) => self.followers.sensed(readings),
             Input::Died(Watched::Registrar(session)) => {
                 if let Some(session) = self.sessions.get_mut(session) {
@@ -108,6 +109,7 @@ impl Engine {
         }
         measure::measure_if_due(self, now);
         update::update_if_due(self, now);
+        room::give_up_if_late(self, now);
         if let Err(cause) = self.followers.begin_if_due(now, &self.inputs) {
             warn!("the sensors of the cards are not read now: {cause}");
         }
@@ -142,6 +144,7 @@ impl Engine {
             self.unknown_pods.due(),
             self.metering.due(self.orphans.due()),
             self.utilization.due(),
+            self.rooms.due(),
             self.persistence.due(),
             // The daemon looks at it again at least every two seconds, so also after a suspend.
             self.sessions.next_end().map(|end| clock::monotonic() + (end - clock::boot())),

@@ -10,3 +10,4 @@ pub(crate) mod refusals;
 pub(crate) mod host;
 pub(crate) mod measure;
 pub(crate) mod reserve;
+pub(crate) mod room;

@@ -65,6 +65,28 @@ pub(crate) fn readings(nvml: &Nvml) -> Readings {
         .collect()
 }
 
+/// Facts about one card that decide whether processes can be frozen and thawed there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Room {
+    /// Free memory of the card; none if NVML does not say.
+    pub(crate) free: Option<Bytes>,
+    /// Whether the card is in persistence mode; none if NVML does not say, as of an instance.
+    pub(crate) is_persistent: Option<bool>,
+}
+
+pub(crate) type Rooms = BTreeMap<GpuUuid, Room>;
+
+/// Reads those facts of all cards.
+pub(crate) fn rooms(nvml: &Nvml) -> Rooms {
+    devices(nvml)
+        .filter_map(|device| {
+            let uuid = device.uuid().ok()?.parse().ok()?;
+            let free = device.memory_info().ok().map(|memory| Bytes(memory.free));
+            Some((uuid, Room { free, is_persistent: device.is_in_persistent_mode().ok() }))
+        })
+        .collect()
+}
+
 /// Bytes of each process on one card, by pid; `None` if NVML lists the process without bytes.
 pub(crate) type OnCard = BTreeMap<u32, Option<Bytes>>;
 

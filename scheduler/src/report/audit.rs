@@ -234,6 +234,28 @@ impl AuditTrail {
         Some(record(peer, Intent { operation: "session.set_memory", session, name, gpu: None }, done))
     }
 
+    /// Logs a user's request to freeze or thaw a session of their own, if there is one.
+    pub(crate) fn froze(
+        &mut self,
+        peer: &PeerProcess,
+        operation: &'static str,
+        session: Option<SessionId>,
+        answer: &Result<TenantReply, Failure>,
+        sessions: &Sessions,
+    ) -> Option<Action> {
+        if !self.passes(&Tenant::User(peer.owner()), peer.uid, "") {
+            return None;
+        }
+        let done = answer.as_ref().map(|reply| match reply {
+            TenantReply::FrostChanged { old, new } => {
+                Done { session: None, old: Some(old.clone()), new: Some(new.clone()) }
+            }
+            _ => Done::default(),
+        });
+        let name = session.map(|session| sessions.name(session));
+        Some(record(peer, Intent { operation, session, name, gpu: None }, done))
+    }
+
     pub(crate) fn refused(
         &mut self,
         session: SessionId,
@@ -335,6 +357,7 @@ pub(crate) fn intent(request: &SessionRequest, sessions: &Sessions) -> Intent {
                 Change::Compute(_) => "session.set_compute",
                 Change::Weight(_) => "session.set_weight",
                 Change::Priority(_) => "session.set_priority",
+                Change::FreezeAfter(_) => "session.set_freeze_after",
             };
             (operation, which)
         }

@@ -43,7 +43,10 @@ pub(crate) fn handle(engine: &mut Engine, connection: ConnectionId, request: &Ad
             .map(|id| AdminReply::Orphaned(engine.orphans.views(id, clock::monotonic(), &engine.cards))),
         AdminRequest::Capacities => Ok(AdminReply::Capacities(engine.machine.capacities())),
         AdminRequest::Residences => Ok(AdminReply::Residences(engine.machine.residences())),
-        AdminRequest::Frost { ref which } => frost::view(engine, which).map(AdminReply::Frost),
+        AdminRequest::Frost { ref which } => {
+            named(&engine.sessions, which).map(|id| AdminReply::Frost(frost::view(engine, id)))
+        }
+        AdminRequest::Freezing => Ok(AdminReply::Freezing(frost::freezing(engine))),
         AdminRequest::Handoffs => Ok(AdminReply::Handoffs(engine.machine.handoffs(clock::monotonic()))),
         AdminRequest::Users => Ok(AdminReply::Users(users(engine))),
         AdminRequest::Status => Ok(AdminReply::Status(Box::new(status(engine)))),

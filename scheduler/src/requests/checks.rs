@@ -3,7 +3,7 @@
 use gpushare_proto::admin::{Change, MIN_MEMORY};
 use gpushare_proto::lookup::check_name;
 use gpushare_proto::ranges;
-use gpushare_proto::session::{Amount, Binding, Quota, Terms};
+use gpushare_proto::session::{Amount, Binding, FreezeAfter, Quota, Terms};
 use gpushare_proto::tenant::{Failure, FailureCode, GpuChoice, NewSession};
 use gpushare_proto::text::is_printable;
 use gpushare_proto::{Bytes, GpuId, GpuUuid, Nanos, Percent, SessionId};
@@ -87,11 +87,12 @@ pub(super) fn check_new(new: &NewSession) -> Result<(), Failure> {
     if let Some(name) = &new.name {
         check_name(name).map_err(|error| bad_request(error.to_string()))?;
     }
-    let Terms { memory, compute, weight, ttl, labels, .. } = &new.terms;
+    let Terms { memory, compute, weight, ttl, labels, freeze_after, .. } = &new.terms;
     check_quota(memory)?;
     check_compute(compute)?;
     check_weight(*weight)?;
     ttl.map_or(Ok(()), check_ttl)?;
+    check_freeze_after(*freeze_after)?;
     let is_text =
         |text: &str| !text.is_empty() && text.len() <= LONGEST_LABEL && text.chars().all(is_printable);
     let mut all = labels.iter();
@@ -107,6 +108,7 @@ pub(super) fn check_change(change: &Change) -> Result<(), Failure> {
         Change::Compute(quota) => check_compute(quota),
         Change::Weight(weight) => check_weight(*weight),
         Change::Priority(_) => Ok(()),
+        Change::FreezeAfter(after) => check_freeze_after(*after),
     }
 }
 
@@ -142,6 +144,16 @@ pub(super) fn check_weight(weight: u32) -> Result<(), Failure> {
         .check(weight)
         .map(drop)
         .map_err(|error| bad_request(error.to_string()))
+}
+
+fn check_freeze_after(after: FreezeAfter) -> Result<(), Failure> {
+    match after {
+        FreezeAfter::Usual | FreezeAfter::Never => Ok(()),
+        FreezeAfter::Idle(time) => ranges::FREEZE_AFTER
+            .check(time)
+            .map(drop)
+            .map_err(|error| bad_request(error.to_string())),
+    }
 }
 
 fn ensure(is_valid: bool, message: impl FnOnce() -> String) -> Result<(), Failure> {

@@ -59,7 +59,7 @@ fn wait_view(waiting: Waiting, sessions: &Sessions) -> WaitView {
             WaitsFor::Return(processes) => WaitReason::Recovering { processes },
             WaitsFor::Pardon(_) => WaitReason::Standing,
             WaitsFor::Limit(limit) => WaitReason::Limit { limit },
-            WaitsFor::Thaw { .. } => WaitReason::Thaw { reason: waiting.reason.to_string() },
+            WaitsFor::Thaw(_) => WaitReason::Thaw { reason: waiting.reason.to_string() },
             WaitsFor::Memory { missing, .. } => {
                 WaitReason::Memory { missing_bytes: missing, reason: waiting.reason.to_string() }
             }

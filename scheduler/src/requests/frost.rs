@@ -1,16 +1,19 @@
-//! Requests about freezing: an administrator's, and what is examined before the decision machine is asked.
+//! Requests about freezing, and what is examined before the decision machine is asked.
 
 use std::fs;
 
 use gpushare_core::{Event, Obstacle};
-use gpushare_proto::SessionId;
-use gpushare_proto::admin::{AdminReply, FrostStage, FrostView};
+use gpushare_proto::admin::{FreezingView, FrostStage, FrostView};
+use gpushare_proto::names::FREEZE_UNTRIED;
 use gpushare_proto::tenant::{Failure, FailureCode, FreezeObstacle};
+use gpushare_proto::{ClientId, SessionId};
+use gpushare_sys::clock;
 
-use super::sessions::named;
+use crate::config::Owner;
 use crate::engine::Engine;
 use crate::freeze::tried::untried_driver;
 use crate::memory::host::tell_budget;
+use crate::memory::room;
 use crate::operation::{bad_request, failure};
 
 /// Returns the word of the decision machine for what a process says of itself.
@@ -25,9 +28,8 @@ pub(super) const fn obstacle_of(told: FreezeObstacle) -> Obstacle {
     }
 }
 
-/// Begins to freeze a session, unless something stands in the way.
-pub(super) fn freeze(engine: &mut Engine, which: &str) -> Result<AdminReply, Failure> {
-    let id = named(&engine.sessions, which)?;
+/// Begins to freeze a session, unless something stands in the way. Returns its stages before and after, in words.
+pub(super) fn freeze(engine: &mut Engine, id: SessionId) -> Result<(String, String), Failure> {
     let name = engine.sessions.name(id);
     if let Some(obstacle) = obstacle(engine, id) {
         return Err(bad_request(format!("session {name} cannot be frozen: {obstacle}")));
@@ -46,20 +48,21 @@ pub(super) fn freeze(engine: &mut Engine, which: &str) -> Result<AdminReply, Fai
     // The driver moves the memory there.
     tell_budget(engine);
     engine.feed(Event::Freeze { session: id, wanted: true });
-    Ok(AdminReply::Changed { old, new: words(engine.machine.frost_stage(id)) })
+    Ok((old, words(engine.machine.frost_stage(id))))
 }
 
-/// Lets the processes of a session come back.
-pub(super) fn thaw(engine: &mut Engine, which: &str) -> Result<AdminReply, Failure> {
-    let id = named(&engine.sessions, which)?;
+/// Lets the processes of a session come back. Returns its stages before and after, in words.
+pub(super) fn thaw(engine: &mut Engine, id: SessionId) -> (String, String) {
     let old = words(engine.machine.frost_stage(id));
     engine.feed(Event::Freeze { session: id, wanted: false });
-    Ok(AdminReply::Changed { old, new: words(engine.machine.frost_stage(id)) })
+    (old, words(engine.machine.frost_stage(id)))
 }
 
 /// Returns how far a session is frozen, and what stands in the way of it.
-pub(super) fn view(engine: &Engine, which: &str) -> Result<FrostView, Failure> {
-    let id = named(&engine.sessions, which)?;
+pub(super) fn view(engine: &mut Engine, id: SessionId) -> FrostView {
+    if untried_driver().is_none() {
+        room::ask(engine);
+    }
     // Its processes look again at what stands in the way, which the next question finds.
     for client in engine
         .machine
@@ -71,7 +74,71 @@ pub(super) fn view(engine: &Engine, which: &str) -> Result<FrostView, Failure> {
             client.page.ring();
         }
     }
-    Ok(FrostView { stage: engine.machine.frost_stage(id), obstacle: obstacle(engine, id) })
+    let freeze_after = engine.sessions.get(id).map(|session| session.terms.freeze_after);
+    FrostView {
+        stage: engine.machine.frost_stage(id),
+        obstacle: obstacle(engine, id),
+        freeze_after_ns: freeze_after.and_then(|after| after.in_force(engine.settings.freeze_after)),
+        idle_ns: engine.machine.idle_for(id, clock::monotonic()),
+    }
+}
+
+/// Returns what keeps processes from being frozen, whatever they do.
+pub(super) fn freezing(engine: &Engine) -> FreezingView {
+    let untried = untried_driver().map(|version| {
+        format!(
+            "{} (version {version}); {FREEZE_UNTRIED}=1 in the daemon's environment freezes all the same",
+            Obstacle::Driver
+        )
+    });
+    let without = engine.rooms.without_persistence.iter();
+    let cards = without.map(|gpu| format!("{gpu} is not in persistence mode; `nvidia-smi -pm 1` sets it"));
+    let obstacles = untried
+        .into_iter()
+        .chain(cards)
+        .chain(privileges(&Privileges::of(engine)))
+        .collect();
+    FreezingView { obstacles, freeze_after_ns: engine.settings.freeze_after }
+}
+
+/// Facts about this daemon on which depends whose processes its helpers can freeze.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Privileges {
+    is_root: bool,
+    /// Whether the daemon serves processes of other users.
+    serves_others: bool,
+    /// Yama's `ptrace_scope`; 0 without Yama.
+    ptrace_scope: u32,
+}
+
+impl Privileges {
+    fn of(engine: &Engine) -> Self {
+        let scope = fs::read_to_string("/proc/sys/kernel/yama/ptrace_scope").unwrap_or_default();
+        Self {
+            is_root: rustix::process::geteuid().is_root(),
+            serves_others: engine.settings.owner == Owner::System,
+            ptrace_scope: scope.trim().parse().unwrap_or_default(),
+        }
+    }
+}
+
+/// Returns what the daemon's user and the kernel's rules may keep its helpers from.
+fn privileges(of: &Privileges) -> Vec<String> {
+    let user = (of.serves_others && !of.is_root)
+        .then(|| "this daemon is not root's, so it freezes processes of its own user only".to_owned());
+    let scope = (of.ptrace_scope > 1).then(|| {
+        format!(
+            "Yama's ptrace_scope is {}: the kernel may keep the helper, which has no privileges, from other processes",
+            of.ptrace_scope
+        )
+    });
+    user.into_iter().chain(scope).collect()
+}
+
+/// Returns whether a debugger holds a process, which is to be frozen now.
+pub(crate) fn is_debugged(engine: &Engine, client: ClientId) -> bool {
+    let pid = engine.clients.get(client).map(|client| client.peer.pid);
+    pid.is_some_and(|pid| pid != 0 && is_traced(pid))
 }
 
 fn words(stage: FrostStage) -> String {
@@ -111,6 +178,18 @@ fn is_traced(pid: u32) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_daemon_says_whose_processes_it_cannot_freeze() {
+        let of = |is_root, serves_others, ptrace_scope| {
+            privileges(&Privileges { is_root, serves_others, ptrace_scope })
+        };
+        assert_eq!(of(true, true, 1), Vec::<String>::new());
+        assert_eq!(of(false, false, 1), Vec::<String>::new(), "it serves its own user only");
+        assert!(of(false, true, 0)[0].contains("of its own user only"));
+        assert!(of(true, true, 2)[0].starts_with("Yama's ptrace_scope is 2: "));
+        assert_eq!(of(false, true, 3).len(), 2);
+    }
 
     #[test]
     fn a_process_without_debugger_is_not_traced() {

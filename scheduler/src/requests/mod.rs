@@ -4,7 +4,7 @@ pub(crate) mod admin;
 mod checks;
 pub(crate) mod dry_run;
 mod explain;
-mod frost;
+pub(crate) mod frost;
 mod imports;
 mod own;
 mod register;

@@ -1,5 +1,6 @@
 //! What a user may ask and change about their own session without being an administrator.
 
+use gpushare_proto::lookup::{self, LookupError};
 use gpushare_proto::session::{Amount, Quota};
 use gpushare_proto::tenant::{Failure, FailureCode, OwnWait, TenantReply};
 use gpushare_proto::{Bytes, SessionId};
@@ -10,7 +11,7 @@ use super::sessions::use_above_limit;
 use crate::config::Owner;
 use crate::engine::Engine;
 use crate::identity::PeerProcess;
-use crate::operation::{failure, plain};
+use crate::operation::{bad_request, failure, plain};
 use crate::registry::Origin;
 use crate::sessions::Session;
 use crate::sessions::terms::memory_on;
@@ -30,6 +31,27 @@ pub(super) fn wait_of(engine: &mut Engine, peer: &PeerProcess, id: SessionId) ->
         ahead: u32::try_from(waiting.ahead.len()).unwrap_or(u32::MAX),
         own: first.filter(is_own).map(|session| engine.sessions.name(session)).collect(),
         about_ns: waiting.about(),
+    })
+}
+
+/// Returns the session of the asking user that has a number or name. Other users' sessions are not found.
+pub(super) fn of_own_user(engine: &Engine, peer: &PeerProcess, which: &str) -> Result<SessionId, Failure> {
+    let which = plain(which);
+    let user = peer.owner();
+    let own = engine.sessions.iter().filter(|(_, session)| session.is_of(&user));
+    let own = own.map(|(id, session)| (id, session.name.as_str(), session.is_kept()));
+    lookup::find(&which, own).map_err(|not_one| match not_one {
+        LookupError::NotFound => failure(
+            FailureCode::NotFound,
+            format!("{user} has no session {which} here; an administrator may name any session"),
+        ),
+        LookupError::Ambiguous(found) => {
+            let ids: Vec<String> = found.iter().map(ToString::to_string).collect();
+            bad_request(format!(
+                "several sessions are named {which}: {}; name one by its number",
+                ids.join(", ")
+            ))
+        }
     })
 }
 

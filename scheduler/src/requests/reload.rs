@@ -4,6 +4,7 @@
 //! between.
 
 use gpushare_core::Event;
+use gpushare_proto::SessionId;
 use gpushare_proto::admin::{AdminReply, ConfigChange, Setting};
 use gpushare_proto::tenant::{Failure, FailureCode};
 use tracing::{info, warn};
@@ -47,6 +48,7 @@ pub(crate) fn configured(
 }
 
 fn follow(engine: &mut Engine, new: Settings) -> Vec<ConfigChange> {
+    let freeze_after = engine.settings.freeze_after;
     let (settings, mut changes) = engine.cards.reload(&new);
     let (tunings, others) = engine.settings.follow(new);
     changes.extend(others);
@@ -54,6 +56,10 @@ fn follow(engine: &mut Engine, new: Settings) -> Vec<ConfigChange> {
     engine.feed_all(tunings.into_iter().map(Event::Tune));
     let set = |(gpu, knob)| Event::Set(Setting { gpu: Some(gpu), knob });
     engine.feed_all(settings.into_iter().map(set));
+    if engine.settings.freeze_after != freeze_after {
+        let sessions: Vec<SessionId> = engine.sessions.iter().map(|(id, _)| id).collect();
+        sessions.into_iter().for_each(|id| engine.send_terms(id));
+    }
     changes
 }
 

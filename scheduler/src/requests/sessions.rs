@@ -69,11 +69,24 @@ pub(super) fn session_request(
         }
         SessionRequest::Revoke { which } => set_standing(engine, which, |session| session.revoked = true),
         SessionRequest::Pause { which } => set_standing(engine, which, |session| session.paused = true),
-        SessionRequest::Resume { which } => set_standing(engine, which, |session| session.paused = false),
+        SessionRequest::Resume { which } => {
+            let id = named(&engine.sessions, which)?;
+            let resumed = set_standing(engine, which, |session| session.paused = false)?;
+            // Whoever paused it may have freed its memory.
+            frost::thaw(engine, id);
+            Ok(resumed)
+        }
         SessionRequest::Token { which } => replace_token(engine, which),
         SessionRequest::Delete { which } => delete(engine, which),
-        SessionRequest::Freeze { which } => frost::freeze(engine, which),
-        SessionRequest::Thaw { which } => frost::thaw(engine, which),
+        SessionRequest::Freeze { which } => {
+            let id = named(&engine.sessions, which)?;
+            frost::freeze(engine, id).map(|(old, new)| AdminReply::Changed { old, new })
+        }
+        SessionRequest::Thaw { which } => {
+            let id = named(&engine.sessions, which)?;
+            let (old, new) = frost::thaw(engine, id);
+            Ok(AdminReply::Changed { old, new })
+        }
     }
 }
 
@@ -152,6 +165,7 @@ fn apply_change(session: &mut Session, change: &Change) -> (String, String) {
         Change::Compute(_) => terms.compute.to_string(),
         Change::Weight(_) => terms.weight.to_string(),
         Change::Priority(_) => terms.priority.to_string(),
+        Change::FreezeAfter(_) => terms.freeze_after.to_string(),
     };
     let old = words(&session.terms);
     match change {
@@ -162,6 +176,7 @@ fn apply_change(session: &mut Session, change: &Change) -> (String, String) {
         Change::Compute(quota) => session.terms.compute.clone_from(quota),
         Change::Weight(weight) => session.terms.weight = *weight,
         Change::Priority(priority) => session.terms.priority = *priority,
+        Change::FreezeAfter(after) => session.terms.freeze_after = *after,
     }
     (old, words(&session.terms))
 }

@@ -15,9 +15,9 @@ use gpushare_proto::{Bytes, ClientId, SessionId, Token};
 
 use super::checks::unlimited_by_mistake;
 use super::dry_run::dry_run;
-use super::frost::obstacle_of;
+use super::frost::{self, obstacle_of};
 use super::imports::introduce;
-use super::own::{resize, wait_of};
+use super::own::{of_own_user, resize, wait_of};
 use super::register::register;
 use super::sessions::limit_implicit;
 use crate::clients::ancestry;
@@ -113,6 +113,22 @@ fn carry_out(
             let answer = resize(engine, peer, own, quota);
             let line = engine.audit.resized(peer, own, &answer, &engine.sessions);
             engine.reply_to_act(connection, answer, line);
+        }
+        TenantRequest::Freeze { ref which } => {
+            let own = of_own_user(engine, peer, which);
+            let answer = own.clone().and_then(|id| frost::freeze(engine, id)).map(frost_changed);
+            let line = engine.audit.froze(peer, "session.freeze", own.ok(), &answer, &engine.sessions);
+            engine.reply_to_act(connection, answer, line);
+        }
+        TenantRequest::Thaw { ref which } => {
+            let own = of_own_user(engine, peer, which);
+            let answer = own.clone().map(|id| frost_changed(frost::thaw(engine, id)));
+            let line = engine.audit.froze(peer, "session.thaw", own.ok(), &answer, &engine.sessions);
+            engine.reply_to_act(connection, answer, line);
+        }
+        TenantRequest::Frost { ref which } => {
+            let view = of_own_user(engine, peer, which).map(|id| frost::view(engine, id));
+            reply = Some(view.map_or_else(TenantReply::Error, TenantReply::Frost));
         }
         TenantRequest::Gpus => {
             let cards = engine.cards.iter().map(|(_, card)| card.info.clone());
@@ -240,6 +256,10 @@ fn carry_out(
         engine.peers.reply(connection, &reply);
     }
     Ok(event)
+}
+
+fn frost_changed((old, new): (String, String)) -> TenantReply {
+    TenantReply::FrostChanged { old, new }
 }
 
 /// Registers that a client uses a card. The client gets the card's number before any message about the card.

@@ -3,7 +3,7 @@
 use gpushare_core::{Event, UserId};
 use gpushare_proto::session::{Amount, CardQuota, Quota};
 use gpushare_proto::tenant::GpuChoice;
-use gpushare_proto::{Bytes, GpuId, GpuUuid, Percent, SessionId};
+use gpushare_proto::{Bytes, GpuId, GpuUuid, Nanos, Percent, SessionId};
 
 use super::Session;
 use crate::cards::Cards;
@@ -18,12 +18,13 @@ pub(crate) fn names_card(choice: &GpuChoice, gpu: GpuId, uuid: GpuUuid) -> bool 
 }
 
 /// Returns the events that report a session's terms to the decision machine, with its user and the user's
-/// weight.
+/// weight. `freeze_after` is the daemon's own idle time after which a session is frozen.
 pub(crate) fn terms_events(
     id: SessionId,
     session: &Session,
     user: Option<(UserId, u32)>,
     cards: &Cards,
+    freeze_after: Option<Nanos>,
 ) -> Vec<Event> {
     let limit = match memory_in_force(session, cards).every {
         Some(Amount::Bytes(bytes)) => Some(bytes),
@@ -34,6 +35,7 @@ pub(crate) fn terms_events(
     let mut events = vec![Event::SessionOpened { session: id, limit, oversubscribe: session.oversubscribe }];
     events.extend(user.map(|(user, weight)| Event::Owner { session: id, user, weight }));
     events.push(Event::Share { session: id, weight: terms.weight, priority: terms.priority });
+    events.push(Event::FreezeAfter { session: id, idle: terms.freeze_after.in_force(freeze_after) });
     let quotas = cards.iter().flat_map(|(gpu, _)| quota_events(id, session, cards, gpu));
     events.extend(quotas);
     events

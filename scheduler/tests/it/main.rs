@@ -11,6 +11,7 @@ mod dashboard;
 mod deaths;
 mod entering;
 mod following;
+mod freezing;
 mod hostile;
 mod importing;
 mod leases;

@@ -98,6 +98,13 @@ impl Process {
         Self::run("imports", folders, &format!("{}:{uid}", exporter.0)).given() == 1
     }
 
+    /// Starts a process of another user that asks that a session, which is not its own, is frozen and thawed. It is
+    /// not found, and a session of its own is.
+    pub(crate) fn freezing_as(folders: &Folders, session: SessionId, uid: u32) {
+        let answers = Self::run("freezes", folders, &format!("{}:{uid}", session.0)).given();
+        assert_eq!(answers, 3, "all three questions about the session of another user are about none");
+    }
+
     /// Makes it start a child with its own POSIX session and no token. Returns the child's session.
     pub(crate) fn begets(&mut self) -> SessionId {
         self.0.stdin.as_mut().unwrap().write_all(b"!").unwrap();
@@ -277,6 +284,31 @@ fn a_process_that_imports() {
     let mut client = join_at("scheduler.sock".as_ref(), None, None).unwrap();
     let exporter = ClientId(exporter.parse().unwrap());
     println!("given {}", u32::from(is_told(&mut client, exporter)));
+}
+
+#[test]
+#[ignore = "started by other tests"]
+fn a_process_that_freezes() {
+    let argument = argument();
+    let (session, uid) = argument.split_once(':').unwrap();
+    become_user(uid);
+    let client = join_at("scheduler.sock".as_ref(), None, None).unwrap();
+    let mut tool = tool_at("scheduler.sock".as_ref());
+    let mut is_found = |request: TenantRequest| {
+        tool.say(&request);
+        !matches!(tool.hear(), TenantReply::Error(failure) if failure.code == FailureCode::NotFound)
+    };
+    let own = client.welcome.session.to_string();
+    assert!(is_found(TenantRequest::Frost { which: own.clone() }));
+    assert!(is_found(TenantRequest::Freeze { which: own }));
+    let which = || session.to_owned();
+    let others = [
+        TenantRequest::Freeze { which: which() },
+        TenantRequest::Thaw { which: which() },
+        TenantRequest::Frost { which: which() },
+    ];
+    println!("given {}", others.map(&mut is_found).iter().filter(|found| !**found).count());
+    stay();
 }
 
 #[test]

@@ -6,7 +6,7 @@ use std::thread;
 use anyhow::{Context, ensure};
 use gpushare_proto::Bytes;
 use gpushare_tests::patience::until;
-use gpushare_tests::{Daemon, Dialogue, Program, Sharing, World, foreign};
+use gpushare_tests::{Artifacts, Daemon, Dialogue, Program, Sharing, World, foreign};
 use rustix::process::Signal;
 use simgpu_card::wire::ProcessState;
 
@@ -225,4 +225,120 @@ fn a_paused_session_stays_frozen_until_it_is_resumed() -> anyhow::Result<()> {
     program.done(call)?;
     assert!(is_running(&world, pid)?);
     Ok(())
+}
+
+#[test]
+fn a_session_that_is_idle_for_its_time_is_frozen_until_its_next_call() -> anyhow::Result<()> {
+    let (world, daemon) = world()?;
+    for backend in ["remap", "native"] {
+        let sharing = session(backend, backend).and(&["--freeze-after", "1s"]);
+        let mut program = Program::hold(&world, &sharing, backend)?;
+        program.must("alloc x 32MiB; fill x 7; sync; check x 7")?;
+        let pid = program.process().pid();
+        for _ in 0..2 {
+            until("it is frozen", || {
+                Ok((on_card(&world, pid)?.0 == ProcessState::Checkpointed).then_some(()))
+            })?;
+            assert!(on_card(&world, pid)?.1 <= LEFT);
+            program.must("check x 7")?;
+        }
+        daemon.ctl(&["set", "freeze-after", "off", "--session", backend])?;
+        program.must("check x 7")?;
+        assert!(program.quit()?.success());
+    }
+    Ok(())
+}
+
+#[test]
+fn explain_says_when_an_idle_session_is_frozen_and_why_one_is_not() -> anyhow::Result<()> {
+    let (world, daemon) = world()?;
+    let mut frozen_soon = program(&world, "a", "remap")?;
+    daemon.ctl(&["set", "freeze-after", "10min", "--session", "a"])?;
+    until("it is idle", || {
+        let says = daemon.ctl(&["explain", "a"])?;
+        Ok((says.contains("it is idle for ") && says.contains("and is frozen after 10m00s")).then_some(()))
+    })?;
+    frozen_soon.must("check x 7")?;
+    let sharing = session("b", "managed").and(&["--freeze-after", "1s"]);
+    let mut never = Program::hold(&world, &sharing, "b")?;
+    never.must("alloc x 8MiB; fill x 7; sync")?;
+    until("it cannot be frozen", || {
+        let says = daemon.ctl(&["explain", "b"])?;
+        Ok(says.contains("it cannot be frozen: ").then_some(()))
+    })?;
+    never.must("check x 7").map(drop)
+}
+
+#[test]
+fn a_pause_that_frees_the_memory_lasts_until_the_session_is_resumed() -> anyhow::Result<()> {
+    let (world, daemon) = world()?;
+    let mut program = program(&world, "a", "remap")?;
+    let pid = program.process().pid();
+    let pause = ["session", "pause", "a", "--free-memory"];
+    assert_eq!(daemon.ctl(&pause)?, "session a: running → paused and frozen\n");
+    let (state, bytes) = on_card(&world, pid)?;
+    assert!(state == ProcessState::Checkpointed && bytes <= LEFT, "{state:?} with {bytes}");
+    assert_eq!(daemon.ctl(&["session", "resume", "a"])?, "session a: paused → running\n");
+    until("it runs again without a call", || Ok(is_running(&world, pid)?.then_some(())))?;
+    program.must("check x 7")?;
+
+    // Also while a thread of it waits for its turn.
+    daemon.ctl(&["session", "pause", "a"])?;
+    let call = program.tell("check x 7")?;
+    until("the call waits", || {
+        Ok(daemon
+            .ctl(&["explain", "a"])?
+            .contains("a waits until it is resumed")
+            .then_some(()))
+    })?;
+    daemon.ctl(&pause)?;
+    assert_eq!(on_card(&world, pid)?.0, ProcessState::Checkpointed);
+    daemon.ctl(&["session", "resume", "a"])?;
+    program.done(call)
+}
+
+#[test]
+fn a_pause_that_cannot_free_the_memory_says_why_and_holds() -> anyhow::Result<()> {
+    let (world, daemon) = world()?;
+    let mut program = Program::hold(&world, &session("a", "managed"), "a")?;
+    program.must("alloc x 8MiB; fill x 7; sync")?;
+    let error = daemon.ctl(&["session", "pause", "a", "--free-memory"]).unwrap_err().to_string();
+    assert!(error.contains("it has managed memory, which the driver cannot freeze"), "{error}");
+    assert!(daemon.ctl(&["explain", "a"])?.contains("it is paused"));
+    daemon.ctl(&["session", "resume", "a"])?;
+    program.must("check x 7").map(drop)
+}
+
+#[test]
+fn a_program_comes_back_once_the_card_has_free_memory_for_it() -> anyhow::Result<()> {
+    let (world, daemon) = world()?;
+    let mut program = Program::hold(&world, &session("a", "native"), "a")?;
+    program.must("alloc x 160MiB; fill x 7; sync; check x 7")?;
+    let pid = program.process().pid();
+    freeze(&world, &daemon, "a", pid)?;
+    // The daemon does not know of it.
+    let mut stranger = Program::hold(&world, &Sharing::Native, "stranger")?;
+    stranger.must("alloc y 160MiB; fill y 8; sync")?;
+    let call = program.tell("check x 7")?;
+    until("explain says what it waits for", || {
+        let says = daemon.ctl(&["explain", "a"])?;
+        Ok(says.contains("NVML shows less free memory on its cards").then_some(()))
+    })?;
+    stranger.must("check y 8")?;
+    assert_eq!(on_card(&world, pid)?.0, ProcessState::Checkpointed);
+    stranger.quit()?;
+    program.done(call)?;
+    assert!(is_running(&world, pid)?);
+    Ok(())
+}
+
+#[test]
+fn without_persistence_mode_nothing_is_frozen() -> anyhow::Result<()> {
+    let flags = ["--memory", "256MiB", "--no-persistence"];
+    let (world, daemon) = World::with_card_flags(Artifacts::of_tests()?, &flags)?.with_daemon(&[])?;
+    let mut program = program(&world, "a", "remap")?;
+    let error = daemon.ctl(&["session", "freeze", "a"]).unwrap_err().to_string();
+    assert!(error.contains("its cards are not in persistence mode"), "{error}");
+    assert!(daemon.ctl(&["explain", "a"])?.contains("it cannot be frozen: "));
+    program.must("check x 7").map(drop)
 }

@@ -199,6 +199,7 @@ mod tests {
             dir: RuntimeDir::new("/run/x"),
             tenant: Result::Ok(Peer { pid, uid: 0, gid: 0 }),
             admin: Err(ClientError::Absent("/run/x/admin.sock".into())),
+            freezing: None,
         }];
     }
 

@@ -1,15 +1,17 @@
 //! Values inside the samples: sessions, cards, events and failures.
 
 use gpushare_proto::admin::{
-    Activity, AdminReply, ClientView, DaemonView, GpuView, LockView, Mode, SessionGpuView, SessionState,
-    SessionView, Status, WatchEvent, WatchEventKind,
+    Activity, AdminReply, ClientView, DaemonView, FrostStage, FrostView, GpuView, LockView, Mode,
+    SessionGpuView, SessionState, SessionView, Status, WatchEvent, WatchEventKind,
 };
 use gpushare_proto::explain::{
     AheadView, CardLimitsView, Explanation, HolderView, RefusalView, WaitReason, WaitView,
 };
 use gpushare_proto::handoff::{Direction, Handoff, SessionMove};
 use gpushare_proto::page::{LimitKind, MemoryRefusal};
-use gpushare_proto::session::{Amount, Binding, CardQuota, Priority, Quota, SessionPhase, Terms};
+use gpushare_proto::session::{
+    Amount, Binding, CardQuota, FreezeAfter, Priority, Quota, SessionPhase, Terms,
+};
 use gpushare_proto::tenant::{
     CardMemory, Failure, FailureCode, GpuChoice, GpuInfo, ProcessMemory, Residence, Returning, ReturningGpu,
     SessionMemory,
@@ -61,6 +63,12 @@ pub(super) fn wait(reason: WaitReason, about_ns: Option<Nanos>) -> WaitView {
     }
 }
 
+pub(super) fn frost_view(stage: FrostStage, obstacle: Option<&str>) -> FrostView {
+    let freeze_after_ns = Some(Nanos::from_secs(600));
+    let idle_ns = (stage == FrostStage::Warm).then_some(Nanos::from_secs(12));
+    FrostView { stage, obstacle: obstacle.map(str::to_owned), freeze_after_ns, idle_ns }
+}
+
 /// With everything in it.
 pub(super) fn terms() -> Terms {
     Terms {
@@ -73,6 +81,7 @@ pub(super) fn terms() -> Terms {
         priority: Priority::Normal,
         ttl: Some(Nanos::from_secs(3600)),
         labels: [("team".to_owned(), "vision".to_owned())].into(),
+        freeze_after: FreezeAfter::Idle(Nanos::from_secs(600)),
     }
 }
 

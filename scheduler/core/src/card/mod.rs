@@ -96,6 +96,8 @@ pub(crate) struct Card {
     /// Figures of the card when processes were last told them.
     pub(crate) told: Told,
     pub(crate) alarms: Alarms,
+    /// Whether NVML says that the card is not in persistence mode.
+    pub(crate) lacks_persistence: bool,
     pub(crate) figures: FiguresRound,
     pub(crate) handoffs: u64,
     pub(crate) aborted_drops: u64,
@@ -136,6 +138,7 @@ impl Card {
             took_turns: false,
             told: Told::default(),
             alarms: Alarms::default(),
+            lacks_persistence: false,
             figures: FiguresRound::default(),
             handoffs: 0,
             aborted_drops: 0,

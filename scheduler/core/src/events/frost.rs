@@ -81,8 +81,22 @@ pub enum FreezeEnd {
 pub enum ThawEnd {
     /// The process runs as before.
     Thawed,
-    /// The attempt broke off, or the card had no room after all. It is tried again.
+    /// The attempt broke off. It is tried again.
     BrokeOff,
     /// The driver has given the process up.
     Lost,
+    /// Nothing was done to the process, since a card has less free memory than it needs: memory is in use of which the
+    /// daemon does not know. It is tried again.
+    NoRoom,
+}
+
+/// What a process that is to come back waits for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub enum ThawWait {
+    /// The driver.
+    Driver,
+    /// Room on its cards, which other sessions use.
+    Room,
+    /// Free memory on its cards, which is used by somebody of whom the daemon does not know.
+    FreeMemory,
 }

@@ -13,7 +13,7 @@ use gpushare_proto::{Bytes, ClientId, Epoch, GateWord, GpuId, Nanos, Percent, Re
 use serde::{Deserialize, Serialize};
 
 pub use self::effect::Effect;
-pub use self::frost::{FreezeEnd, Obstacle, ThawEnd};
+pub use self::frost::{FreezeEnd, Obstacle, ThawEnd, ThawWait};
 pub use self::notice::Notice;
 pub(crate) use self::waits_for::Place;
 pub use self::waits_for::{Lack, WaitsFor};
@@ -403,12 +403,26 @@ pub enum Event {
         /// Number of free bytes of the card.
         bytes: Bytes,
     },
+    /// NVML was asked whether a card is in persistence mode. One of which it says nothing counts as in that mode.
+    Persistence {
+        /// Identifier of the card that the event is about.
+        gpu: GpuId,
+        /// Whether the card is in persistence mode.
+        is_on: bool,
+    },
     /// A session is to be frozen, or no longer. The decision machine refuses it if a process cannot be frozen.
     Freeze {
         /// Identifier of the session that the event is about.
         session: SessionId,
         /// Whether the session is to be frozen.
         wanted: bool,
+    },
+    /// The idle time after which a session is frozen has changed.
+    FreezeAfter {
+        /// Identifier of the session that the event is about.
+        session: SessionId,
+        /// Time for which the session must have been idle; `None` if it is not frozen for that.
+        idle: Option<Nanos>,
     },
     /// A process was examined: what keeps it from being frozen, if anything does.
     Freezable {
@@ -466,7 +480,9 @@ impl Event {
             | Self::ExpectedUses { .. }
             | Self::HostBudget { .. }
             | Self::CardFree { .. }
+            | Self::Persistence { .. }
             | Self::Freeze { .. }
+            | Self::FreezeAfter { .. }
             | Self::Set(_)
             | Self::Tune(_)
             | Self::Tick => None,
@@ -504,6 +520,22 @@ impl Event {
         }
     }
 
+    /// Whether a process shows by the event that its program does something, though perhaps nothing at the gate.
+    pub(crate) const fn is_sign_of_life(&self) -> bool {
+        matches!(
+            self,
+            Self::Attached { .. }
+                | Self::Contexts { .. }
+                | Self::Reserve { .. }
+                | Self::ReserveFixed { .. }
+                | Self::Fixed { .. }
+                | Self::Returned { .. }
+                | Self::Room { .. }
+                | Self::RefusedHere { .. }
+                | Self::Called { .. }
+        )
+    }
+
     /// Returns the session that the event is about, if the event names no process.
     pub(crate) const fn session(&self) -> Option<SessionId> {
         match *self {
@@ -515,6 +547,7 @@ impl Event {
             | Self::Compute { session, .. }
             | Self::Lead { session, .. }
             | Self::Freeze { session, .. }
+            | Self::FreezeAfter { session, .. }
             | Self::SessionClosed { session } => Some(session),
             _ => None,
         }

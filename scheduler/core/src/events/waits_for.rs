@@ -5,7 +5,7 @@ use std::fmt;
 use gpushare_proto::{Bytes, Percent, SessionId};
 use serde::{Deserialize, Serialize};
 
-use super::Standing;
+use super::{Standing, ThawWait};
 
 /// Reason why a session with the lock cannot have all its remapped memory on a card yet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -41,10 +41,7 @@ pub enum WaitsFor {
     /// The session has used up its compute limit for the present.
     Limit(Percent),
     /// Processes of the session are frozen and come back, in whole or in part.
-    Thaw {
-        /// Whether a process waits for room on its cards, and not for the driver.
-        for_room: bool,
-    },
+    Thaw(ThawWait),
     /// The session has the lock, and a part of its remapped memory is not on its cards.
     Memory {
         /// Number of bytes that are not on the cards.
@@ -82,10 +79,15 @@ impl WaitsFor {
                     .to_owned()
             }
             Self::Limit(limit) => format!("its compute limit of {limit} is used up for now"),
-            Self::Thaw { for_room: true } => {
+            Self::Thaw(ThawWait::Driver) => "it is frozen, and the driver brings it back".to_owned(),
+            Self::Thaw(ThawWait::Room) => {
                 "it is frozen, and its cards have no room for what the driver must bring back".to_owned()
             }
-            Self::Thaw { for_room: false } => "it is frozen, and the driver brings it back".to_owned(),
+            Self::Thaw(ThawWait::FreeMemory) => {
+                "it is frozen, and NVML shows less free memory on its cards than the driver must bring back: programs \
+                 without gpushare may use it"
+                    .to_owned()
+            }
             Self::Memory { missing, lack } => {
                 let why = match lack {
                     None => "it is moving in",

@@ -163,7 +163,8 @@ impl Core {
                 continue;
             };
             let frost = session.frost_deadline(self.view.now);
-            let deadline = self.view.lock_deadline(session).into_iter().chain(frost).min();
+            let idle = session.idle_deadline(self.view.now);
+            let deadline = self.view.lock_deadline(session).into_iter().chain(frost).chain(idle).min();
             let armed = session.alarm;
             if let Some(session) = self.view.sessions.get_mut(id) {
                 session.touched = false;

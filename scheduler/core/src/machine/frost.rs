@@ -10,9 +10,9 @@
 //! moment, and others make room by their goals. A thaw begins once everything fits, in the order in which the
 //! processes were to come back. The driver moves one process at a time on each card.
 
-use gpushare_proto::{Bytes, ClientId, GpuId, SessionId};
+use gpushare_proto::{Bytes, ClientId, GpuId, Nanos, SessionId};
 
-use crate::events::{Effect, FreezeEnd, Notice, Obstacle, ThawEnd};
+use crate::events::{Effect, Event, FreezeEnd, Notice, Obstacle, ThawEnd};
 use crate::machine::Core;
 use crate::memory::book::Book;
 use crate::memory::sums::Total;
@@ -35,11 +35,19 @@ impl View {
     /// Bytes on all its cards that the driver moves into host memory when a process is frozen: its contexts, and
     /// what never leaves by goals.
     fn bytes_to_freeze(&self, process: &Client) -> Bytes {
-        let here = |(gpu, book): (GpuId, &Book)| {
-            let contexts = Bytes(self.assumed(gpu).0.saturating_mul(u64::from(book.contexts)));
-            book.stays() + book.overhead.unwrap_or(contexts)
-        };
-        process.books.iter().map(here).sum()
+        process.books.iter().map(|(gpu, book)| self.bytes_to_freeze_on(gpu, book)).sum()
+    }
+
+    /// Those bytes on one card.
+    fn bytes_to_freeze_on(&self, gpu: GpuId, book: &Book) -> Bytes {
+        let contexts = Bytes(self.assumed(gpu).0.saturating_mul(u64::from(book.contexts)));
+        book.stays() + book.overhead.unwrap_or(contexts)
+    }
+
+    /// Whether a process uses a card that is not in persistence mode.
+    fn lacks_persistence(&self, process: &Client) -> bool {
+        let cards: GpuSet = process.books.keys().collect();
+        self.cards.among(cards).any(|(_, card)| card.lacks_persistence)
     }
 
     /// Whether the remapped memory of a process has left all its cards.
@@ -56,7 +64,8 @@ impl View {
         session.attached().find_map(|(client, process)| {
             let is_pinned = process.books.values().any(|book| !book.pinned.is_zero());
             let pinned = is_pinned.then_some(Obstacle::Pinned);
-            Some((client, process.frost.obstacle().or(pinned)?))
+            let persistence = self.lacks_persistence(process).then_some(Obstacle::Persistence);
+            Some((client, process.frost.obstacle().or(persistence).or(pinned)?))
         })
     }
 
@@ -87,6 +96,38 @@ impl Core {
         }
         if let Some(session) = self.view.sessions.get_mut(id) {
             session.wants_frost = wanted && session.attached().next().is_some();
+            self.frost_changed(id);
+        }
+    }
+
+    /// Sets the idle time after which a session is frozen.
+    pub(crate) fn freeze_after(&mut self, id: SessionId, idle: Option<Nanos>) {
+        if let Some(session) = self.view.sessions.get_mut(id) {
+            session.idle.freeze_after(idle);
+        }
+    }
+
+    /// Notes that the session of a process is not idle if the process says so in passing.
+    pub(crate) fn note_life(&mut self, event: Event) {
+        if event.is_sign_of_life()
+            && let Some(id) = event.client().and_then(|client| self.view.session_of(client))
+            && let Some(session) = self.view.sessions.get_mut(id)
+        {
+            session.idle.lives();
+        }
+    }
+
+    /// Freezes a session that was idle for long enough, unless something stands in the way. An attempt ends its idle
+    /// time, so the next one comes after as long a time again.
+    #[cold]
+    #[inline(never)]
+    pub(crate) fn freeze_idle(&mut self, id: SessionId) {
+        if self.view.recovery.is_running() || self.view.obstacle(id).is_some() {
+            return;
+        }
+        if let Some(session) = self.view.sessions.get_mut(id) {
+            session.idle.lives();
+            session.wants_frost = true;
             self.frost_changed(id);
         }
     }
@@ -141,6 +182,24 @@ impl Core {
         });
     }
 
+    /// Notes whether a card is in persistence mode.
+    pub(crate) fn persistence(&mut self, gpu: GpuId, is_on: bool) {
+        if let Some(card) = self.view.cards.get_mut(gpu) {
+            card.lacks_persistence = !is_on;
+            self.touch_members(gpu);
+        }
+    }
+
+    /// Bytes that the driver brings back onto each card of a process when it thaws the process.
+    #[must_use]
+    pub fn bytes_to_thaw(&self, client: ClientId) -> Vec<(GpuId, Bytes)> {
+        let process = self.view.sessions.client(client);
+        let books = process.into_iter().flat_map(|process| process.books.iter());
+        books
+            .map(|(gpu, book)| (gpu, self.view.bytes_to_freeze_on(gpu, book)))
+            .collect()
+    }
+
     /// Notes the end of an attempt to thaw a process.
     pub(crate) fn thaw_ended(&mut self, client: ClientId, end: ThawEnd) {
         let under_way = self.stage(client) == Some(Stage::Thawing);
@@ -152,7 +211,7 @@ impl Core {
         match end {
             ThawEnd::Thawed => self.notice(Notice::Thawed { session: id, client }),
             ThawEnd::Lost => self.notice(Notice::FrostKilled { session: id, client }),
-            ThawEnd::BrokeOff => {}
+            ThawEnd::BrokeOff | ThawEnd::NoRoom => {}
         }
     }
 

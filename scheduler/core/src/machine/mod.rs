@@ -154,6 +154,7 @@ impl Core {
         let subject = self.view.subject(event);
         let awaited = self.view.recovery.changes();
         self.apply(event);
+        self.note_life(event);
         if awaited != self.view.recovery.changes() {
             self.tell_who_is_awaited();
         }
@@ -242,7 +243,9 @@ impl Core {
             Event::Measured { client, gpu, bytes } => self.measured(client, gpu, bytes),
             Event::HostBudget { bytes } => self.host_budget(bytes),
             Event::CardFree { gpu, bytes } => self.card_free(gpu, bytes),
+            Event::Persistence { gpu, is_on } => self.persistence(gpu, is_on),
             Event::Freeze { session, wanted } => self.freeze(session, wanted),
+            Event::FreezeAfter { session, idle } => self.freeze_after(session, idle),
             Event::Freezable { client, obstacle } => self.freezable(client, obstacle),
             Event::Called { client } => self.called(client),
             Event::Parked { client } => self.parked(client),

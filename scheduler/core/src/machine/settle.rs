@@ -146,8 +146,12 @@ impl Core {
         };
         let returned = session.has_returned();
         let is_cold = session.is_cold();
+        let is_due = session.idle.is_due(self.view.now);
         if session.is_limited() {
             self.judge_compute_limit(id);
+        }
+        if is_due {
+            self.freeze_idle(id);
         }
         if is_cold {
             self.judge_frost(id);
@@ -172,6 +176,7 @@ impl Core {
             let sharers = sharers(session, &self.view.cards, self.view.in_turns);
             session.open_joiners(self.view.on_demand, &mut self.effects);
             session.run_stopwatches(self.view.now, sharers, &self.view.config);
+            session.note_idleness(self.view.now);
             if session.has_entered() {
                 self.note_entry(id);
             }

@@ -16,7 +16,7 @@
 
 use gpushare_proto::{Bytes, Nanos};
 
-use crate::events::{FreezeEnd, Obstacle, ThawEnd};
+use crate::events::{FreezeEnd, Obstacle, ThawEnd, ThawWait};
 
 /// Longest time in which a process proves that no thread of it is in the driver.
 const PARKING: Nanos = Nanos::from_secs(2);
@@ -53,6 +53,8 @@ pub(crate) struct Frost {
     obstacle: Option<Obstacle>,
     /// Whether a thread of the process waits with a call of the driver.
     called: bool,
+    /// Whether the card had no memory for the process at the last attempt to thaw it.
+    lacks_memory: bool,
     /// Bytes of host memory that the checkpoint takes, from the beginning of the freeze to the end of the thaw.
     bytes: Bytes,
 }
@@ -64,6 +66,7 @@ impl Frost {
             stage: Stage::Warm,
             obstacle: Some(Obstacle::Unexamined),
             called: false,
+            lacks_memory: false,
             bytes: Bytes::ZERO,
         }
     }
@@ -100,6 +103,16 @@ impl Frost {
     /// Whether the process is about to come back.
     pub(crate) const fn returns(&self) -> bool {
         matches!(self.stage, Stage::Queued(..) | Stage::Thawing)
+    }
+
+    /// What the process waits for if it is about to come back.
+    pub(crate) const fn waits_for(&self) -> Option<ThawWait> {
+        match self.stage {
+            Stage::Queued(..) | Stage::Thawing if self.lacks_memory => Some(ThawWait::FreeMemory),
+            Stage::Queued(..) => Some(ThawWait::Room),
+            Stage::Thawing => Some(ThawWait::Driver),
+            _ => None,
+        }
     }
 
     /// Whether the process has nothing on its cards but a few bytes.
@@ -196,7 +209,10 @@ impl Frost {
         }
         match end {
             ThawEnd::Thawed => self.warm(),
-            ThawEnd::BrokeOff => self.stage = Stage::Queued(ticket, now + PAUSE),
+            ThawEnd::BrokeOff | ThawEnd::NoRoom => {
+                self.stage = Stage::Queued(ticket, now + PAUSE);
+                self.lacks_memory = matches!(end, ThawEnd::NoRoom);
+            }
             ThawEnd::Lost => {
                 self.warm();
                 (self.stage, self.obstacle) = (Stage::Lost, Some(Obstacle::Lost));
@@ -205,7 +221,8 @@ impl Frost {
     }
 
     fn warm(&mut self) {
-        (self.stage, self.called, self.bytes) = (Stage::Warm, false, Bytes::ZERO);
+        (self.stage, self.called, self.lacks_memory) = (Stage::Warm, false, false);
+        self.bytes = Bytes::ZERO;
     }
 }
 

@@ -9,6 +9,7 @@ pub(crate) mod compute_limit;
 pub(crate) mod drop;
 pub(crate) mod frost;
 pub(crate) mod gate;
+pub(crate) mod idle;
 pub(crate) mod lock;
 pub(crate) mod on_card;
 pub(crate) mod registry;
@@ -31,6 +32,7 @@ use client::{Client, Past};
 use compute_limit::ComputeLimits;
 use frost::Frost;
 use gate::Passage;
+use idle::Idle;
 use lock::{Grant, Lock, Ticket};
 use on_card::{OnCard, Presence, Stance};
 use share::{Branch, Share, UserId, Virtual};
@@ -54,6 +56,8 @@ pub(crate) struct Session {
     pub(crate) used_up: u32,
     /// Whether the session is to be frozen.
     pub(crate) wants_frost: bool,
+    /// Idle time of the session, after which it may be frozen.
+    pub(crate) idle: Idle,
     /// Whether any process may be cold. The frost of each process is looked at only then.
     pub(crate) may_be_cold: bool,
     /// Whether the session accepts no more processes.
@@ -89,6 +93,7 @@ impl Session {
             left: None,
             used_up: 0,
             wants_frost: false,
+            idle: Idle::default(),
             may_be_cold: false,
             closed: false,
             clients: SmallMap::default(),
@@ -217,6 +222,35 @@ impl Session {
         !self.turn_cards(in_turns).is_empty()
     }
 
+    /// Whether the session gets the lock only while it has work, and gives it back when it is idle. Those that are
+    /// frozen after a while do so on all cards.
+    pub(crate) fn runs_on_demand(&self, on_demand: GpuSet) -> bool {
+        self.idle.is_watched() || self.takes_turns(on_demand)
+    }
+
+    /// Whether the session has processes that could work, and none of them does or wants to.
+    fn is_idle(&self) -> bool {
+        let is_idle = matches!(self.lock, Lock::Idle) && !self.uses.is_empty();
+        is_idle && !self.has_sleeper() && !self.is_cold()
+    }
+
+    /// Whether the session has the lock and is to prove that it is idle, since it is frozen after a while.
+    pub(crate) fn must_prove_idleness(&self, now: Nanos) -> bool {
+        self.lock.grant().is_some_and(|grant| self.idle.asks(grant.at, now))
+    }
+
+    /// Point in time at which the session's idleness is looked at if no event comes before.
+    pub(crate) fn idle_deadline(&self, now: Nanos) -> Option<Nanos> {
+        self.idle.deadline(self.lock.grant().map(|grant| grant.at), now)
+    }
+
+    /// Notes whether the session is idle at the time `now`.
+    pub(crate) fn note_idleness(&mut self, now: Nanos) {
+        if self.idle.is_watched() {
+            self.idle.note(self.is_idle(), now);
+        }
+    }
+
     /// Whether any thread of the session's processes sleeps at a gate, or with a call of the driver.
     pub(crate) fn has_sleeper(&self) -> bool {
         let calls = |client: &Client| self.may_be_cold && client.frost.is_called();
@@ -231,7 +265,7 @@ impl Session {
             Lock::Dropping(..) => self.attached().all(|(_, client)| client.gate.let_go()),
             Lock::Holding(_) => {
                 let idle = |client: &Client| client.gate.passage() == Passage::Idle && !client.gate.waiting();
-                self.takes_turns(on_demand) && self.attached().all(|(_, client)| idle(client))
+                self.runs_on_demand(on_demand) && self.attached().all(|(_, client)| idle(client))
             }
         }
     }
@@ -310,7 +344,7 @@ impl Session {
         if !self.attached().any(|(_, client)| joins(client)) {
             return;
         }
-        let on_demand = self.takes_turns(on_demand);
+        let on_demand = self.runs_on_demand(on_demand);
         for (id, client) in self.attached_mut() {
             let opens = match client.gate.passage() {
                 _ if bars(client) => false,

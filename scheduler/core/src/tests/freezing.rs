@@ -6,7 +6,7 @@ use gpushare_proto::{Bytes, ClientId, GateState, Nanos, SessionId};
 
 use super::world::{GPU, World, gib, ms, plain};
 use crate::session::frost::Stage;
-use crate::{Config, Effect, Event, FreezeEnd, Notice, Obstacle, Standing, ThawEnd, WaitsFor};
+use crate::{Config, Effect, Event, FreezeEnd, Notice, Obstacle, Standing, ThawEnd, ThawWait, WaitsFor};
 
 const CONTEXT: Bytes = Bytes::mib(512);
 
@@ -69,7 +69,7 @@ fn a_frozen_session_leaves_four_mebibytes_and_comes_back_when_called() {
     assert!(world.flags(client) & FLAG_FROZEN != 0);
 
     world.gets_busy(client);
-    assert_eq!(world.core.waits_for(session), Some(WaitsFor::Thaw { for_room: false }));
+    assert_eq!(world.core.waits_for(session), Some(WaitsFor::Thaw(ThawWait::Driver)));
     world.run_for(Nanos::from_secs(2));
     assert_eq!(steps(&mut world), [("thaw", client)]);
     assert!(world.passes(client) && world.flags(client) & FLAG_FROZEN == 0);
@@ -115,7 +115,7 @@ fn memory_of_a_frozen_program_is_free_for_others_and_comes_back_once_it_fits() {
     assert_eq!(steps(&mut world), [("freeze", client)], "nothing comes back onto a full card");
     world.gets_busy(client);
     let reason = world.core.waits_for(session).unwrap();
-    assert_eq!(reason, WaitsFor::Thaw { for_room: true });
+    assert_eq!(reason, WaitsFor::Thaw(ThawWait::Room));
     assert!(reason.to_string().contains("have no room"), "{reason}");
     world.free_fixed(other, GPU, gib(6));
     world.run_for(Nanos::from_secs(1));
@@ -301,7 +301,43 @@ fn a_process_that_the_last_daemon_froze_comes_back() {
     let mut world = world_with(gib(100));
     let (session, client) = native(&mut world, gib(2));
     world.send(Event::FoundFrozen { client });
-    assert_eq!(world.core.waits_for(session), Some(WaitsFor::Thaw { for_room: false }));
+    assert_eq!(world.core.waits_for(session), Some(WaitsFor::Thaw(ThawWait::Driver)));
     world.run_for(Nanos::from_secs(2));
     assert_eq!((steps(&mut world), stage(&world, client)), (vec![("thaw", client)], Stage::Warm));
+}
+
+#[test]
+fn a_card_without_free_memory_keeps_a_process_frozen_until_it_has_some() {
+    let mut world = world_with(gib(100));
+    let (session, client) = native(&mut world, gib(6));
+    freezes(&mut world, session);
+    world.run_for(Nanos::from_secs(2));
+    assert_eq!(world.core.bytes_to_thaw(client), [(GPU, gib(6) + CONTEXT)]);
+    world.habits(client).ends.1 = ThawEnd::NoRoom;
+    world.send(Event::Called { client });
+    world.run_for(ms(500));
+    let reason = world.core.waits_for(session).unwrap();
+    assert_eq!(reason, WaitsFor::Thaw(ThawWait::FreeMemory));
+    assert!(reason.to_string().contains("NVML shows less free memory"), "{reason}");
+    world.run_for(Nanos::from_secs(4));
+    assert!(steps(&mut world).len() > 3, "it is tried again");
+    assert_ne!(stage(&world, client), Stage::Warm);
+    world.habits(client).ends.1 = ThawEnd::Thawed;
+    world.run_for(Nanos::from_secs(2));
+    assert_eq!((stage(&world, client), world.core.waits_for(session)), (Stage::Warm, None));
+}
+
+#[test]
+fn without_persistence_mode_nothing_is_frozen() {
+    let mut world = world_with(gib(100));
+    let (session, client) = native(&mut world, gib(2));
+    world.send(Event::Persistence { gpu: GPU, is_on: false });
+    world.take();
+    freezes(&mut world, session);
+    let obstacle = Obstacle::Persistence;
+    assert_eq!(world.notices(), [Notice::FreezeRefused { session, client, obstacle }]);
+    world.send(Event::Persistence { gpu: GPU, is_on: true });
+    freezes(&mut world, session);
+    world.run_for(Nanos::from_secs(2));
+    assert_eq!(stage(&world, client), Stage::Frozen);
 }

@@ -11,6 +11,7 @@ mod fixed;
 mod forecasts;
 mod found;
 mod freezing;
+mod freezing_idle;
 mod frosts_searched;
 mod gangs;
 mod gangs_searched;

@@ -17,7 +17,10 @@ use crate::{Config, Core, Effect, Event, FreezeEnd, Obstacle, Standing, ThawEnd,
 /// One step of a schedule. Indexes choose among the sessions or processes that exist at that time.
 #[derive(Clone, Debug)]
 pub(super) enum Step {
-    OpenSession { limit: Option<u64>, oversubscribe: bool },
+    OpenSession {
+        limit: Option<u64>,
+        oversubscribe: bool,
+    },
     CloseSession(usize),
     Quota(usize, GpuId, Option<u64>),
     Stand(usize, Standing),
@@ -63,6 +66,10 @@ pub(super) enum Step {
     Weigh(usize, GpuId),
     SeeFree(GpuId, u64),
     Freeze(usize, bool),
+    /// The session is frozen after it was idle for so many milliseconds.
+    FreezeAfter(usize, Option<u64>),
+    /// The first card is in persistence mode, or is not.
+    Persist(bool),
     Examine(usize, bool),
     Call(usize),
     EndFrosts(usize, FreezeEnd, ThawEnd),
@@ -162,6 +169,9 @@ fn step() -> impl Strategy<Value = Step> {
         1 => (who(), gpu()).prop_map(|(who, gpu)| Step::Weigh(who, gpu)),
         1 => (gpu(), 0_u64..12).prop_map(|(gpu, gibs)| Step::SeeFree(gpu, gibs)),
         4 => (0_usize..4, prop::bool::weighted(0.8)).prop_map(|(who, wanted)| Step::Freeze(who, wanted)),
+        2 => (0_usize..4, prop::option::weighted(0.8, 1_u64..2000))
+            .prop_map(|(who, after)| Step::FreezeAfter(who, after)),
+        1 => prop::bool::weighted(0.8).prop_map(Step::Persist),
         4 => (who(), prop::bool::weighted(0.9)).prop_map(|(who, can)| Step::Examine(who, can)),
         2 => who().prop_map(Step::Call),
         1 => (who(), freeze_end(), thaw_end()).prop_map(|(who, freeze, thaw)| Step::EndFrosts(who, freeze, thaw)),
@@ -175,7 +185,7 @@ fn freeze_end() -> impl Strategy<Value = FreezeEnd> {
 }
 
 fn thaw_end() -> impl Strategy<Value = ThawEnd> {
-    prop_oneof![2 => Just(ThawEnd::Thawed), 1 => Just(ThawEnd::BrokeOff), 1 => Just(ThawEnd::Lost)]
+    prop_oneof![2 => Just(ThawEnd::Thawed), 1 => Just(ThawEnd::BrokeOff), 1 => Just(ThawEnd::NoRoom), 1 => Just(ThawEnd::Lost)]
 }
 
 fn config() -> impl Strategy<Value = Config> {
@@ -273,6 +283,8 @@ fn session_event(world: &World, step: &Step) -> Option<Event> {
             Event::UserLead { user: UserId(user), priority, gpu, lead_ns }
         }
         Step::Freeze(which, wanted) => Event::Freeze { session: nth(which)?, wanted },
+        Step::FreezeAfter(which, after) => Event::FreezeAfter { session: nth(which)?, idle: after.map(ms) },
+        Step::Persist(is_on) => Event::Persistence { gpu: GPU, is_on },
         Step::Share(which, weight, priority) => Event::Share { session: nth(which)?, weight, priority },
         Step::Lead(Some(which), gpu, lead_ns) => Event::Lead { session: nth(which)?, gpu, lead_ns },
         Step::Compute(which, gpu, limit) => {

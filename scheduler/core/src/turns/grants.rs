@@ -303,7 +303,7 @@ impl Core {
         let takes_turns = session.uses.is_empty() || session.takes_turns(self.view.in_turns);
         if session.may_run() && !takes_turns && !self.view.recovery.holds_up(session.uses) {
             let idles = session.lock.grant().is_none() && !session.has_sleeper();
-            if !idles || !session.takes_turns(self.view.on_demand) {
+            if !idles || !session.runs_on_demand(self.view.on_demand) {
                 return self.run_beside(id);
             }
         }

@@ -8,7 +8,7 @@
 //! ```
 
 use gpushare_proto::admin::FrostStage;
-use gpushare_proto::{Bytes, ClientId, GpuId, SessionId};
+use gpushare_proto::{Bytes, ClientId, GpuId, Nanos, SessionId};
 
 use crate::card::Card;
 use crate::events::Obstacle;
@@ -90,6 +90,12 @@ impl Core {
             true => FrostStage::Frozen,
             false => FrostStage::Freezing,
         }
+    }
+
+    /// Duration for which a session is idle, if it is frozen after a while and is not frozen yet.
+    #[must_use]
+    pub fn idle_for(&self, id: SessionId, now: Nanos) -> Option<Nanos> {
+        Some(now - self.view.sessions.get(id)?.idle.since()?)
     }
 
     /// First obstacle among the processes of a session that use a card.

@@ -307,7 +307,7 @@ fn dead_processes_hold_nothing(core: &Core) -> Result<(), Broken> {
 
 fn gates_agree_with_the_lock(core: &Core, id: SessionId, session: &Session) -> Result<(), Broken> {
     let passages: Vec<Passage> = session.attached().map(|(_, client)| client.gate.passage()).collect();
-    let on_demand = session.takes_turns(core.view.on_demand);
+    let on_demand = session.runs_on_demand(core.view.on_demand);
     let may_close = on_demand || !session.may_run() || core.view.is_held_up(id);
     let all = |allowed: fn(&Passage) -> bool| passages.iter().all(allowed);
     let agree = match &session.lock {

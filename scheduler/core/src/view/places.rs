@@ -5,9 +5,9 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use gpushare_proto::{ClientId, SessionId};
 
-use crate::events::{Place, Standing, WaitsFor};
+use crate::events::{Place, Standing, ThawWait, WaitsFor};
 use crate::machine::Core;
-use crate::session::frost::{Frost, Stage};
+use crate::session::frost::Frost;
 use crate::session::lock::Lock;
 use crate::values::gpu_set::GpuSet;
 use crate::view::View;
@@ -18,7 +18,7 @@ impl View {
         let reason = self.waits_for(id)?;
         let ahead = match reason {
             // Such a session is in no queue.
-            WaitsFor::Pardon(_) | WaitsFor::Limit(_) | WaitsFor::Thaw { .. } => 0,
+            WaitsFor::Pardon(_) | WaitsFor::Limit(_) | WaitsFor::Thaw(_) => 0,
             _ => self.ahead(id),
         };
         Some(Place { ahead, reason })
@@ -29,14 +29,14 @@ impl View {
         let session = self.sessions.get(id)?;
         let comes_back = session.frosts().any(Frost::returns);
         if comes_back && session.standing == Standing::Good {
-            let waits = |frost: &Frost| matches!(frost.stage(), Stage::Queued(..));
-            return Some(WaitsFor::Thaw { for_room: session.frosts().any(waits) });
+            let wait = session.frosts().filter_map(Frost::waits_for).max();
+            return Some(WaitsFor::Thaw(wait.unwrap_or(ThawWait::Driver)));
         }
         session.lock.ticket()?;
         if !session.may_run() {
             return Some(match session.standing {
                 // It is being frozen, and comes back at once.
-                Standing::Good => WaitsFor::Thaw { for_room: false },
+                Standing::Good => WaitsFor::Thaw(ThawWait::Driver),
                 standing => WaitsFor::Pardon(standing),
             });
         }

@@ -299,7 +299,8 @@ impl Core {
         // A session with a compute limit gains from proving that it is idle.
         let holds = session.lock.grant().is_some();
         let in_the_way = || self.view.stands_in_the_way(session) || self.view.has_drain_beside(session);
-        let wanted = holds && (session.is_limited() || in_the_way());
+        let proves = session.must_prove_idleness(self.view.now);
+        let wanted = holds && (session.is_limited() || proves || in_the_way());
         let in_turn = || self.view.cards.among(session.turn_cards(self.view.in_turns));
         let overlaps = wanted && in_turn().all(|(_, card)| card.overlaps());
         let hears = session.hears_place || !self.view.is_in_a_crowd(session);

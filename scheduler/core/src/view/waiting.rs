@@ -36,7 +36,7 @@ impl Waiting {
             }
             WaitsFor::Memory { lack: None | Some(Lack::Moves), .. } => Some(self.handoff),
             WaitsFor::Memory { .. } => None,
-            WaitsFor::Thaw { .. }
+            WaitsFor::Thaw(_)
             | WaitsFor::Stuck { .. }
             | WaitsFor::Return(_)
             | WaitsFor::Pardon(_)
@@ -51,7 +51,7 @@ impl Core {
     pub fn waiting(&self, now: Nanos, id: SessionId) -> Option<Waiting> {
         let now = self.view.now.max(now);
         let place = self.view.place(id).map(|place| place.reason);
-        if let Some(reason @ WaitsFor::Thaw { .. }) = place {
+        if let Some(reason @ WaitsFor::Thaw(_)) = place {
             let (holders, ahead) = (Vec::new(), Vec::new());
             return Some(Waiting { reason, holders, ahead, handoff: Nanos::ZERO });
         }

@@ -82,6 +82,9 @@ pub(crate) struct Options {
     /// The GPUs say that host and GPU cannot use managed memory at the same time, as virtual ones do
     #[arg(long)]
     no_concurrent_managed: bool,
+    /// NVML says that the GPUs are not in persistence mode
+    #[arg(long)]
+    no_persistence: bool,
     /// The GPUs refuse to create memory by handle that can be exported, although they say that they can
     #[arg(long)]
     refuse_exportable: bool,
@@ -137,6 +140,7 @@ impl Options {
                 memory: memory.copied().unwrap_or(normal),
                 bus: index + 1,
                 concurrent_managed: !self.no_concurrent_managed,
+                persistence: !self.no_persistence,
                 refuses_exportable: self.refuse_exportable,
                 part_of: None,
             };
@@ -214,6 +218,7 @@ fn instances(whole: &GpuDescription, parts: &[u64]) -> Vec<GpuDescription> {
             memory: *memory,
             bus: whole.bus,
             concurrent_managed: whole.concurrent_managed,
+            persistence: whole.persistence,
             refuses_exportable: whole.refuses_exportable,
             part_of: Some(Divided { name: whole.name.clone(), uuid: whole.uuid }),
         }

@@ -191,6 +191,8 @@ pub struct GpuStats {
     pub degrees: u32,
     /// Power draw.
     pub milliwatts: u32,
+    /// Whether the GPU is in persistence mode.
+    pub persistence: bool,
     /// Whether the GPU has fallen off the bus.
     pub lost: bool,
     /// Xids that the GPU has reported, the oldest first.

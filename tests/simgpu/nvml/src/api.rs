@@ -142,6 +142,10 @@ api! {
         memory.set(MemoryV2 { version, total: gpu.total, reserved: 0, free: gpu.free, used: gpu.total - gpu.free })
     }
 
+    fn nvmlDeviceGetPersistenceMode(device: Device, mode: Out<u32>) {
+        mode.set(u32::from(session()?.gpu_stats(device)?.persistence))
+    }
+
     fn nvmlDeviceGetUtilizationRates(device: Device, utilization: Out<Utilization>) {
         let gpu = session()?.utilization(device)?;
         utilization.set(Utilization { gpu, memory: gpu })

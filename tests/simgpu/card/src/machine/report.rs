@@ -65,6 +65,7 @@ impl Card {
                 running_since: gpu.compute.running().map_or(0, |(_, since)| nanos(since)),
                 degrees: gpu.gauge.degrees(self.now),
                 milliwatts: gpu.gauge.milliwatts(self.now),
+                persistence: gpu.description.persistence,
                 lost: gpu.lost,
                 xids: gpu.xids.clone(),
             }

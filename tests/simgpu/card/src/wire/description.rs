@@ -27,6 +27,8 @@ pub struct GpuDescription {
     pub bus: u32,
     /// Whether host and GPU can use managed memory at the same time.
     pub concurrent_managed: bool,
+    /// Whether the GPU is in persistence mode.
+    pub persistence: bool,
     /// Whether memory by handle that can be exported is refused, although attribute 103 says otherwise.
     pub refuses_exportable: bool,
     /// The GPU that this is an instance of.

@@ -1,0 +1,153 @@
+//! What NVML says before a thaw: free memory and persistence mode of the cards.
+//!
+//! ```text
+//!   Effect::Thaw ─▶ question to NVML ~~▶ answer ─▶ enough is free ─▶ helper
+//!                                               └▶ ThawEnded: NoRoom, and again after a pause
+//! ```
+//!
+//! The books of the decision machine know nothing of programs without gpushare. A thaw that begins beside them would
+//! fail for lack of memory, and perhaps lose the process. So NVML is asked right before each thaw. One question is open
+//! at a time, and what comes meanwhile waits for the next one. Without NVML, and while it does not answer, the books
+//! alone decide.
+
+use std::collections::BTreeSet;
+
+use gpushare_core::{Event, ThawEnd};
+use gpushare_proto::{Bytes, ClientId, GpuId, Nanos};
+use gpushare_sys::clock;
+use tracing::{debug, warn};
+
+use crate::engine::Engine;
+use crate::freeze::Move;
+use crate::input::Input;
+use crate::nvml::{self, Reader, Rooms};
+
+/// Longest time without an answer after which the books alone decide.
+const PATIENCE: Nanos = Nanos::from_secs(5);
+
+/// Questions to NVML about the cards.
+#[derive(Debug, Default)]
+pub(crate) struct RoomQuestions {
+    reader: Option<Reader>,
+    /// Whether there is no NVML, or it does not answer.
+    is_off: bool,
+    /// Time of the open question.
+    asked: Option<Nanos>,
+    /// Processes to thaw that the open question is about.
+    thaws: Vec<ClientId>,
+    /// Processes to thaw that came since.
+    later: Vec<ClientId>,
+    /// Cards that are not in persistence mode.
+    pub(crate) without_persistence: BTreeSet<GpuId>,
+}
+
+impl RoomQuestions {
+    /// Returns the point in monotonic time at which the open question has no answer.
+    pub(crate) fn due(&self) -> Option<Nanos> {
+        let is_waiting = !self.thaws.is_empty() || !self.later.is_empty();
+        self.asked.filter(|_| is_waiting).map(|asked| asked + PATIENCE)
+    }
+
+    fn take(&mut self) -> Vec<ClientId> {
+        let mut all = std::mem::take(&mut self.thaws);
+        all.append(&mut self.later);
+        all
+    }
+}
+
+/// Thaws a process once its cards have free memory for it.
+pub(crate) fn thaw(engine: &mut Engine, client: ClientId) {
+    if engine.rooms.is_off {
+        return engine.move_by_driver(client, Move::Thaw);
+    }
+    engine.rooms.later.push(client);
+    ask(engine);
+}
+
+/// Asks NVML, unless a question is open.
+pub(crate) fn ask(engine: &mut Engine) {
+    let rooms = &mut engine.rooms;
+    if rooms.is_off || rooms.asked.is_some() {
+        return;
+    }
+    let inputs = engine.inputs.clone();
+    let deliver = move |answer| inputs.blocking_send(Input::Rooms(answer)).is_ok();
+    let reader = match rooms.reader.take() {
+        Some(reader) => Ok(reader),
+        None => Reader::start("room", |nvml, ()| nvml::rooms(nvml), deliver),
+    };
+    match reader {
+        Ok(reader) if reader.ask(()) => {
+            rooms.reader = Some(reader);
+            rooms.asked = Some(clock::monotonic());
+            rooms.thaws.append(&mut rooms.later);
+        }
+        Ok(_) => turn_off(engine),
+        Err(cause) => {
+            warn!("NVML is not asked for the free memory of the cards: {cause}");
+            turn_off(engine);
+        }
+    }
+}
+
+/// Stops waiting for an answer that is late.
+pub(crate) fn give_up_if_late(engine: &mut Engine, now: Nanos) {
+    if engine.rooms.due().is_some_and(|due| due <= now) {
+        warn!(
+            "NVML does not say how much memory the cards have free; frozen processes are thawed all the same"
+        );
+        turn_off(engine);
+    }
+}
+
+/// Thaws all by the books alone.
+fn turn_off(engine: &mut Engine) {
+    engine.rooms.is_off = true;
+    for client in engine.rooms.take() {
+        engine.move_by_driver(client, Move::Thaw);
+    }
+}
+
+/// Takes NVML's answer; none if there is no NVML.
+pub(crate) fn answered(engine: &mut Engine, rooms: Option<&Rooms>) {
+    engine.rooms.asked = None;
+    let Some(rooms) = rooms else {
+        debug!("there is no NVML, so the books alone decide whether a frozen process has room");
+        return turn_off(engine);
+    };
+    engine.rooms.is_off = false;
+    note_persistence(engine, rooms);
+    for client in std::mem::take(&mut engine.rooms.thaws) {
+        let lacks = |&(gpu, bytes): &(GpuId, Bytes)| {
+            let free = engine.cards.get(gpu).and_then(|card| rooms.get(&card.info.uuid)?.free);
+            free.is_some_and(|free| free < bytes)
+        };
+        if engine.machine.bytes_to_thaw(client).iter().any(lacks) {
+            debug!("{client} is not thawed yet, since its cards have too little free memory");
+            engine.feed(Event::ThawEnded { client, end: ThawEnd::NoRoom });
+        } else {
+            engine.move_by_driver(client, Move::Thaw);
+        }
+    }
+    if !engine.rooms.later.is_empty() {
+        ask(engine);
+    }
+}
+
+/// Tells the decision machine of which cards the persistence mode has changed.
+pub(crate) fn note_persistence(engine: &mut Engine, rooms: &Rooms) {
+    let lacks = |uuid| rooms.get(&uuid).is_some_and(|room| room.is_persistent == Some(false));
+    let without: BTreeSet<GpuId> = engine
+        .cards
+        .iter()
+        .filter(|(_, card)| lacks(card.info.uuid))
+        .map(|(gpu, _)| gpu)
+        .collect();
+    let before = std::mem::replace(&mut engine.rooms.without_persistence, without.clone());
+    let changed: Vec<GpuId> = before.symmetric_difference(&without).copied().collect();
+    engine.feed_all(
+        changed
+            .into_iter()
+            .map(|gpu| Event::Persistence { gpu, is_on: !without.contains(&gpu) }),
+    );
+}
