@@ -4,8 +4,10 @@ use std::process::ExitStatus;
 use std::thread;
 
 use anyhow::{Context, ensure};
-use gpushare_proto::Bytes;
+use gpushare_proto::tenant::TenantRequest;
+use gpushare_proto::{Bytes, names};
 use gpushare_tests::patience::until;
+use gpushare_tests::scripted::ScriptedDaemon;
 use gpushare_tests::{Daemon, Dialogue, Program, Sharing, World, foreign};
 use rustix::process::Signal;
 use simgpu_card::wire::ProcessState;
@@ -185,6 +187,52 @@ fn a_killed_daemon_leaves_a_frozen_program_to_the_next_one() -> anyhow::Result<(
         program.must("check x 7")?;
         assert!(program.quit()?.success());
     }
+    Ok(())
+}
+
+#[test]
+fn a_context_that_is_destroyed_without_a_daemon_waits_for_the_next_one() -> anyhow::Result<()> {
+    let (world, mut daemon) = world()?;
+    for backend in ["remap", "native"] {
+        let mut program = program(&world, backend, backend)?;
+        let pid = program.process().pid();
+        for calls in ["end c", "detach c", "capture s; end-capture s g", "release"] {
+            if calls.ends_with('c') {
+                program.must("make c")?;
+            }
+            freeze(&world, &daemon, backend, pid)?;
+            daemon.kill()?;
+            let tickets: anyhow::Result<Vec<_>> = calls.split("; ").map(|call| program.tell(call)).collect();
+            daemon.restart()?;
+            for ticket in tickets? {
+                program.done(ticket)?;
+            }
+        }
+        program.kill()?;
+    }
+    Ok(())
+}
+
+#[test]
+fn a_daemon_that_does_not_know_freezing_hears_nothing_of_it() -> anyhow::Result<()> {
+    let world = World::of(CARD)?;
+    let mut daemon = ScriptedDaemon::listen(&world)?;
+    daemon.knows_freezing();
+    let mut program = Program::hold_with(&world, &Sharing::Preload, "a", names::BACKEND, "native")?;
+    program.must("alloc x 8MiB; fill x 7; event e; sync")?;
+    daemon.hold(true);
+    daemon.hears(&TenantRequest::Parked { number: 1 })?;
+    // The next one is older.
+    daemon.die()?;
+    daemon.hears(&TenantRequest::Reconciled)?;
+    assert!(!daemon.has_heard(&TenantRequest::Held));
+    let call = program.tell("event-query e")?;
+    daemon.die_for_one_that_freezes()?;
+    daemon.hears(&TenantRequest::Held)?;
+    daemon.hears(&TenantRequest::Called)?;
+    daemon.hold(true);
+    daemon.hold(false);
+    program.done(call)?;
     Ok(())
 }
 
