@@ -1,5 +1,6 @@
 //! Idle sessions are frozen into host memory, and any call of the driver brings them back.
 
+use std::os::unix::net::UnixDatagram;
 use std::process::ExitStatus;
 use std::thread;
 
@@ -251,6 +252,41 @@ fn a_daemon_that_is_stopped_thaws_everybody_first() -> anyhow::Result<()> {
     for program in &mut programs {
         program.must("check x 7")?;
     }
+    Ok(())
+}
+
+#[test]
+fn a_daemon_that_cannot_thaw_feeds_its_watchdog_and_ends_at_a_second_signal() -> anyhow::Result<()> {
+    let (world, mut daemon) = world()?;
+    let path = world.folder().join("manager");
+    let manager = UnixDatagram::bind(&path)?;
+    manager.set_nonblocking(true)?;
+    daemon.stop()?;
+    let socket = format!("NOTIFY_SOCKET={}", path.display());
+    daemon.restart_under(&["env", &socket, "WATCHDOG_USEC=100000"])?;
+    let mut a = program(&world, "a", "native")?;
+    freeze(&world, &daemon, "a", a.process().pid())?;
+    let mut b = Program::hold(&world, &session("b", "native"), "b")?;
+    b.must("alloc y 224MiB")?;
+    daemon.process().signal(Signal::TERM)?;
+    until("it has begun to end", || {
+        let waits = daemon.ctl(&["explain", "a"])?.contains("it was frozen, and comes back");
+        Ok(waits.then_some(()))
+    })?;
+    let received = || {
+        let mut message = [0; 64];
+        let length = manager.recv(&mut message).ok()?;
+        Some(message[..length].to_vec())
+    };
+    while received().is_some() {}
+    until("it says that it lives", || Ok(received().filter(|said| said == b"WATCHDOG=1")))?;
+    assert!(!daemon.ended()?, "it has no room for the program");
+    daemon.process().signal(Signal::TERM)?;
+    until("it ends", || Ok(daemon.ended()?.then_some(())))?;
+    b.kill()?;
+    daemon.restart()?;
+    a.must("check x 7")?;
+    assert!(a.quit()?.success());
     Ok(())
 }
 
