@@ -15,15 +15,15 @@ use gpushare_connection::{Admin, Client, ClientError};
 
 /// Longest wait for the driver. It moves some gigabytes each second, one process after the other.
 const PATIENCE: Duration = Duration::from_secs(60);
-/// Time in which processes say what stands in the way, after they were asked.
-const ANSWER: Duration = Duration::from_millis(50);
+/// Longest wait for a process that has not said yet what stands in the way. One with an older library never says it.
+const EXAMINATION: Duration = Duration::from_secs(2);
+/// Longest wait for a process to say that what stood in the way is gone.
+const SECOND_LOOK: Duration = Duration::from_millis(50);
 /// Pause between two questions to the daemon.
 const PAUSE: Duration = Duration::from_millis(20);
 
 pub(crate) fn freeze(client: &mut Client<Admin>, args: &Which) -> Result<(), CtlError> {
-    // The first question makes the processes look at themselves.
-    ask(client, &args.which)?;
-    thread::sleep(ANSWER);
+    examine(client, &args.which)?;
     let old = begin(client, SessionRequest::Freeze { which: args.which.clone() })?;
     let view = wait(client, &args.which, |stage| stage == FrostStage::Freezing)?;
     match view.stage {
@@ -40,7 +40,7 @@ pub(crate) fn thaw(client: &mut Client<Admin>, args: &Which) -> Result<(), CtlEr
     let old = begin(client, SessionRequest::Thaw { which: args.which.clone() })?;
     let view = wait(client, &args.which, |stage| stage == FrostStage::Thawing)?;
     match view.stage {
-        FrostStage::Warm => show(args, &old, "running"),
+        FrostStage::Warm | FrostStage::Unexamined => show(args, &old, "running"),
         _ => Err(failed(&args.which, "was frozen again", &view)),
     }
 }
@@ -57,6 +57,23 @@ fn ask(client: &mut Client<Admin>, which: &str) -> Result<FrostView, CtlError> {
     match client.ask(&AdminRequest::Frost { which: which.to_owned() })? {
         AdminReply::Frost(view) => Ok(view),
         _ => Err(client.unexpected().into()),
+    }
+}
+
+/// Lets the processes of a session say what stands in the way, which each question makes them look at.
+fn examine(client: &mut Client<Admin>, which: &str) -> Result<(), CtlError> {
+    let began = Instant::now();
+    loop {
+        let view = ask(client, which)?;
+        let patience = match (view.stage, view.obstacle) {
+            (FrostStage::Unexamined, _) => EXAMINATION,
+            (_, Some(_)) => SECOND_LOOK,
+            (_, None) => return Ok(()),
+        };
+        if began.elapsed() >= patience {
+            return Ok(());
+        }
+        thread::sleep(PAUSE);
     }
 }
 

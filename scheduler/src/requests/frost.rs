@@ -71,12 +71,18 @@ pub(super) fn view(engine: &Engine, which: &str) -> Result<FrostView, Failure> {
             client.page.ring();
         }
     }
-    Ok(FrostView { stage: engine.machine.frost_stage(id), obstacle: obstacle(engine, id) })
+    let is_unexamined = matches!(engine.machine.frost_obstacle(id), Some((_, Obstacle::Unexamined)))
+        && untried_driver().is_none();
+    let stage = match engine.machine.frost_stage(id) {
+        FrostStage::Warm if is_unexamined => FrostStage::Unexamined,
+        stage => stage,
+    };
+    Ok(FrostView { stage, obstacle: obstacle(engine, id) })
 }
 
 fn words(stage: FrostStage) -> String {
     match stage {
-        FrostStage::Warm => "running",
+        FrostStage::Warm | FrostStage::Unexamined => "running",
         FrostStage::Freezing => "freezing",
         FrostStage::Frozen => "frozen",
         FrostStage::Thawing => "thawing",
