@@ -89,8 +89,10 @@ fn frozen(name: &str, frost: &FrostView) -> Option<String> {
         )),
         (FrostStage::Freezing, _) => Some("it is being frozen".to_owned()),
         (FrostStage::Thawing, _) => Some("it was frozen, and comes back".to_owned()),
-        (FrostStage::Warm, Some(obstacle)) => Some(format!("it cannot be frozen: {obstacle}")),
-        (FrostStage::Warm, None) => to_freeze(frost),
+        (FrostStage::Warm | FrostStage::Unexamined, Some(obstacle)) => {
+            Some(format!("it cannot be frozen: {obstacle}"))
+        }
+        (FrostStage::Warm | FrostStage::Unexamined, None) => to_freeze(frost),
     }
 }
 

@@ -17,8 +17,10 @@ use gpushare_connection::{Admin, Client, ClientError, Tenant};
 
 /// Longest wait for the driver. It moves some gigabytes each second, one process after the other.
 const PATIENCE: Duration = Duration::from_secs(60);
-/// Time in which processes say what stands in the way, after they were asked.
-const ANSWER: Duration = Duration::from_millis(50);
+/// Longest wait for a process that has not said yet what stands in the way. One with an older library never says it.
+const EXAMINATION: Duration = Duration::from_secs(2);
+/// Longest wait for a process to say that what stood in the way is gone.
+const SECOND_LOOK: Duration = Duration::from_millis(50);
 /// Pause between two questions to the daemon.
 const PAUSE: Duration = Duration::from_millis(20);
 
@@ -89,9 +91,7 @@ impl Asker {
 
     /// Freezes a session. Returns the stage before, in words.
     fn freeze(&mut self, which: &str) -> Result<String, CtlError> {
-        // The first question makes the processes look at themselves.
-        self.view(which)?;
-        thread::sleep(ANSWER);
+        examine(self, which)?;
         let old = self.begin(which, Wish::Freeze)?;
         let view = wait(self, which, |stage| stage == FrostStage::Freezing)?;
         match view.stage {
@@ -131,7 +131,7 @@ pub(crate) fn thaw(places: &Places, args: &Which) -> Result<(), CtlError> {
     let old = asker.begin(&args.which, Wish::Thaw)?;
     let view = wait(&mut asker, &args.which, |stage| stage == FrostStage::Thawing)?;
     match view.stage {
-        FrostStage::Warm => show(args, &old, "running"),
+        FrostStage::Warm | FrostStage::Unexamined => show(args, &old, "running"),
         _ => Err(failed(&args.which, "was frozen again", &view)),
     }
 }
@@ -145,6 +145,23 @@ pub(crate) fn pause(mut client: Client<Admin>, args: &Which) -> Result<(), CtlEr
             show(args, &old, "paused")?;
             Err(error)
         }
+    }
+}
+
+/// Lets the processes of a session say what stands in the way, which each question makes them look at.
+fn examine(asker: &mut Asker, which: &str) -> Result<(), CtlError> {
+    let began = Instant::now();
+    loop {
+        let view = asker.view(which)?;
+        let patience = match (view.stage, view.obstacle) {
+            (FrostStage::Unexamined, _) => EXAMINATION,
+            (_, Some(_)) => SECOND_LOOK,
+            (_, None) => return Ok(()),
+        };
+        if began.elapsed() >= patience {
+            return Ok(());
+        }
+        thread::sleep(PAUSE);
     }
 }
 

@@ -38,4 +38,6 @@ pub enum FrostStage {
     Frozen,
     /// Processes come back.
     Thawing,
+    /// No process is frozen or about to be, and one has not said yet what stands in the way.
+    Unexamined,
 }

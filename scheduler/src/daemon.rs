@@ -52,8 +52,10 @@ const TURN: Nanos = Nanos(100_000);
 const FOLDER_WATCH: Duration = Duration::from_secs(2);
 
 /// Longest time in which the daemon lets all frozen processes come back before it ends. A service manager waits some
-/// 90 seconds before it kills.
+/// 90 seconds before it kills. A second signal ends the daemon at once.
 const THAWING: Duration = Duration::from_secs(60);
+/// Warning of a daemon that ends before all frozen processes have come back.
+const LEFT_FROZEN: &str = "the daemon ends although processes are frozen; the next one lets them come back";
 
 /// Serves until a signal arrives, or until no session existed for the configured time.
 ///
@@ -142,7 +144,10 @@ async fn serve(
     let mut gone = None;
     let mut pauses = Pauses::new();
     let mut alarm = Alarm::new();
-    while !ends(&mut engine, &inbox) {
+    // Time at which the daemon ends at the latest, once it has begun to let all frozen processes come back, which would
+    // have nobody else for that.
+    let mut end_at = None;
+    while !ends(&mut engine, &inbox) && (end_at.is_none() || engine.thaw_all()) {
         pauses.pause_if_due(inbox.take_waited()).await;
         store::write_if_due(&mut engine, &writer);
         alarm.set(engine.next_wake());
@@ -161,6 +166,10 @@ async fn serve(
             () = future::ready(()), if engine.has_slices() => engine.do_slice(),
             word = writer.word() => store::written(&mut engine, &word),
             () = alarm.ring() => engine.wake(),
+            () = time_comes(end_at) => {
+                warn!("{LEFT_FROZEN}");
+                break;
+            }
             Some(chore) = chores.recv() => match chore {
                 Chore::CheckFolder => if let Err(error) = folder.check() {
                     gone = Some(error);
@@ -168,31 +177,15 @@ async fn serve(
                 },
                 Chore::ShowLife => manager.is_alive(),
                 Chore::ReadSettings => engine.read_settings(None),
-                Chore::End => break,
+                Chore::End if end_at.is_some() => {
+                    warn!("{LEFT_FROZEN}");
+                    break;
+                }
+                Chore::End => end_at = Some(Instant::now() + THAWING),
             },
         }
     }
 
-    // A frozen process would have nobody to bring it back.
-    let until = Instant::now() + THAWING;
-    while gone.is_none() && engine.thaw_all() {
-        alarm.set(engine.next_wake());
-        tokio::select! {
-            input = arriving.recv() => match input {
-                Some(input) => engine.handle(input),
-                None => break,
-            },
-            (event, handling) = inbox.next() => {
-                engine.handle(Input::Connection(event));
-                drop(handling);
-            }
-            () = alarm.ring() => engine.wake(),
-            () = sleep_until(until) => {
-                warn!("the daemon ends although processes are frozen; the next one lets them come back");
-                break;
-            }
-        }
-    }
     manager.stops();
     listeners.iter().for_each(tokio::task::JoinHandle::abort);
     store::write_last(&mut engine, &writer);
@@ -208,6 +201,14 @@ async fn serve(
     folder.leave(awaited, lasting);
     info!("ended{}", if awaited { "; the processes it served run on" } else { "" });
     Ok(())
+}
+
+/// Waits until a point in time, for ever without one.
+async fn time_comes(at: Option<Instant>) {
+    match at {
+        Some(at) => sleep_until(at).await,
+        None => future::pending().await,
+    }
 }
 
 /// Seldom work of the daemon's task.

@@ -39,7 +39,7 @@ pub(crate) enum Input {
 }
 
 /// End of an operation of the driver about a process.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum End {
     Freeze(FreezeEnd),
     Thaw(ThawEnd),

@@ -5,6 +5,7 @@
 
 use std::fs;
 use std::io::{Read, Write};
+use std::net::Shutdown;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::sync::atomic::Ordering;
@@ -12,7 +13,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 
 use anyhow::Context;
-use gpushare_proto::page::{FEATURE_GOALS, Goal, GoalNumber};
+use gpushare_proto::page::{FEATURE_FREEZE, FEATURE_GOALS, FLAG_FROZEN, Goal, GoalNumber};
 use gpushare_proto::tenant::{
     GpuInfo, Hello, PROTOCOL, Residence, Role, TenantReply, TenantRequest, Welcome,
 };
@@ -30,6 +31,8 @@ const LEASE: Bytes = Bytes::gib(64);
 #[derive(Debug)]
 pub struct ScriptedDaemon {
     page: Arc<SharedPage>,
+    /// File of the page, which each client gets.
+    file: Arc<Mutex<OwnedFd>>,
     said: Arc<Mutex<Vec<TenantRequest>>>,
     stream: Arc<Mutex<Option<UnixStream>>>,
     word: GateWord,
@@ -43,23 +46,67 @@ impl ScriptedDaemon {
         fs::create_dir_all(world.runtime_dir().tenant_dir())?;
         let listener =
             UnixListener::bind(&path).with_context(|| format!("cannot bind {}", path.display()))?;
-        let (file, page) = page::create()?;
         let word = GateWord::new(1, GateState::Open);
-        page.gate.store(word.0, Ordering::SeqCst);
-        page.gpus[0].free.store(LEASE.0, Ordering::SeqCst);
-        page.gpus[0].limit.store(u64::MAX, Ordering::SeqCst);
-        page.gpus[0].ceiling.store(u64::MAX, Ordering::SeqCst);
-        let (said, stream) = (Arc::default(), Arc::default());
-        let daemon = Self { page: Arc::new(page), said, stream, word, goal: Goal::default() };
-        let (said, kept) = (daemon.said.clone(), daemon.stream.clone());
+        let (file, page) = open_page(word)?;
+        let (file, said, stream) = (Arc::new(Mutex::new(file)), Arc::default(), Arc::default());
+        let daemon = Self { page: Arc::new(page), file, said, stream, word, goal: Goal::default() };
+        let (said, kept, file) = (daemon.said.clone(), daemon.stream.clone(), daemon.file.clone());
         thread::spawn(move || {
             // Tools connect too; the client is who says so.
             while let Ok((stream, _)) = listener.accept() {
-                let (said, kept, file) = (said.clone(), kept.clone(), file.try_clone());
-                thread::spawn(move || serve(stream, &file?, &said, &kept));
+                let (said, kept, file) = (said.clone(), kept.clone(), file.clone());
+                thread::spawn(move || serve(stream, &file, &said, &kept));
             }
         });
         Ok(daemon)
+    }
+
+    /// Becomes the next daemon: another page, whose gate is open, and no connection until the client comes back. What
+    /// was said to the last one is forgotten.
+    pub fn die(&mut self) -> anyhow::Result<()> {
+        self.die_for(0)
+    }
+
+    /// Becomes the next daemon as [`Self::die`] does, one that knows how to freeze clients.
+    pub fn die_for_one_that_freezes(&mut self) -> anyhow::Result<()> {
+        self.die_for(FEATURE_FREEZE)
+    }
+
+    fn die_for(&mut self, features: u32) -> anyhow::Result<()> {
+        let (file, page) = open_page(self.word)?;
+        page.features.store(features, Ordering::SeqCst);
+        *self.file.lock().unwrap_or_else(PoisonError::into_inner) = file;
+        self.page = Arc::new(page);
+        self.said.lock().unwrap_or_else(PoisonError::into_inner).clear();
+        let stream = self.stream.lock().unwrap_or_else(PoisonError::into_inner).take();
+        stream.context("no client has come")?.shutdown(Shutdown::Both)?;
+        Ok(())
+    }
+
+    /// Says that it knows how to freeze clients.
+    pub fn knows_freezing(&self) {
+        self.page.features.fetch_or(FEATURE_FREEZE, Ordering::SeqCst);
+    }
+
+    /// Asks the client to hold its calls back, or to let them go on.
+    pub fn hold(&self, is_held: bool) {
+        if is_held {
+            self.page.freezes.fetch_add(1, Ordering::SeqCst);
+            self.page.flags.fetch_or(FLAG_FROZEN, Ordering::SeqCst);
+        } else {
+            self.page.flags.fetch_and(!FLAG_FROZEN, Ordering::SeqCst);
+        }
+        bell::ring(&self.page);
+    }
+
+    /// Whether the client has said it.
+    pub fn has_heard(&self, request: &TenantRequest) -> bool {
+        self.said.lock().unwrap_or_else(PoisonError::into_inner).contains(request)
+    }
+
+    /// Waits until the client says it.
+    pub fn hears(&self, request: &TenantRequest) -> anyhow::Result<()> {
+        self.wait_for(&format!("the client says {request:?}"), |said| said == request)
     }
 
     /// Places of the client's memory, and the number of the goal that it has seen, as it said last.
@@ -154,10 +201,29 @@ impl ScriptedDaemon {
     }
 }
 
+/// Whether a client that had another daemon before says hello.
+fn is_returning(request: &TenantRequest) -> bool {
+    let TenantRequest::Hello(hello) = request else { return false };
+    match &hello.role {
+        Role::Remapping { returning, .. } | Role::Client { returning, .. } => returning.is_some(),
+        Role::Tool => false,
+    }
+}
+
+/// Makes a page with all memory and this gate word.
+fn open_page(word: GateWord) -> anyhow::Result<(OwnedFd, SharedPage)> {
+    let (file, page) = page::create()?;
+    page.gate.store(word.0, Ordering::SeqCst);
+    page.gpus[0].free.store(LEASE.0, Ordering::SeqCst);
+    page.gpus[0].limit.store(u64::MAX, Ordering::SeqCst);
+    page.gpus[0].ceiling.store(u64::MAX, Ordering::SeqCst);
+    Ok((file, page))
+}
+
 /// Talks with one client until it is gone.
 fn serve(
     mut stream: UnixStream,
-    page: &OwnedFd,
+    file: &Mutex<OwnedFd>,
     said: &Mutex<Vec<TenantRequest>>,
     kept: &Mutex<Option<UnixStream>>,
 ) -> anyhow::Result<()> {
@@ -166,9 +232,11 @@ fn serve(
         let reply = match &request {
             TenantRequest::Hello(Hello { role: Role::Remapping { .. } | Role::Client { .. }, .. }) => {
                 let (client, session, name) = (ClientId(1), SessionId(1), "scripted".to_owned());
-                let welcome = Welcome { protocol: PROTOCOL, client, session, name, gpus: Vec::new() };
+                let gpus = if is_returning(&request) { vec![GpuId(0)] } else { Vec::new() };
+                let welcome = Welcome { protocol: PROTOCOL, client, session, name, gpus };
                 let frame = codec::encode(&TenantReply::Welcome(welcome))?;
-                socket::send_with_fd(&stream, &frame, Some(page.as_fd()))?;
+                let file = file.lock().unwrap_or_else(PoisonError::into_inner).try_clone()?;
+                socket::send_with_fd(&stream, &frame, Some(file.as_fd()))?;
                 *kept.lock().unwrap_or_else(PoisonError::into_inner) = Some(stream.try_clone()?);
                 None
             }

@@ -434,6 +434,7 @@ pub(crate) fn admin_replies() -> Vec<Named<AdminReply>> {
         ("Frost.freezing", frost(FrostStage::Freezing, None)),
         ("Frost.frozen", frost(FrostStage::Frozen, None)),
         ("Frost.thawing", frost(FrostStage::Thawing, None)),
+        ("Frost.unexamined", frost(FrostStage::Unexamined, None)),
         (
             "Freezing",
             AdminReply::Freezing(FreezingView {

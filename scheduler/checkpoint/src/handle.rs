@@ -4,15 +4,17 @@ use std::io::{self, Write};
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
-use std::thread;
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
+use crate::ending;
 use crate::helper::SUBCOMMAND;
 use crate::protocol::{Answer, Step};
 use crate::target::Target;
 
+/// Longest wait for the end of an earlier helper of the same process.
+const ENDING: Duration = Duration::from_secs(5);
 /// Longest answer of a helper, in bytes.
 const LONGEST: usize = 4096;
 
@@ -25,6 +27,9 @@ pub enum HelperError {
     /// The helper gave no answer in time and was killed.
     #[error("the driver did not answer within {0:?}")]
     Late(Duration),
+    /// An earlier helper of the same process has not ended, although it was killed. No step was taken.
+    #[error("an earlier helper for checkpoints was killed and does not end; the driver holds it")]
+    Stuck,
     /// The helper ended, or said what makes no sense.
     #[error("the helper for checkpoints ended in the middle of a step")]
     Ended,
@@ -33,6 +38,7 @@ pub enum HelperError {
 /// Running helper for one process. It ends when the value is dropped.
 #[derive(Debug)]
 pub(crate) struct Helper {
+    target: Target,
     child: Option<Child>,
     steps: Option<ChildStdin>,
     answers: ChildStdout,
@@ -41,12 +47,15 @@ pub(crate) struct Helper {
 }
 
 impl Helper {
-    /// Starts a helper and waits for its first answer.
+    /// Starts a helper and waits for its first answer. The last helper of the same process has ended before.
     pub(crate) fn start(
         program: &Path,
         target: Target,
         deadline: Duration,
     ) -> Result<(Self, Answer), HelperError> {
+        if !ending::wait_for(target, ENDING) {
+            return Err(HelperError::Stuck);
+        }
         let mut command = Command::new(program);
         command.arg0("gpushare-checkpoint").arg(SUBCOMMAND);
         command.args([target.pid.to_string(), target.start.to_string()]);
@@ -55,9 +64,11 @@ impl Helper {
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null());
         let mut child = command.spawn().map_err(HelperError::Start)?;
         let (Some(steps), Some(answers)) = (child.stdin.take(), child.stdout.take()) else {
+            ending::end(target, child);
             return Err(HelperError::Ended);
         };
-        let mut helper = Self { child: Some(child), steps: Some(steps), answers, begun: Vec::new() };
+        let (child, steps) = (Some(child), Some(steps));
+        let mut helper = Self { target, child, steps, answers, begun: Vec::new() };
         let first = helper.answer(deadline)?;
         Ok((helper, first))
     }
@@ -112,11 +123,12 @@ impl Helper {
 }
 
 impl Drop for Helper {
-    /// Closes the helper's input, which ends it. Another thread waits for its end, which the driver may delay.
+    /// Closes the helper's input, which ends it. The next helper of the same process waits for that, and the driver may
+    /// delay it.
     fn drop(&mut self) {
         self.steps = None;
-        if let Some(mut child) = self.child.take() {
-            let _ = thread::Builder::new().name("helper-end".to_owned()).spawn(move || child.wait());
+        if let Some(child) = self.child.take() {
+            ending::end(self.target, child);
         }
     }
 }

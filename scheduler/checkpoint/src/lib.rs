@@ -14,12 +14,14 @@
 //! ```
 //!
 //! Each answer has a deadline, after which the helper is killed. Which step it had reached is then unknown.
-//! So [`thaw`] asks for the state of the process first, and can be called again in any state.
+//! So [`thaw`] asks for the state of the process first, and can be called again in any state. The next helper
+//! starts only after the killed one has ended, which the driver may delay.
 
 mod protocol;
 mod target;
 mod driver;
 mod helper;
+mod ending;
 mod handle;
 mod operation;
 

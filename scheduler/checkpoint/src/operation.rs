@@ -2,6 +2,10 @@
 //!
 //! A thaw leads from any state to a running process, so it also repairs an operation that broke off. A process
 //! is lost in two cases only: the driver says that its restore failed, or refuses the restore.
+//!
+//! A step of a helper that has ended may still be under way in the driver, also one of the last daemon's helper. So
+//! the state may be about to change. The driver takes one step of a process at a time. So a process counts as running
+//! only after another step was refused for that reason, and its state is asked for again after each refusal.
 
 use std::path::Path;
 use std::time::Duration;
@@ -34,6 +38,9 @@ impl Default for Limits {
         }
     }
 }
+
+/// Largest number of questions for the state in one thaw. Each but the last follows a step.
+const ROUNDS: u32 = 6;
 
 /// Reason why a process was not frozen.
 #[derive(Debug, thiserror::Error)]
@@ -125,27 +132,35 @@ pub fn thaw(program: &Path, target: Target, limits: &Limits) -> Result<(), ThawE
         Answer::Unready(reason) => return Err(ThawError::Unknown(reason)),
         other => return Err(ThawError::Unknown(strange(&other))),
     }
-    let state = match helper.take(Step::State, limits.step)? {
-        Answer::State(state) => state,
-        Answer::Gone => return Err(ThawError::Gone),
-        other => return Err(ThawError::Unknown(strange(&other))),
-    };
-    match state {
-        State::Running => return Ok(()),
-        State::Failed => return Err(ThawError::Lost("an earlier restore failed".to_owned())),
-        State::Checkpointed => match helper.take(Step::Restore, limits.moving)? {
+    let mut refused = None;
+    for _ in 0..ROUNDS {
+        let state = match helper.take(Step::State, limits.step)? {
+            Answer::State(state) => state,
+            Answer::Gone => return Err(ThawError::Gone),
+            other => return Err(ThawError::Unknown(strange(&other))),
+        };
+        let step = match (state, refused.take()) {
+            (State::Failed, _) => return Err(ThawError::Lost("an earlier restore failed".to_owned())),
+            (State::Checkpointed, Some((Step::Restore, refusal))) => {
+                return Err(ThawError::Lost(Refusal::to_string(&refusal)));
+            }
+            (State::Running, Some((Step::Unlock, _))) => return Ok(()),
+            (State::Checkpointed, _) => Step::Restore,
+            // The answer to a running process is a refusal, after a step that is under way.
+            (State::Running | State::Locked, _) => Step::Unlock,
+        };
+        match helper.take(step, if step == Step::Restore { limits.moving } else { limits.step })? {
+            Answer::Done if step == Step::Unlock => return Ok(()),
             Answer::Done => {}
             Answer::Gone => return Err(ThawError::Gone),
-            Answer::Refused(refusal) => return Err(ThawError::Lost(refusal.to_string())),
+            Answer::Refused(refusal) => refused = Some((step, refusal)),
             other => return Err(ThawError::Unknown(strange(&other))),
-        },
-        State::Locked => {}
+        }
     }
-    match helper.take(Step::Unlock, limits.step)? {
-        Answer::Done => Ok(()),
-        Answer::Gone => Err(ThawError::Gone),
-        other => Err(ThawError::Unknown(strange(&other))),
-    }
+    Err(ThawError::Unknown(match refused {
+        Some((_, refusal)) => refusal.to_string(),
+        None => "the state of the process changes all the time".to_owned(),
+    }))
 }
 
 fn strange(answer: &Answer) -> String {

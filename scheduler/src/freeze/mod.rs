@@ -17,6 +17,7 @@ use gpushare_checkpoint::{FreezeError, Limits, Target, ThawError, freeze, thaw};
 use gpushare_core::{Event, FreezeEnd, ThawEnd};
 use gpushare_proto::admin::FrostStage;
 use gpushare_proto::{ClientId, SessionId};
+use tokio::sync::mpsc::Sender;
 use tracing::warn;
 
 use crate::engine::Engine;
@@ -80,6 +81,14 @@ fn thaw_end(error: &ThawError) -> ThawEnd {
     }
 }
 
+/// Sends an input from the task that receives it, which must not wait for room in the queue.
+fn deliver(inputs: Sender<Input>, input: Input) {
+    tokio::spawn(async move {
+        // The receiver is gone only when the daemon ends.
+        let _ = inputs.send(input).await;
+    });
+}
+
 impl Engine {
     /// Begins an operation of the driver about a process.
     pub(crate) fn move_by_driver(&self, client: ClientId, what: Move) {
@@ -95,10 +104,7 @@ impl Engine {
         };
         if let Err(cause) = thread::Builder::new().name("freeze".to_owned()).spawn(run) {
             warn!("no thread for a helper: {cause}");
-            let inputs = self.inputs.clone();
-            let end = what.broke_off();
-            // This is the task that receives, so it must not wait.
-            let _ = inputs.try_send(Input::Moved { client, end });
+            deliver(self.inputs.clone(), Input::Moved { client, end: what.broke_off() });
         }
     }
 
@@ -137,6 +143,16 @@ mod tests {
             [ThawError::Gone, ThawError::Unknown(text())].map(|error| thaw_end(&error)),
             [ThawEnd::BrokeOff; 2]
         );
+    }
+
+    #[tokio::test]
+    async fn an_end_is_not_lost_in_a_full_queue() {
+        let (inputs, mut arriving) = tokio::sync::mpsc::channel(1);
+        inputs.try_send(Input::Measured(None)).unwrap();
+        deliver(inputs, Input::Moved { client: ClientId(1), end: Move::Thaw.broke_off() });
+        assert!(matches!(arriving.recv().await, Some(Input::Measured(None))));
+        let end = End::Thaw(ThawEnd::BrokeOff);
+        assert!(matches!(arriving.recv().await, Some(Input::Moved { end: of, .. }) if of == end));
     }
 
     #[test]

@@ -74,9 +74,15 @@ pub(super) fn view(engine: &mut Engine, id: SessionId) -> FrostView {
             client.page.ring();
         }
     }
+    let is_unexamined = matches!(engine.machine.frost_obstacle(id), Some((_, Obstacle::Unexamined)))
+        && untried_driver().is_none();
+    let stage = match engine.machine.frost_stage(id) {
+        FrostStage::Warm if is_unexamined => FrostStage::Unexamined,
+        stage => stage,
+    };
     let freeze_after = engine.sessions.get(id).map(|session| session.terms.freeze_after);
     FrostView {
-        stage: engine.machine.frost_stage(id),
+        stage,
         obstacle: obstacle(engine, id),
         freeze_after_ns: freeze_after.and_then(|after| after.in_force(engine.settings.freeze_after)),
         idle_ns: engine.machine.idle_for(id, clock::monotonic()),
@@ -143,7 +149,7 @@ pub(crate) fn is_debugged(engine: &Engine, client: ClientId) -> bool {
 
 fn words(stage: FrostStage) -> String {
     match stage {
-        FrostStage::Warm => "running",
+        FrostStage::Warm | FrostStage::Unexamined => "running",
         FrostStage::Freezing => "freezing",
         FrostStage::Frozen => "frozen",
         FrostStage::Thawing => "thawing",

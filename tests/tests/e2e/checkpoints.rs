@@ -1,13 +1,16 @@
 //! Freezing and thawing of a process by the daemon's helper, on the simulated driver.
 
 use std::process::ExitStatus;
+use std::thread;
 use std::time::Duration;
 
 use anyhow::Context;
-use gpushare_checkpoint::{FreezeError, Limits, Target, ThawError, freeze, thaw};
+use gpushare_checkpoint::{FreezeError, Limits, SUBCOMMAND, Target, ThawError, freeze, thaw};
 use gpushare_proto::Bytes;
 use gpushare_sys::process;
+use gpushare_tests::patience::until;
 use gpushare_tests::{Artifacts, Part, Program, Sharing, World};
+use rustix::process::{Pid, Signal, kill_process};
 use simgpu_card::wire::ProcessState;
 
 /// A helper is the daemon's program with the environment of this world. The operations start it with their own
@@ -103,6 +106,72 @@ fn a_helper_that_dies_or_hangs_leaves_a_process_that_can_be_thawed() -> anyhow::
         assert!(matches!(error, ThawError::Unknown(_)), "{fault}: {error}");
         thaw(&sound, target, &Limits::default())?;
         assert_eq!(state(&world, &program)?.0, ProcessState::Running, "{fault}");
+    }
+    ends_well(program)
+}
+
+/// Kills the helper of a process.
+fn kill_helper(of: Target) -> anyhow::Result<()> {
+    let arguments = format!("\0{SUBCOMMAND}\0{}\0{}\0", of.pid, of.start);
+    let processes = std::fs::read_dir("/proc")?.flatten();
+    let mut numbers = processes.filter_map(|process| process.file_name().to_str()?.parse().ok());
+    let is_helper = |pid: &i32| {
+        let line = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+        String::from_utf8_lossy(&line).ends_with(&arguments)
+    };
+    let helper = numbers.find(is_helper).and_then(Pid::from_raw).context("no helper runs")?;
+    Ok(kill_process(helper, Signal::KILL)?)
+}
+
+fn is_stepping(world: &World, program: &Program) -> anyhow::Result<bool> {
+    let stats = world.card().context("a simulated card")?.stats()?;
+    let known = stats.processes.into_iter().find(|known| known.pid == program.process().pid());
+    Ok(known.context("the program is on the card")?.steps)
+}
+
+#[test]
+fn a_step_that_outlives_its_helper_ends_before_the_thaw() -> anyhow::Result<()> {
+    let (world, mut program) = start()?;
+    let (helper, target) = (helper(&world, "")?, target(&program)?);
+    program.must("latch l")?;
+    let limits = Limits {
+        lock: Duration::from_secs(60),
+        step: Duration::from_secs(60),
+        ..Limits::default()
+    };
+    thread::scope(|scope| {
+        let freezing = scope.spawn(|| freeze(&helper, target, &limits));
+        until("the driver waits for work", || Ok(is_stepping(&world, &program)?.then_some(())))?;
+        kill_helper(target)?;
+        let ended = freezing.join().map_err(|_| anyhow::anyhow!("it panicked"))?;
+        assert!(matches!(ended, Err(FreezeError::Unknown(_))), "{ended:?}");
+        assert!(is_stepping(&world, &program)?, "the lock goes on");
+        let thawing = scope.spawn(|| thaw(&helper, target, &limits));
+        program.must("@b open l")?;
+        thawing.join().map_err(|_| anyhow::anyhow!("it panicked"))??;
+        assert_eq!(state(&world, &program)?.0, ProcessState::Running);
+        assert!(!is_stepping(&world, &program)?);
+        anyhow::Ok(())
+    })?;
+    ends_well(program)
+}
+
+#[test]
+fn a_restore_that_outlives_its_helper_loses_no_process() -> anyhow::Result<()> {
+    let (world, program) = start()?;
+    let (helper, target) = (helper(&world, "")?, target(&program)?);
+    for _ in 0..3 {
+        freeze(&helper, target, &Limits::default())?;
+        thread::scope(|scope| {
+            let thawing = scope.spawn(|| thaw(&helper, target, &Limits::default()));
+            until("the driver moves the memory", || Ok(is_stepping(&world, &program)?.then_some(())))?;
+            let _ = kill_helper(target);
+            // It may have been done before.
+            let _ = thawing.join();
+            thaw(&helper, target, &Limits::default())?;
+            assert_eq!(state(&world, &program)?, (ProcessState::Running, Bytes::mib(16)));
+            anyhow::Ok(())
+        })?;
     }
     ends_well(program)
 }

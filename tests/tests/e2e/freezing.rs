@@ -1,11 +1,14 @@
 //! Idle sessions are frozen into host memory, and any call of the driver brings them back.
 
+use std::os::unix::net::UnixDatagram;
 use std::process::ExitStatus;
 use std::thread;
 
 use anyhow::{Context, ensure};
-use gpushare_proto::Bytes;
+use gpushare_proto::tenant::TenantRequest;
+use gpushare_proto::{Bytes, names};
 use gpushare_tests::patience::until;
+use gpushare_tests::scripted::ScriptedDaemon;
 use gpushare_tests::{Artifacts, Daemon, Dialogue, Program, Sharing, World, foreign};
 use rustix::process::Signal;
 use simgpu_card::wire::ProcessState;
@@ -189,6 +192,52 @@ fn a_killed_daemon_leaves_a_frozen_program_to_the_next_one() -> anyhow::Result<(
 }
 
 #[test]
+fn a_context_that_is_destroyed_without_a_daemon_waits_for_the_next_one() -> anyhow::Result<()> {
+    let (world, mut daemon) = world()?;
+    for backend in ["remap", "native"] {
+        let mut program = program(&world, backend, backend)?;
+        let pid = program.process().pid();
+        for calls in ["end c", "detach c", "capture s; end-capture s g", "release"] {
+            if calls.ends_with('c') {
+                program.must("make c")?;
+            }
+            freeze(&world, &daemon, backend, pid)?;
+            daemon.kill()?;
+            let tickets: anyhow::Result<Vec<_>> = calls.split("; ").map(|call| program.tell(call)).collect();
+            daemon.restart()?;
+            for ticket in tickets? {
+                program.done(ticket)?;
+            }
+        }
+        program.kill()?;
+    }
+    Ok(())
+}
+
+#[test]
+fn a_daemon_that_does_not_know_freezing_hears_nothing_of_it() -> anyhow::Result<()> {
+    let world = World::of(CARD)?;
+    let mut daemon = ScriptedDaemon::listen(&world)?;
+    daemon.knows_freezing();
+    let mut program = Program::hold_with(&world, &Sharing::Preload, "a", names::BACKEND, "native")?;
+    program.must("alloc x 8MiB; fill x 7; event e; sync")?;
+    daemon.hold(true);
+    daemon.hears(&TenantRequest::Parked { number: 1 })?;
+    // The next one is older.
+    daemon.die()?;
+    daemon.hears(&TenantRequest::Reconciled)?;
+    assert!(!daemon.has_heard(&TenantRequest::Held));
+    let call = program.tell("event-query e")?;
+    daemon.die_for_one_that_freezes()?;
+    daemon.hears(&TenantRequest::Held)?;
+    daemon.hears(&TenantRequest::Called)?;
+    daemon.hold(true);
+    daemon.hold(false);
+    program.done(call)?;
+    Ok(())
+}
+
+#[test]
 fn a_daemon_that_is_stopped_thaws_everybody_first() -> anyhow::Result<()> {
     let (world, mut daemon) = world()?;
     let mut programs = [program(&world, "a", "remap")?, program(&world, "b", "native")?];
@@ -203,6 +252,41 @@ fn a_daemon_that_is_stopped_thaws_everybody_first() -> anyhow::Result<()> {
     for program in &mut programs {
         program.must("check x 7")?;
     }
+    Ok(())
+}
+
+#[test]
+fn a_daemon_that_cannot_thaw_feeds_its_watchdog_and_ends_at_a_second_signal() -> anyhow::Result<()> {
+    let (world, mut daemon) = world()?;
+    let path = world.folder().join("manager");
+    let manager = UnixDatagram::bind(&path)?;
+    manager.set_nonblocking(true)?;
+    daemon.stop()?;
+    let socket = format!("NOTIFY_SOCKET={}", path.display());
+    daemon.restart_under(&["env", &socket, "WATCHDOG_USEC=100000"])?;
+    let mut a = program(&world, "a", "native")?;
+    freeze(&world, &daemon, "a", a.process().pid())?;
+    let mut b = Program::hold(&world, &session("b", "native"), "b")?;
+    b.must("alloc y 224MiB")?;
+    daemon.process().signal(Signal::TERM)?;
+    until("it has begun to end", || {
+        let waits = daemon.ctl(&["explain", "a"])?.contains("it was frozen, and comes back");
+        Ok(waits.then_some(()))
+    })?;
+    let received = || {
+        let mut message = [0; 64];
+        let length = manager.recv(&mut message).ok()?;
+        Some(message[..length].to_vec())
+    };
+    while received().is_some() {}
+    until("it says that it lives", || Ok(received().filter(|said| said == b"WATCHDOG=1")))?;
+    assert!(!daemon.ended()?, "it has no room for the program");
+    daemon.process().signal(Signal::TERM)?;
+    until("it ends", || Ok(daemon.ended()?.then_some(())))?;
+    b.kill()?;
+    daemon.restart()?;
+    a.must("check x 7")?;
+    assert!(a.quit()?.success());
     Ok(())
 }
 

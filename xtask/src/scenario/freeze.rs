@@ -156,20 +156,25 @@ impl Run {
         let frozen = thread::scope(|scope| {
             let daemon = &self.daemon;
             let freezing = scope.spawn(move || daemon.ctl(&["session", "freeze", &name]).is_ok());
-            if victim == Some(Victim::Helper) {
+            if let Some(victim) = victim {
                 thread::sleep(delay);
-                self.outcome.kills += u64::from(kill_helper(daemon.process().pid()));
+                let killed = match victim {
+                    Victim::Program => kill(self.workers[at].program.process().pid()),
+                    Victim::Daemon => kill(daemon.process().pid()),
+                    Victim::Helper => kill_helper(daemon.process().pid()),
+                };
+                self.outcome.kills += u64::from(killed);
             }
             freezing.join().unwrap_or(false)
         });
         self.outcome.frozen += u64::from(frozen);
-        if victim == Some(Victim::Program) {
-            return self.replace(at);
-        }
-        if victim == Some(Victim::Daemon) {
-            self.outcome.kills += 1;
-            self.daemon.kill()?;
-            self.daemon.restart()?;
+        match victim {
+            Some(Victim::Program) => return self.replace(at),
+            Some(Victim::Daemon) => {
+                self.daemon.kill()?;
+                self.daemon.restart()?;
+            }
+            Some(Victim::Helper) | None => {}
         }
         self.wake(at)
     }
@@ -194,7 +199,10 @@ impl Run {
             thread::sleep(delay);
         }
         match victim {
-            Some(Victim::Program) => return self.replace(at),
+            Some(Victim::Program) => {
+                self.outcome.kills += 1;
+                return self.replace(at);
+            }
             Some(Victim::Daemon) => {
                 self.outcome.kills += 1;
                 self.daemon.kill()?;
@@ -239,14 +247,11 @@ impl Run {
             program.process().pid()
         ));
         self.outcome.lost += 1;
-        // It was not killed by choice.
-        self.outcome.kills = self.outcome.kills.saturating_sub(1);
         self.replace(at)
     }
 
-    /// Kills a program, and starts another one in its place.
+    /// Kills a program if it lives, and starts another one in its place.
     fn replace(&mut self, at: usize) -> anyhow::Result<()> {
-        self.outcome.kills += 1;
         self.workers[at].program.kill()?;
         self.workers[at] = self.begin()?;
         Ok(())
@@ -262,6 +267,14 @@ fn kill_helper(daemon: u32) -> bool {
         let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
         line.starts_with(b"gpushare-checkpoint\0") && status.contains(&format!("\nPPid:\t{daemon}\n"))
     };
-    let found = numbers.filter(is_helper).find_map(Pid::from_raw);
-    found.is_some_and(|helper| kill_process(helper, Signal::KILL).is_ok())
+    numbers
+        .filter(is_helper)
+        .find_map(|helper| u32::try_from(helper).ok())
+        .is_some_and(kill)
+}
+
+/// Kills a process that this one started, or a helper of such a one. Returns whether it was there.
+fn kill(pid: u32) -> bool {
+    let pid = i32::try_from(pid).ok().and_then(Pid::from_raw);
+    pid.is_some_and(|pid| kill_process(pid, Signal::KILL).is_ok())
 }

@@ -126,9 +126,15 @@ impl Link {
 
     /// Sends a message unless that would block; returns whether the message went out.
     pub fn try_send(&self, request: &TenantRequest) -> bool {
+        self.try_send_if(request, || true)
+    }
+
+    /// Sends a message unless that would block, if `holds` is still true once no other connection can be plugged in
+    /// before. Returns whether the message went out.
+    pub(crate) fn try_send_if(&self, request: &TenantRequest, holds: impl FnOnce() -> bool) -> bool {
         let Ok(sender) = self.sender.try_lock() else { return false };
         let send = |sender| connection::send_at_once(sender, request).is_ok();
-        sender.as_ref().is_some_and(send)
+        sender.as_ref().filter(|_| holds()).is_some_and(send)
     }
 
     /// Tells the daemon which unknown driver functions the program looked up. Every other message does so
@@ -211,7 +217,7 @@ impl Link {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use std::fs::File;
     use std::os::fd::RawFd;
     use std::sync::MutexGuard;
@@ -224,7 +230,8 @@ mod tests {
 
     static ONE: Mutex<()> = Mutex::new(());
 
-    fn link() -> (MutexGuard<'static, ()>, Link, Connection, UnixStream) {
+    /// Link to a daemon that the test plays. There is one at a time.
+    pub(crate) fn link() -> (MutexGuard<'static, ()>, Link, Connection, UnixStream) {
         let alone = lock(&ONE);
         let (ours, daemon) = UnixStream::pair().unwrap();
         let connection = Connection::new(ours).unwrap();
@@ -248,6 +255,19 @@ mod tests {
         assert_eq!(read.unwrap_err().kind(), std::io::ErrorKind::WouldBlock);
         assert!(link.send_if(&TenantRequest::Reconciled, || true));
         assert_eq!(std::io::Read::read(&mut daemon, &mut [0]).unwrap(), 1);
+    }
+
+    #[test]
+    fn a_handler_of_a_signal_that_interrupts_a_message_sends_none() {
+        let (_alone, link, _connection, mut daemon) = link();
+        daemon.set_nonblocking(true).unwrap();
+        let sender = lock(&link.sender);
+        assert!(!link.try_send(&TenantRequest::Called));
+        drop(sender);
+        assert!(!link.try_send_if(&TenantRequest::Called, || false));
+        let read = std::io::Read::read(&mut daemon, &mut [0]);
+        assert_eq!(read.unwrap_err().kind(), std::io::ErrorKind::WouldBlock);
+        assert!(link.try_send(&TenantRequest::Called));
     }
 
     #[test]

@@ -42,6 +42,12 @@ pub(crate) enum Membership {
 pub(crate) struct Daemon(OnceLock<Membership>);
 
 impl Daemon {
+    /// Returns the daemon behind a link.
+    #[cfg(test)]
+    pub(crate) fn behind(link: Link) -> Self {
+        Self(Membership::Shared(Box::new(link)).into())
+    }
+
     /// Returns the process's membership in a session; the first caller decides it by `join`.
     pub(crate) fn membership(&self, join: impl FnOnce() -> Membership) -> &Membership {
         self.0.get_or_init(join)

@@ -4,10 +4,14 @@
 //! meanwhile. A borrower locks the list for each short visit. A call that takes long does not lock it, and who may destroy
 //! a context waits for that call.
 //!
+//! While the process is frozen, calls of the driver wait, and they may have to wait for the next daemon. The way to that
+//! one needs the list. So whoever locks the list for calls of the driver waits before, and holds a pass meanwhile.
+//!
 //! The streams that the program made have a lock of their own, since a thread that makes one must not wait
 //! for a context that is being destroyed. A stream is removed before the driver destroys it.
 
 use std::collections::BTreeMap;
+use std::ops::{Deref, DerefMut};
 use std::ptr::null_mut;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 
@@ -16,6 +20,7 @@ use crate::driver::types::{
     EVENT_DISABLE_TIMING, STREAM_NON_BLOCKING,
 };
 use crate::driver::{Driver, answer};
+use crate::freeze::hold::{Pass, pause};
 use crate::process::lock;
 
 /// Kind of a CUDA context by how it was created.
@@ -63,11 +68,32 @@ pub struct List {
     long_calls: u32,
 }
 
+/// Locked list of the live contexts. Calls of the driver do not wait meanwhile, and the process does not park.
+#[derive(Debug)]
+pub struct Visit<'a> {
+    list: MutexGuard<'a, List>,
+    _pass: Pass,
+}
+
+impl Deref for Visit<'_> {
+    type Target = List;
+
+    fn deref(&self) -> &List {
+        &self.list
+    }
+}
+
+impl DerefMut for Visit<'_> {
+    fn deref_mut(&mut self) -> &mut List {
+        &mut self.list
+    }
+}
+
 impl Contexts {
     /// Adds a context. Returns the number of contexts on its device, or `None` if the context was listed
     /// already.
     pub fn created(&self, context: CUcontext, device: CUdevice, kind: Kind) -> Option<u32> {
-        let mut live = self.visit();
+        let mut live = lock(&self.live);
         if context.is_null() || live.contexts.iter().any(|known| known.context == context) {
             return None;
         }
@@ -78,18 +104,36 @@ impl Contexts {
 
     /// Returns the device of each live context that has memory of its own.
     pub fn devices(&self) -> Vec<CUdevice> {
-        self.visit().iter().filter(|known| !known.is_part()).map(Live::device).collect()
+        lock(&self.live)
+            .iter()
+            .filter(|known| !known.is_part())
+            .map(Live::device)
+            .collect()
     }
 
-    /// Locks the list. A context may be destroyed only while the guard of [`Self::visit_to_destroy`] lives.
-    pub fn visit(&self) -> MutexGuard<'_, List> {
-        lock(&self.live)
+    /// Locks the list, once calls of the driver do not wait. A context may be destroyed only while the guard of
+    /// [`Self::visit_to_destroy`] lives.
+    pub fn visit(&self) -> Visit<'_> {
+        Self::visit_once(|| lock(&self.live))
     }
 
     /// Locks the list once no long call is under way, for a call that may destroy a context.
-    pub fn visit_to_destroy(&self) -> MutexGuard<'_, List> {
-        let list = self.has_ended.wait_while(self.visit(), |list| list.long_calls > 0);
-        list.unwrap_or_else(PoisonError::into_inner)
+    pub fn visit_to_destroy(&self) -> Visit<'_> {
+        Self::visit_once(|| {
+            let list = self.has_ended.wait_while(lock(&self.live), |list| list.long_calls > 0);
+            list.unwrap_or_else(PoisonError::into_inner)
+        })
+    }
+
+    fn visit_once<'a>(lock: impl Fn() -> MutexGuard<'a, List>) -> Visit<'a> {
+        loop {
+            let list = lock();
+            if let Some(pass) = Pass::take() {
+                return Visit { list, _pass: pass };
+            }
+            drop(list);
+            pause();
+        }
     }
 
     /// Makes a call that takes long with a context current in the calling thread, that of a device which has memory of its
@@ -104,7 +148,7 @@ impl Contexts {
         call: impl FnOnce(usize) -> Result<T, CUresult>,
     ) -> Result<T, CUresult> {
         let (context, _ends) = {
-            let mut list = self.visit();
+            let mut list = lock(&self.live);
             let of_device = |live: &&Live| live.device == device && !live.is_part();
             let live = list.iter().find(of_device).ok_or(CUDA_ERROR_INVALID_CONTEXT)?;
             let context = live.context;
@@ -144,7 +188,7 @@ struct LongCall<'a>(&'a Contexts);
 
 impl Drop for LongCall<'_> {
     fn drop(&mut self) {
-        self.0.visit().long_calls -= 1;
+        lock(&self.0.live).long_calls -= 1;
         self.0.has_ended.notify_all();
     }
 }
@@ -384,6 +428,25 @@ mod tests {
             let ((of, ended), (device, removed)) = (call.join().unwrap().unwrap(), destroyed.join().unwrap());
             assert_eq!((of, device), (1, Some(0)));
             assert!(ended <= removed, "destroyed under the call");
+        });
+    }
+
+    #[test]
+    fn a_thread_that_waits_with_a_call_does_not_hold_the_list() {
+        use crate::freeze::hold::{is_awaited, testing::Held};
+        let contexts = &Contexts::default();
+        contexts.created(context(1), 0, Kind::Primary);
+        let held = Held::begin();
+        std::thread::scope(|scope| {
+            let [visit, destroy] = [Contexts::visit, Contexts::visit_to_destroy]
+                .map(|visit| scope.spawn(move || visit(contexts).count(0)));
+            while !is_awaited() {
+                std::thread::yield_now();
+            }
+            assert_eq!(contexts.devices(), [0], "as the way to the next daemon asks");
+            assert!(!visit.is_finished() && !destroy.is_finished());
+            drop(held);
+            assert_eq!([visit, destroy].map(|visit| visit.join().unwrap()), [1; 2]);
         });
     }
 }

@@ -216,6 +216,7 @@ extern "C" fn wait_in_entry() {
 
 #[cfg(test)]
 mod tests {
+    use super::super::hold::testing::Held;
     use super::*;
 
     type Many = unsafe extern "C" fn(u64, u64, u64, u64, u64, u64, u64, u64, f64, f64) -> f64;
@@ -259,16 +260,8 @@ mod tests {
     fn the_way_through_a_wait_keeps_all_arguments() {
         let number = (entry_of(sum as *mut c_void).addr() - first().addr()) / STRIDE;
         assert!(number < COUNT);
-        /// Lets the call go on also where the test fails.
-        struct Release;
-        impl Drop for Release {
-            fn drop(&mut self) {
-                super::super::hold::release();
-            }
-        }
         std::thread::scope(|scope| {
-            HOLD.store(1, Ordering::SeqCst);
-            let held = Release;
+            let held = Held::begin();
             let call = scope.spawn(|| called(sum));
             while !super::super::hold::is_awaited() {
                 std::thread::yield_now();

@@ -44,9 +44,11 @@ pub(crate) struct Parking {
 }
 
 impl Parking {
-    /// Whether the daemon may have frozen the process.
-    pub(crate) fn is_told(&self) -> bool {
-        self.told
+    /// Tells the next daemon, whose page is in force, that the last one may have frozen the process.
+    pub(crate) fn report_held(&self, daemon: &Daemon, page: &'static Page) {
+        if self.told && is_known(page) {
+            send(daemon, page, &TenantRequest::Held);
+        }
     }
 
     /// Tells the daemon what keeps the process from being frozen, if that changed.
@@ -64,7 +66,9 @@ impl Parking {
 
     /// Does what the flag in the page asks for. Returns whether calls wait, and whether to look again soon.
     pub(crate) fn serve(&mut self, parts: (&Driver, &Memory, &Daemon), page: &'static Page) -> (bool, bool) {
-        let is_asked = is_known(page) && page.flags.load(Ordering::Acquire) & FLAG_FROZEN != 0;
+        // A daemon that is gone has frozen only what had told it that it has parked.
+        let may_ask = self.told || parts.2.is_connected();
+        let is_asked = may_ask && is_known(page) && page.flags.load(Ordering::Acquire) & FLAG_FROZEN != 0;
         let number = page.freezes.load(Ordering::Acquire);
         let request = (address(page), number);
         if !is_asked {
@@ -123,6 +127,17 @@ impl Parking {
     }
 }
 
+/// Tells the daemon that a thread waits with a call, unless that would block. Returns whether it was told.
+pub(crate) fn call(daemon: &Daemon) -> bool {
+    let page = gate::page();
+    let holds = || std::ptr::eq(page, gate::page());
+    is_known(page)
+        && daemon
+            .link()
+            .is_some_and(|link| link.try_send_if(&TenantRequest::Called, holds))
+}
+
+/// Whether the daemon of a page knows how to freeze processes.
 fn is_known(page: &Page) -> bool {
     page.features.load(Ordering::Relaxed) & FEATURE_FREEZE != 0
 }
@@ -160,7 +175,7 @@ impl Proof {
     /// Looks at all threads that are left. Returns whether none is.
     fn holds(&mut self) -> bool {
         self.threads.retain(|&thread, (first, base)| !is_outside(thread, *first, base));
-        self.threads.is_empty() && GATE.is_empty()
+        self.threads.is_empty() && GATE.is_empty() && hold::has_no_passes()
     }
 }
 
@@ -208,6 +223,45 @@ mod tests {
             });
             check(receive.recv().unwrap());
         });
+    }
+
+    #[test]
+    fn a_call_is_told_only_to_a_daemon_that_knows_freezing() {
+        let (_alone, link, _connection, mut stream) = crate::daemon::link::tests::link();
+        stream.set_nonblocking(true).unwrap();
+        let daemon = Daemon::behind(link);
+        assert!(!call(&daemon));
+        let read = std::io::Read::read(&mut stream, &mut [0]);
+        assert_eq!(read.unwrap_err().kind(), std::io::ErrorKind::WouldBlock);
+        let features = &gate::page().features;
+        features.fetch_or(FEATURE_FREEZE, Ordering::Relaxed);
+        assert!(call(&daemon));
+        features.fetch_and(!FEATURE_FREEZE, Ordering::Relaxed);
+    }
+
+    #[test]
+    fn a_process_that_has_not_parked_goes_on_when_its_daemon_is_gone() {
+        let (_alone, link, _connection, _stream) = crate::daemon::link::tests::link();
+        let daemon = Daemon::behind(link);
+        let driver = crate::driver::fake::driver();
+        let memory = Memory::new(driver, std::sync::Arc::default());
+        let page: &'static Page = Box::leak(Box::new(Page::new(gpushare_proto::GateState::Open)));
+        page.features.store(FEATURE_FREEZE, Ordering::SeqCst);
+        page.flags.store(FLAG_FROZEN, Ordering::SeqCst);
+        // Keeps the process from parking.
+        let pass = hold::testing::pass();
+        let held = hold::testing::Held::begin();
+        let mut parking = Parking { page: Some(address(page)), ..Parking::default() };
+        assert_eq!(parking.serve((&driver, &memory, &daemon), page), (true, true));
+        daemon.link().unwrap().unplug();
+        assert_eq!(parking.serve((&driver, &memory, &daemon), page), (false, false));
+        assert!(!hold::is_held());
+
+        hold::hold();
+        let mut parking = Parking { page: Some(address(page)), told: true, ..Parking::default() };
+        let (waits, _) = parking.serve((&driver, &memory, &daemon), page);
+        assert!(waits && hold::is_held(), "the daemon may have frozen it");
+        drop((held, pass));
     }
 
     #[test]

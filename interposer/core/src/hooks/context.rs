@@ -3,11 +3,10 @@
 
 use std::cell::Cell;
 use std::ptr::null_mut;
-use std::sync::MutexGuard;
 use std::time::{Duration, Instant};
 
 use crate::driver::answer;
-use crate::driver::contexts::{Kind, List, Live};
+use crate::driver::contexts::{Kind, Live, Visit};
 use crate::driver::types::{CUDA_SUCCESS, CUcontext, CUdevice, CUgreenCtx, CUresult};
 use crate::memory::headroom;
 use crate::state::{State, without_state};
@@ -199,7 +198,7 @@ fn note_primary(state: &State, device: CUdevice) {
 /// Removes the primary context of a device if the driver says that it is dead.
 fn remove_primary_if_dead(
     state: &'static State,
-    live: MutexGuard<'_, List>,
+    live: Visit<'_>,
     device: CUdevice,
     frozen: Option<Frozen<'_>>,
 ) {
@@ -212,12 +211,7 @@ fn remove_primary_if_dead(
     }
 }
 
-fn remove(
-    state: &'static State,
-    mut live: MutexGuard<'_, List>,
-    context: CUcontext,
-    frozen: Option<Frozen<'_>>,
-) {
+fn remove(state: &'static State, mut live: Visit<'_>, context: CUcontext, frozen: Option<Frozen<'_>>) {
     state.window.end_context(frozen);
     let Some(device) = live.remove(context) else { return };
     let left = live.count(device);

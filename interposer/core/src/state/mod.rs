@@ -26,7 +26,8 @@ use gpushare_proto::tenant::TenantRequest;
 use crate::daemon::{Daemon, address::Address};
 use crate::driver::types::{CUDA_ERROR_SYSTEM_NOT_READY, CUdevice, CUresult};
 use crate::driver::{Driver, contexts::Contexts, dynlink::LIBCUDA};
-use crate::freeze::{entry::entry_of, hold, park::Parking};
+use crate::freeze::park::{self, Parking};
+use crate::freeze::{entry::entry_of, hold};
 use crate::gate::{
     drain::Drainer, drain::Graces, drain::WayOut, interrupt::INTERRUPTS, page, reset, wait::Gatekeeper,
     wait::is_quiet, wait::is_unused, wake_sleepers,
@@ -47,11 +48,7 @@ const ACTS: hold::Acts = hold::Acts {
             state.report_freezable(page);
         }
     },
-    call: || {
-        if let Some(state) = State::existing() {
-            state.daemon.send(&TenantRequest::Called);
-        }
-    },
+    call: || State::existing().is_some_and(|state| park::call(&state.daemon)),
 };
 
 /// Whether the process is required to share although its driver lacks functions for that.
@@ -159,11 +156,9 @@ impl State {
         lock(&self.parking).report((&self.driver, &self.memory, &self.daemon), page);
     }
 
-    /// Tells the next daemon that the last one may have frozen the process.
-    fn report_held(&self) {
-        if lock(&self.parking).is_told() {
-            self.daemon.send(&TenantRequest::Held);
-        }
+    /// Tells the next daemon, whose page is in force, that the last one may have frozen the process.
+    fn report_held(&self, page: &'static Page) {
+        lock(&self.parking).report_held(&self.daemon, page);
     }
 
     /// Starts the drainer after the first grant, even if nothing is to be drained, and for remapped memory, which it

@@ -16,7 +16,7 @@ use super::State;
 use crate::daemon::address::{Address, ConnectError};
 use crate::daemon::{connection::Connection, link::Link};
 use crate::driver::types::CUdevice;
-use crate::gate::{page, replace_page};
+use crate::gate::{page, replace_page, wake_sleepers};
 use crate::process::lock;
 
 /// Pause between two attempts to start the drainer.
@@ -60,6 +60,8 @@ impl State {
                 retry = (!self.start_drainer()).then_some(RETRY);
             }
             link.unplug();
+            // Calls that wait go on if that daemon cannot have frozen the process.
+            wake_sleepers();
             let mut pause = Duration::from_millis(20);
             connection = loop {
                 std::thread::sleep(pause);
@@ -95,7 +97,7 @@ impl State {
         self.gate.captures.show();
         link.plug(&connection, &welcome, |device| self.memory.lease.gpu(device))
             .map_err(|cause| ConnectError::Broken("its socket".into(), cause))?;
-        self.report_held();
+        self.report_held(page);
         // Where remapped memory is comes before all else that the daemon could decide on.
         self.memory.follow_daemon(page);
         self.memory.remap.report_again();

@@ -104,7 +104,11 @@ impl Book {
     /// Bytes of chunks beyond what the leased bytes take, since many shared blocks are partly free. They count against
     /// the quota, but for an unused block.
     pub(crate) fn scattered(&self) -> Bytes {
-        if self.is_remapped { self.chunks - self.most_chunks().max(KEPT) } else { Bytes::ZERO }
+        if self.is_remapped {
+            self.chunks - self.most_chunks().max(KEPT)
+        } else {
+            Bytes::ZERO
+        }
     }
 
     /// Working set, the bytes that move on and off the card: `used + rounding − fixed − pinned`.

@@ -208,6 +208,8 @@ pub struct ProcessStats {
     pub alive: bool,
     /// Its state with regard to checkpoints. While it is checkpointed it has nothing on any GPU.
     pub state: ProcessState,
+    /// Whether a step of its checkpoint is under way.
+    pub steps: bool,
     /// The GPUs on which it has contexts.
     pub gpus: Vec<u32>,
     /// Bytes of its contexts.

@@ -26,7 +26,7 @@ pub(super) struct Checkpoint {
     /// Memory that has left the GPUs.
     away: Vec<Away>,
     /// Whether a step is under way.
-    busy: bool,
+    pub(super) busy: bool,
     /// Steps that wait for its end.
     waiting: VecDeque<(Caller, Step)>,
 }

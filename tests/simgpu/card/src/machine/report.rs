@@ -19,6 +19,7 @@ impl Card {
             pid: client.pid,
             alive: !client.dead,
             state: client.checkpoint.state,
+            steps: client.checkpoint.busy,
             gpu_bytes: gpus.iter().map(|gpu| self.bytes_on(GpuIndex(*gpu), id, client)).collect(),
             gpus,
             context_bytes: contexts * self.memory.constants.context_memory,
