@@ -99,6 +99,9 @@ impl Engine {
         let now = clock::monotonic();
         if self.machine.next_deadline().is_some_and(|deadline| deadline <= now) {
             self.feed(Event::Tick);
+            if self.machine.begins_to_freeze() {
+                host::tell_budget(self);
+            }
         }
         sessions::end_expired(self);
         pods::refuse_late(self, now);

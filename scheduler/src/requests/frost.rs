@@ -58,6 +58,16 @@ pub(super) fn thaw(engine: &mut Engine, id: SessionId) -> (String, String) {
     (old, words(engine.machine.frost_stage(id)))
 }
 
+/// The same for the session's own user, who does not undo an administrator's pause.
+pub(super) fn thaw_own(engine: &mut Engine, id: SessionId) -> Result<(String, String), Failure> {
+    if engine.sessions.get(id).is_some_and(|session| session.paused) {
+        let name = engine.sessions.name(id);
+        let message = format!("session {name} is paused; an administrator resumes it");
+        return Err(failure(FailureCode::Permission, message));
+    }
+    Ok(thaw(engine, id))
+}
+
 /// Returns how far a session is frozen, and what stands in the way of it.
 pub(super) fn view(engine: &mut Engine, id: SessionId) -> FrostView {
     if untried_driver().is_none() {
@@ -89,8 +99,9 @@ pub(super) fn view(engine: &mut Engine, id: SessionId) -> FrostView {
     }
 }
 
-/// Returns what keeps processes from being frozen, whatever they do.
-pub(super) fn freezing(engine: &Engine) -> FreezingView {
+/// Returns what keeps processes from being frozen, whatever they do. The cards are asked again for the next answer.
+pub(super) fn freezing(engine: &mut Engine) -> FreezingView {
+    room::ask(engine);
     let untried = untried_driver().map(|version| {
         format!(
             "{} (version {version}); {FREEZE_UNTRIED}=1 in the daemon's environment freezes all the same",

@@ -38,7 +38,10 @@ pub(super) fn wait_of(engine: &mut Engine, peer: &PeerProcess, id: SessionId) ->
 pub(super) fn of_own_user(engine: &Engine, peer: &PeerProcess, which: &str) -> Result<SessionId, Failure> {
     let which = plain(which);
     let user = peer.owner();
-    let own = engine.sessions.iter().filter(|(_, session)| session.is_of(&user));
+    let own = engine
+        .sessions
+        .iter()
+        .filter(|(_, session)| session.user().as_ref() == Some(&user));
     let own = own.map(|(id, session)| (id, session.name.as_str(), session.is_kept()));
     lookup::find(&which, own).map_err(|not_one| match not_one {
         LookupError::NotFound => failure(

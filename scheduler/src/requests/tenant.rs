@@ -122,7 +122,7 @@ fn carry_out(
         }
         TenantRequest::Thaw { ref which } => {
             let own = of_own_user(engine, peer, which);
-            let answer = own.clone().map(|id| frost_changed(frost::thaw(engine, id)));
+            let answer = own.clone().and_then(|id| frost::thaw_own(engine, id)).map(frost_changed);
             let line = engine.audit.froze(peer, "session.thaw", own.ok(), &answer, &engine.sessions);
             engine.reply_to_act(connection, answer, line);
         }

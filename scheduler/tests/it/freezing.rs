@@ -44,6 +44,12 @@ fn a_user_freezes_and_thaws_a_session_of_their_own() {
     assert_eq!(frost(&daemon, "mine").unwrap().stage, FrostStage::Freezing);
     tool.say(&TenantRequest::Thaw { which: which() });
     assert_eq!(tool.hear(), changed("freezing", "running"));
+    ask(&daemon, SessionRequest::Pause { which: which() });
+    tool.say(&TenantRequest::Thaw { which: which() });
+    let TenantReply::Error(failure) = tool.hear() else {
+        panic!("an administrator paused it")
+    };
+    assert_eq!(failure.code, FailureCode::Permission);
     tool.say(&TenantRequest::Freeze { which: "other".to_owned() });
     let TenantReply::Error(failure) = tool.hear() else { panic!("there is no such session") };
     assert_eq!(failure.code, FailureCode::NotFound);

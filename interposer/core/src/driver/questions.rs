@@ -10,8 +10,8 @@ use super::{Driver, MemoryCalls, answer};
 use crate::driver::types::{
     ATTRIBUTE_CONCURRENT_MANAGED_ACCESS, ATTRIBUTE_HANDLE_DESCRIPTORS, ATTRIBUTE_HOST_REGISTER,
     ATTRIBUTE_IS_MANAGED, ATTRIBUTE_MEMORY_TYPE, ATTRIBUTE_VIRTUAL_MEMORY, CAPTURE_STATUS_ACTIVE,
-    CUDA_ERROR_INVALID_VALUE, CUDA_SUCCESS, CUcontext, CUdevice, CUdeviceptr, CUevent, CUresult, CUstream,
-    MEMORYTYPE_DEVICE, REFUSED_FOR_CAPTURE, STREAM_LEGACY, STREAM_PER_THREAD,
+    CUDA_ERROR_INVALID_VALUE, CUDA_ERROR_NOT_INITIALIZED, CUDA_SUCCESS, CUcontext, CUdevice, CUdeviceptr,
+    CUevent, CUresult, CUstream, MEMORYTYPE_DEVICE, REFUSED_FOR_CAPTURE, STREAM_LEGACY, STREAM_PER_THREAD,
 };
 
 impl Driver {
@@ -130,6 +130,14 @@ impl Driver {
     pub(crate) fn device_count(&self) -> Option<CUdevice> {
         // SAFETY: writes one integer.
         self.device_get_count.and_then(|ask| answer(0, |count| unsafe { ask(count) }))
+    }
+
+    /// Returns whether `cuInit` was called, as far as the driver says.
+    pub(crate) fn is_initialized(&self) -> bool {
+        let mut count = 0;
+        // SAFETY: writes one integer.
+        let result = self.device_get_count.map(|ask| unsafe { ask(&raw mut count) });
+        result != Some(CUDA_ERROR_NOT_INITIALIZED)
     }
 
     /// Returns the size of a device's memory; `None` for an invalid ordinal.

@@ -68,9 +68,10 @@ impl Pass {
     /// Returns a pass, or `None` if calls wait already. The caller then releases its lock and waits by [`pause`].
     pub(crate) fn take() -> Option<Self> {
         let pass = Self(PhantomData);
-        OWN_PASSES.set(OWN_PASSES.get() + 1);
-        // First the count and then the look, as the drainer first sets `HOLD` and then looks at the count.
+        // First the count and then the look, as the drainer first sets `HOLD` and then looks at the count. A handler of
+        // a signal between the two lines waits.
         PASSES.fetch_add(1, Ordering::SeqCst);
+        OWN_PASSES.set(OWN_PASSES.get() + 1);
         let is_first = OWN_PASSES.get() == 1;
         (!is_first || !is_held()).then_some(pass)
     }
@@ -78,8 +79,8 @@ impl Pass {
 
 impl Drop for Pass {
     fn drop(&mut self) {
-        PASSES.fetch_sub(1, Ordering::SeqCst);
         OWN_PASSES.set(OWN_PASSES.get() - 1);
+        PASSES.fetch_sub(1, Ordering::SeqCst);
     }
 }
 

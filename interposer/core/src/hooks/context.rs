@@ -51,7 +51,8 @@ pub unsafe fn create(
 ) -> CUresult {
     let begun = Instant::now();
     let Some(state) = State::get() else { return without_state(real) };
-    if is_ending() {
+    // Before `cuInit` the driver refuses the call, and does not say what the cards can do.
+    if is_ending() || !state.driver.is_initialized() {
         return real();
     }
     if let Err(refused) = state.admit(device) {

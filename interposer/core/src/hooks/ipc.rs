@@ -1,6 +1,6 @@
 //! Hooks of memory that is shared with other processes. Remapped memory is given to them by handles of gpushare's own,
-//! which no driver sees. The driver cannot share managed memory, so a program that needs that is started with
-//! `--backend remap` or `--backend native`. Shared memory is charged to the process that created it.
+//! which no driver sees. The driver cannot share managed memory, so a program with `--backend managed` cannot share its
+//! memory. Shared memory is charged to the process that created it.
 
 use std::sync::atomic::AtomicBool;
 

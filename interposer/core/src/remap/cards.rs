@@ -79,7 +79,7 @@ struct Card {
 struct Threads {
     /// Of [`Card::THREADS`].
     single: usize,
-    /// Further threads for the tasks of the pool.
+    /// Further threads for the tasks of the pool, which have not ended.
     helpers: usize,
 }
 
@@ -425,15 +425,22 @@ impl Card {
         started.is_ok()
     }
 
-    /// Performs tasks of the pool, with one more thread whenever tasks are left. If the system refuses a thread, those
-    /// that there are do the work.
+    /// Performs tasks of the pool, with helpers while there are many.
     fn run_tasks(&'static self) {
-        let most = task_threads() - 1;
-        self.lanes.run_tasks(&self.hardware, || {
-            let mut threads = lock(&self.threads);
-            if threads.helpers < most && self.start_one(("gpushare-pin", Self::run_tasks)) {
-                threads.helpers += 1;
-            }
-        });
+        self.lanes.run_tasks(&self.hardware, || self.start_helper());
+    }
+
+    /// Starts one more thread for the tasks of the pool, which ends when there are none. If the system refuses it, the
+    /// threads that there are do the work.
+    fn start_helper(&'static self) {
+        let mut threads = lock(&self.threads);
+        if threads.helpers + 1 < task_threads() && self.start_one(("gpushare-pin", Self::help_with_tasks)) {
+            threads.helpers += 1;
+        }
+    }
+
+    fn help_with_tasks(&'static self) {
+        self.lanes.help_with_tasks(&self.hardware, || self.start_helper());
+        lock(&self.threads).helpers -= 1;
     }
 }

@@ -4,12 +4,12 @@
 //!   lane of calls   ── an order ──▶ driver call ── answer ──▶ ┐
 //!   lane of copies  ── an order ──▶ copy begins ── end ─────▶ ├─ moving (one lock) ── changed ──▶ all lanes
 //!   lane of digests ── orders ────▶ kernels ────── digests ─▶ │
-//!   lanes of tasks  ── a task ────▶ touch, register ────────▶ ┘
+//!   lane of tasks   ── a task ────▶ touch, register ────────▶ ┘
 //! ```
 //!
 //! The lock is held between two driver calls, never in one. A lane without an order sleeps until something
-//! changes. Only the lane of copies looks again after a pause, while copies are under way. Lanes of tasks are
-//! seldom needed, so they sleep until there is a task. One begins, and calls for another as long as tasks are left.
+//! changes. Only the lane of copies looks again after a pause, while copies are under way. The lane of tasks
+//! sleeps until there is one. It calls for helpers, which end when no tasks are left.
 
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -307,22 +307,13 @@ impl Lanes {
         }
     }
 
-    /// Performs tasks of the pool until [`Self::end`]. Several threads may do so. A thread that takes a task and leaves
-    /// others calls `help` first, which may start another thread.
+    /// Performs tasks of the pool until [`Self::end`]. A thread that takes a task and leaves others calls `help` first,
+    /// which may start a helper.
     pub fn run_tasks(&self, host: &impl HostMemory, help: impl Fn()) {
         let mut moving = lock(&self.moving);
         loop {
             moving = match moving.next_task() {
-                Next::Task(region, task) => {
-                    let leaves_others = moving.pool.has_tasks();
-                    drop(moving);
-                    if leaves_others {
-                        help();
-                    }
-                    let result = host::perform(task, host);
-                    self.change(|moving| moving.pool.done(region, result));
-                    lock(&self.moving)
-                }
+                Next::Task(region, task) => self.do_task(moving, (region, task), host, &help),
                 _ if moving.is_ending => return,
                 Next::After(rest) => {
                     let woken = self.has_tasks.wait_timeout(moving, rest);
@@ -331,6 +322,31 @@ impl Lanes {
                 Next::Nothing => self.has_tasks.wait(moving).unwrap_or_else(PoisonError::into_inner),
             };
         }
+    }
+
+    /// Performs tasks of the pool as long as there are some, beside the thread of [`Self::run_tasks`].
+    pub fn help_with_tasks(&self, host: &impl HostMemory, help: impl Fn()) {
+        let mut moving = lock(&self.moving);
+        while let Next::Task(region, task) = moving.next_task() {
+            moving = self.do_task(moving, (region, task), host, &help);
+        }
+    }
+
+    fn do_task<'a>(
+        &'a self,
+        moving: MutexGuard<'a, Moving>,
+        (region, task): (RegionId, Task),
+        host: &impl HostMemory,
+        help: &impl Fn(),
+    ) -> MutexGuard<'a, Moving> {
+        let leaves_others = moving.pool.has_tasks();
+        drop(moving);
+        if leaves_others {
+            help();
+        }
+        let result = host::perform(task, host);
+        self.change(|moving| moving.pool.done(region, result));
+        lock(&self.moving)
     }
 
     fn sleep<'a>(&self, moving: MutexGuard<'a, Moving>) -> MutexGuard<'a, Moving> {

@@ -533,6 +533,7 @@ impl Event {
                 | Self::Room { .. }
                 | Self::RefusedHere { .. }
                 | Self::Called { .. }
+                | Self::Wait { .. }
         )
     }
 

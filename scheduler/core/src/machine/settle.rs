@@ -145,8 +145,8 @@ impl Core {
             return;
         };
         let returned = session.has_returned();
-        let is_cold = session.is_cold();
         let is_due = session.idle.is_due(self.view.now);
+        let is_cold = session.is_cold() || is_due;
         if session.is_limited() {
             self.judge_compute_limit(id);
         }

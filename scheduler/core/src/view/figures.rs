@@ -76,6 +76,12 @@ impl Core {
         self.view.cold.iter().copied()
     }
 
+    /// Whether a session is to be frozen and is not yet.
+    #[must_use]
+    pub fn begins_to_freeze(&self) -> bool {
+        self.cold_sessions().any(|id| self.frost_stage(id) == FrostStage::Freezing)
+    }
+
     /// Stage of a session on its way into a checkpoint and back.
     #[must_use]
     pub fn frost_stage(&self, id: SessionId) -> FrostStage {
