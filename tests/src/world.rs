@@ -135,9 +135,9 @@ impl World {
         Self::with_card_flags(artifacts, &["--memory", &memory.0.to_string()])
     }
 
-    /// A card of 2 GiB whose contexts are so small and quick that hundreds of programs have one.
+    /// A card of 1 GiB whose contexts are so small and quick that hundreds of programs have one.
     pub fn for_crowds(artifacts: &Artifacts) -> anyhow::Result<Self> {
-        let flags = ["--memory", "2GiB", "--context-memory", "64KiB", "--context-create-us", "100"];
+        let flags = ["--memory", "1GiB", "--context-memory", "64KiB", "--context-create-us", "100"];
         Self::with_card_flags(artifacts, &flags)
     }
 

@@ -7,7 +7,6 @@ use gpushare_proto::{Bytes, GpuId, GpuUuid, Nanos, Percent, SessionId};
 
 use super::Session;
 use crate::cards::Cards;
-use crate::freeze::tried::untried_driver;
 
 pub(crate) fn names_card(choice: &GpuChoice, gpu: GpuId, uuid: GpuUuid) -> bool {
     match choice {
@@ -36,9 +35,7 @@ pub(crate) fn terms_events(
     let mut events = vec![Event::SessionOpened { session: id, limit, oversubscribe: session.oversubscribe }];
     events.extend(user.map(|(user, weight)| Event::Owner { session: id, user, weight }));
     events.push(Event::Share { session: id, weight: terms.weight, priority: terms.priority });
-    // No proof of idleness is asked for where nothing can be frozen.
-    let idle = terms.freeze_after.in_force(freeze_after).filter(|_| untried_driver().is_none());
-    events.push(Event::FreezeAfter { session: id, idle });
+    events.push(Event::FreezeAfter { session: id, idle: terms.freeze_after.in_force(freeze_after) });
     let quotas = cards.iter().flat_map(|(gpu, _)| quota_events(id, session, cards, gpu));
     events.extend(quotas);
     events

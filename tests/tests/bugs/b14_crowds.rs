@@ -17,6 +17,8 @@ fn three_hundred_processes_start_within_seconds_and_each_is_served() -> anyhow::
     let mut crowd = (0..CROWD)
         .map(|number| {
             let mut command = world.sharing(&Sharing::Preload, &program);
+            // Remapped memory takes a chunk for each, and a goal must come to each before.
+            command.env(gpushare_proto::names::BACKEND, "managed");
             command.stdin(Stdio::piped()).stdout(Stdio::piped());
             Process::start(command, world.folder(), &format!("p{number}"))
         })
