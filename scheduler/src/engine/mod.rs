@@ -40,7 +40,6 @@ use crate::clients::unknown_pods::UnknownPods;
 use crate::config::{Owner, Reader, Settings};
 use crate::connections::{ConnectionId, ConnectionLimit};
 use crate::dashboard::Dashboard;
-use crate::freeze::tried::untried_driver;
 use crate::identity::{PeerProcess, Principal, Watch};
 use crate::input::{Asker, Input, Watched};
 use crate::lock::LockError;
@@ -49,7 +48,7 @@ use crate::log::limiter::LogLimiter;
 use crate::memory::metering::Metering;
 use crate::memory::postponed::Postponed;
 use crate::memory::refusals::Refusals;
-use crate::memory::room::{self, RoomQuestions};
+use crate::memory::rooms::RoomQuestions;
 use crate::metrics::Metrics;
 use crate::nvml;
 use crate::operation::{Operation, plain};
@@ -253,9 +252,6 @@ impl Engine {
                 Err(CardError::Lock(error)) => return Err(error),
                 Err(error) => warn!("{error}"),
             }
-        }
-        if !found.is_empty() && untried_driver().is_none() {
-            room::ask(self);
         }
         // A user's own daemon may also serve cards that NVML does not list: simulated ones.
         if !found.is_empty() && self.settings.owner == Owner::System {

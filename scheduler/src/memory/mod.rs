@@ -11,3 +11,4 @@ pub(crate) mod host;
 pub(crate) mod measure;
 pub(crate) mod reserve;
 pub(crate) mod room;
+pub(crate) mod rooms;

@@ -22,39 +22,6 @@ use crate::freeze::Move;
 use crate::input::Input;
 use crate::nvml::{self, Reader, Rooms};
 
-/// Longest time without an answer after which the books alone decide.
-const PATIENCE: Nanos = Nanos::from_secs(5);
-
-/// Questions to NVML about the cards.
-#[derive(Debug, Default)]
-pub(crate) struct RoomQuestions {
-    reader: Option<Reader>,
-    /// Whether there is no NVML, or it does not answer.
-    is_off: bool,
-    /// Time of the open question.
-    asked: Option<Nanos>,
-    /// Processes to thaw that the open question is about.
-    thaws: Vec<ClientId>,
-    /// Processes to thaw that came since.
-    later: Vec<ClientId>,
-    /// Cards that are not in persistence mode.
-    pub(crate) without_persistence: BTreeSet<GpuId>,
-}
-
-impl RoomQuestions {
-    /// Returns the point in monotonic time at which the open question has no answer.
-    pub(crate) fn due(&self) -> Option<Nanos> {
-        let is_waiting = !self.thaws.is_empty() || !self.later.is_empty();
-        self.asked.filter(|_| is_waiting).map(|asked| asked + PATIENCE)
-    }
-
-    fn take(&mut self) -> Vec<ClientId> {
-        let mut all = std::mem::take(&mut self.thaws);
-        all.append(&mut self.later);
-        all
-    }
-}
-
 /// Thaws a process once its cards have free memory for it.
 pub(crate) fn thaw(engine: &mut Engine, client: ClientId) {
     if engine.rooms.is_off {

@@ -61,6 +61,9 @@ impl Engine {
         known.iter().for_each(|&session| engine.persistence.session_changed(session));
         clients.into_iter().for_each(|client| engine.persistence.client_changed(client));
         engine.take_cards()?;
+        if engine.cards.iter().next().is_some() && crate::freeze::tried::untried_driver().is_none() {
+            crate::memory::room::ask(&mut engine);
+        }
         engine.users.restore(book.users);
         for entry in book.sessions {
             restore_session(&mut engine, entry);
