@@ -16,25 +16,19 @@ use crate::{frost, output, status};
 use gpushare_connection::{Admin, Client};
 
 pub(crate) fn session(command: &SessionCommand, places: &Places) -> Result<(), CtlError> {
-    // Users may do this with sessions of their own.
-    match command {
-        SessionCommand::Freeze(args) => return frost::freeze(places, args),
-        SessionCommand::Thaw(args) => return frost::thaw(places, args),
-        _ => {}
-    }
-    let mut client = Client::connect(places.administered())?;
+    let client = || Client::connect(places.administered());
     match command {
         SessionCommand::List { json } => {
-            let sessions = status::fetch(&mut client)?.sessions;
+            let sessions = status::fetch(&mut client()?)?.sessions;
             Ok(output::show(*json, &sessions, || status::sessions(&sessions))?)
         }
         SessionCommand::Show { which, json } => {
-            let sessions = status::fetch(&mut client)?.sessions;
+            let sessions = status::fetch(&mut client()?)?.sessions;
             let session = find(&sessions, which)?;
             Ok(output::show(*json, session, || status::one_session(session))?)
         }
-        SessionCommand::Create(args) => create(&mut client, args, places),
-        SessionCommand::Token(args) => reissue(&mut client, args, places),
+        SessionCommand::Create(args) => create(&mut client()?, args, places),
+        SessionCommand::Token(args) => reissue(&mut client()?, args, places),
         SessionCommand::Renew { ttl, session: Which { which, json } } => {
             let request = match ttl {
                 Some(NoneOr(None)) => SessionRequest::Endless { which: which.clone() },
@@ -43,22 +37,24 @@ pub(crate) fn session(command: &SessionCommand, places: &Places) -> Result<(), C
                     ttl: ttl.as_ref().and_then(|NoneOr(ttl)| *ttl),
                 },
             };
-            turn(&mut client, which, request, *json)
+            turn(&mut client()?, which, request, *json)
         }
         SessionCommand::Revoke(args) => {
-            end(&mut client, |which| SessionRequest::Revoke { which }, args, places)
+            end(&mut client()?, |which| SessionRequest::Revoke { which }, args, places)
         }
         SessionCommand::Delete(args) => {
-            end(&mut client, |which| SessionRequest::Delete { which }, args, places)
+            end(&mut client()?, |which| SessionRequest::Delete { which }, args, places)
         }
-        SessionCommand::Pause { free_memory: true, session } => frost::pause(client, session),
+        SessionCommand::Pause { free_memory: true, session } => frost::pause(client()?, session),
         SessionCommand::Pause { session: Which { which, json }, .. } => {
-            turn(&mut client, which, SessionRequest::Pause { which: which.clone() }, *json)
+            turn(&mut client()?, which, SessionRequest::Pause { which: which.clone() }, *json)
         }
         SessionCommand::Resume(Which { which, json }) => {
-            turn(&mut client, which, SessionRequest::Resume { which: which.clone() }, *json)
+            turn(&mut client()?, which, SessionRequest::Resume { which: which.clone() }, *json)
         }
-        SessionCommand::Freeze(_) | SessionCommand::Thaw(_) => Ok(()),
+        // Users may do this with sessions of their own.
+        SessionCommand::Freeze(args) => frost::freeze(places, args),
+        SessionCommand::Thaw(args) => frost::thaw(places, args),
     }
 }
 

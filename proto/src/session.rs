@@ -7,8 +7,8 @@ use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
+pub use crate::frost::FreezeAfter;
 use crate::gpu_choice::{GpuChoice, UnknownCard};
-use crate::ranges::{self, OutOfRange};
 use crate::units::{UnitError, words};
 use crate::{Bytes, Nanos, Percent};
 
@@ -214,63 +214,6 @@ words!(
     "a priority; write low, normal or high"
 );
 
-/// Idle time after which a session is frozen.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum FreezeAfter {
-    /// The daemon's key `freeze_after` decides.
-    #[default]
-    Usual,
-    /// The session is frozen on request only.
-    Never,
-    /// The session is frozen after it was idle for so long.
-    Idle(Nanos),
-}
-
-/// Text that is no idle time after which a session may be frozen.
-#[derive(Debug, thiserror::Error)]
-pub enum FreezeAfterError {
-    /// The text is neither a duration nor one of the two words.
-    #[error("{0}, or `off`, or `auto` for the daemon's freeze_after")]
-    Unit(#[from] UnitError),
-    /// The duration is too short or too long.
-    #[error(transparent)]
-    Range(#[from] OutOfRange),
-}
-
-impl FreezeAfter {
-    /// Returns the idle time in force, if the daemon's own is `usual`; none for no freeze.
-    pub fn in_force(self, usual: Option<Nanos>) -> Option<Nanos> {
-        match self {
-            Self::Usual => usual,
-            Self::Never => None,
-            Self::Idle(time) => Some(time),
-        }
-    }
-}
-
-impl FromStr for FreezeAfter {
-    type Err = FreezeAfterError;
-
-    fn from_str(text: &str) -> Result<Self, FreezeAfterError> {
-        match text.trim() {
-            "auto" => Ok(Self::Usual),
-            "off" => Ok(Self::Never),
-            time => Ok(Self::Idle(ranges::FREEZE_AFTER.check(time.parse()?)?)),
-        }
-    }
-}
-
-impl fmt::Display for FreezeAfter {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Usual => f.write_str("auto"),
-            Self::Never => f.write_str("off"),
-            Self::Idle(time) => time.fmt(f),
-        }
-    }
-}
-
 /// Default weight of a session. A session of weight 200 gets twice as much card time as one of this weight.
 pub const DEFAULT_WEIGHT: u32 = 100;
 
@@ -424,20 +367,6 @@ mod tests {
         assert_eq!(of("2.5%"), Bytes::gib(2));
         assert_eq!(Amount::Share(Percent(u32::MAX)).of(Bytes::MAX), Bytes::MAX);
         assert!("half".parse::<Amount>().is_err());
-    }
-
-    #[test]
-    fn an_idle_time_is_a_duration_or_one_of_two_words() {
-        for (text, shown) in [("10min", "600s"), ("off", "off"), ("auto", "auto")] {
-            assert_eq!(text.parse::<FreezeAfter>().unwrap().to_string(), shown);
-        }
-        let error = |text: &str| text.parse::<FreezeAfter>().unwrap_err().to_string();
-        assert!(error("soon").ends_with("or `off`, or `auto` for the daemon's freeze_after"));
-        assert_eq!(error("10ms"), "freeze_after is 1s to 31536000s, not 10ms");
-        let usual = Some(Nanos::from_secs(60));
-        let own = FreezeAfter::Idle(Nanos::from_secs(5));
-        let in_force = [FreezeAfter::Usual, FreezeAfter::Never, own].map(|after| after.in_force(usual));
-        assert_eq!(in_force, [usual, None, Some(Nanos::from_secs(5))]);
     }
 
     fn read(text: &str) -> String {

@@ -1,4 +1,4 @@
-//! What NVML says before a thaw: free memory and persistence mode of the cards.
+//! Questions to NVML before a thaw: how much memory the cards have free, and whether they are in persistence mode.
 //!
 //! ```text
 //!   Effect::Thaw ─▶ question to NVML ~~▶ answer ─▶ enough is free ─▶ helper

@@ -13,7 +13,9 @@ use crate::clients::leave;
 use crate::config::Settings;
 use crate::connections::ConnectionLimit;
 use crate::engine::{Engine, Machine};
+use crate::freeze::tried::untried_driver;
 use crate::input::{Input, Watched};
+use crate::memory::room;
 use crate::record::Reel;
 use crate::registry::{Book, CardLead, ClientEntry, Origin, SessionEntry, UserLead};
 use crate::sessions::Clocks;
@@ -61,8 +63,8 @@ impl Engine {
         known.iter().for_each(|&session| engine.persistence.session_changed(session));
         clients.into_iter().for_each(|client| engine.persistence.client_changed(client));
         engine.take_cards()?;
-        if engine.cards.iter().next().is_some() && crate::freeze::tried::untried_driver().is_none() {
-            crate::memory::room::ask(&mut engine);
+        if engine.cards.iter().next().is_some() && untried_driver().is_none() {
+            room::ask(&mut engine);
         }
         engine.users.restore(book.users);
         for entry in book.sessions {

@@ -212,30 +212,9 @@ impl AuditTrail {
         Some(record(peer, Intent { operation: "session.register", name, ..Intent::default() }, result))
     }
 
-    /// Returns the audit line about a user's change of their own session; none if the user has too many
+    /// Returns the audit line about a user's `operation` on a session of their own; none if the user has too many
     /// lines.
-    pub(crate) fn resized(
-        &mut self,
-        peer: &PeerProcess,
-        session: Option<SessionId>,
-        answer: &Result<TenantReply, Failure>,
-        sessions: &Sessions,
-    ) -> Option<Action> {
-        if !self.passes(&Tenant::User(peer.owner()), peer.uid, "") {
-            return None;
-        }
-        let done = answer.as_ref().map(|reply| match reply {
-            TenantReply::Resized { old, new } => {
-                Done { session: None, old: Some(old.clone()), new: Some(new.clone()) }
-            }
-            _ => Done::default(),
-        });
-        let name = session.map(|session| sessions.name(session));
-        Some(record(peer, Intent { operation: "session.set_memory", session, name, gpu: None }, done))
-    }
-
-    /// Logs a user's request to freeze or thaw a session of their own, if there is one.
-    pub(crate) fn froze(
+    pub(crate) fn changed_own(
         &mut self,
         peer: &PeerProcess,
         operation: &'static str,
@@ -247,7 +226,7 @@ impl AuditTrail {
             return None;
         }
         let done = answer.as_ref().map(|reply| match reply {
-            TenantReply::FrostChanged { old, new } => {
+            TenantReply::Resized { old, new } | TenantReply::FrostChanged { old, new } => {
                 Done { session: None, old: Some(old.clone()), new: Some(new.clone()) }
             }
             _ => Done::default(),

@@ -58,7 +58,7 @@ pub(super) fn thaw(engine: &mut Engine, id: SessionId) -> (String, String) {
     (old, words(engine.machine.frost_stage(id)))
 }
 
-/// The same for the session's own user, who does not undo an administrator's pause.
+/// Lets the processes of a session come back, as [`thaw`] does, for its own user, who must not undo a pause.
 pub(super) fn thaw_own(engine: &mut Engine, id: SessionId) -> Result<(String, String), Failure> {
     if engine.sessions.get(id).is_some_and(|session| session.paused) {
         let name = engine.sessions.name(id);

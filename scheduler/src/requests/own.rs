@@ -1,6 +1,5 @@
 //! What a user may ask and change about their own session without being an administrator.
 
-use gpushare_proto::lookup::{self, LookupError};
 use gpushare_proto::session::{Amount, Quota};
 use gpushare_proto::tenant::{Failure, FailureCode, OwnWait, TenantReply};
 use gpushare_proto::{Bytes, SessionId};
@@ -11,7 +10,7 @@ use super::sessions::use_above_limit;
 use crate::config::Owner;
 use crate::engine::Engine;
 use crate::identity::PeerProcess;
-use crate::operation::{bad_request, failure, plain};
+use crate::operation::{failure, plain};
 use crate::registry::Origin;
 use crate::sessions::Session;
 use crate::sessions::terms::memory_on;
@@ -36,26 +35,8 @@ pub(super) fn wait_of(engine: &mut Engine, peer: &PeerProcess, id: SessionId) ->
 
 /// Returns the session of the asking user that has a number or name. Other users' sessions are not found.
 pub(super) fn of_own_user(engine: &Engine, peer: &PeerProcess, which: &str) -> Result<SessionId, Failure> {
-    let which = plain(which);
-    let user = peer.owner();
-    let own = engine
-        .sessions
-        .iter()
-        .filter(|(_, session)| session.user().as_ref() == Some(&user));
-    let own = own.map(|(id, session)| (id, session.name.as_str(), session.is_kept()));
-    lookup::find(&which, own).map_err(|not_one| match not_one {
-        LookupError::NotFound => failure(
-            FailureCode::NotFound,
-            format!("{user} has no session {which} here; an administrator may name any session"),
-        ),
-        LookupError::Ambiguous(found) => {
-            let ids: Vec<String> = found.iter().map(ToString::to_string).collect();
-            bad_request(format!(
-                "several sessions are named {which}: {}; name one by its number",
-                ids.join(", ")
-            ))
-        }
-    })
+    let found = engine.sessions.named_of(&peer.owner(), &plain(which));
+    found.map_err(|message| failure(FailureCode::NotFound, message))
 }
 
 /// Changes the memory limit of a session that its own user registered, within what the user may register.

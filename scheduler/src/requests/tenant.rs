@@ -111,19 +111,25 @@ fn carry_out(
         TenantRequest::Resize(ref quota) => {
             let own = own_session(engine, role, peer);
             let answer = resize(engine, peer, own, quota);
-            let line = engine.audit.resized(peer, own, &answer, &engine.sessions);
+            let line = engine
+                .audit
+                .changed_own(peer, "session.set_memory", own, &answer, &engine.sessions);
             engine.reply_to_act(connection, answer, line);
         }
         TenantRequest::Freeze { ref which } => {
             let own = of_own_user(engine, peer, which);
             let answer = own.clone().and_then(|id| frost::freeze(engine, id)).map(frost_changed);
-            let line = engine.audit.froze(peer, "session.freeze", own.ok(), &answer, &engine.sessions);
+            let line = engine
+                .audit
+                .changed_own(peer, "session.freeze", own.ok(), &answer, &engine.sessions);
             engine.reply_to_act(connection, answer, line);
         }
         TenantRequest::Thaw { ref which } => {
             let own = of_own_user(engine, peer, which);
             let answer = own.clone().and_then(|id| frost::thaw_own(engine, id)).map(frost_changed);
-            let line = engine.audit.froze(peer, "session.thaw", own.ok(), &answer, &engine.sessions);
+            let line = engine
+                .audit
+                .changed_own(peer, "session.thaw", own.ok(), &answer, &engine.sessions);
             engine.reply_to_act(connection, answer, line);
         }
         TenantRequest::Frost { ref which } => {

@@ -117,12 +117,34 @@ impl Sessions {
         group.map(|(_, id)| id).or_else(of_pod).or_else(user)
     }
 
+    /// Returns the session that has a number or name.
     pub(crate) fn named(&self, which: &str) -> Result<SessionId, String> {
-        let all = self.iter().map(|(id, session)| (id, session.name.as_str(), session.is_kept()));
+        self.one_of(
+            |_| true,
+            which,
+            || format!("there is no session {which}; `gpushare-ctl session list` shows them"),
+        )
+    }
+
+    /// Returns the session of a user that has a number or name. Other users' sessions are not found.
+    pub(crate) fn named_of(&self, user: &User, which: &str) -> Result<SessionId, String> {
+        self.one_of(
+            |session| session.user().as_ref() == Some(user),
+            which,
+            || format!("{user} has no session {which} here; an administrator may name any session"),
+        )
+    }
+
+    fn one_of(
+        &self,
+        is_meant: impl Fn(&Session) -> bool,
+        which: &str,
+        none: impl FnOnce() -> String,
+    ) -> Result<SessionId, String> {
+        let all = self.iter().filter(|(_, session)| is_meant(session));
+        let all = all.map(|(id, session)| (id, session.name.as_str(), session.is_kept()));
         lookup::find(which, all).map_err(|not_one| match not_one {
-            LookupError::NotFound => {
-                format!("there is no session {which}; `gpushare-ctl session list` shows them")
-            }
+            LookupError::NotFound => none(),
             LookupError::Ambiguous(found) => {
                 let ids: Vec<String> = found.iter().map(ToString::to_string).collect();
                 format!("several sessions are named {which}: {}; name one by its number", ids.join(", "))

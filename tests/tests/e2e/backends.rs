@@ -81,6 +81,21 @@ fn memory_of_a_program_that_names_no_backend_is_remapped() -> anyhow::Result<()>
     Ok(())
 }
 
+/// What the cards can do is not known before the driver is initialized.
+#[test]
+fn a_call_before_the_driver_is_initialized_does_not_choose_the_backend() -> anyhow::Result<()> {
+    let (world, daemon) = World::of(Bytes::mib(256))?.with_daemon(&[])?;
+    let program = foreign::program(&world, "early_context")?;
+    let command = world.sharing(&Sharing::session("a"), &program);
+    let mut program = Dialogue::start(&world, command, "early_context")?;
+    assert_eq!(program.answer()?, "3", "CUDA_ERROR_NOT_INITIALIZED");
+    assert_eq!(program.answer()?, "21");
+    gpushare_tests::patience::until("its remapped memory is told", || {
+        Ok((daemon.residence("a")?.resident_bytes >= Bytes::mib(64)).then_some(()))
+    })?;
+    program.end()
+}
+
 /// A card on which managed memory is of no use: the program runs, and a line says what that means.
 #[test]
 fn memory_stays_on_a_card_without_concurrent_managed_access() -> anyhow::Result<()> {

@@ -313,8 +313,9 @@ fn a_paused_session_stays_frozen_until_it_is_resumed() -> anyhow::Result<()> {
 
 #[test]
 fn a_session_that_is_idle_for_its_time_is_frozen_until_its_next_call() -> anyhow::Result<()> {
-    let (world, daemon) = world()?;
     for backend in ["remap", "native"] {
+        // A daemon that has never looked at the host's memory for another one.
+        let (world, daemon) = world()?;
         let sharing = session(backend, backend).and(&["--freeze-after", "1s"]);
         let mut program = Program::hold(&world, &sharing, backend)?;
         program.must("alloc x 32MiB; fill x 7; sync; check x 7")?;

@@ -6,14 +6,14 @@ use std::io::ErrorKind;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
-use gpushare_proto::admin::{FreezingView, LockView, SessionView};
+use gpushare_proto::admin::{LockView, SessionView};
 use gpushare_proto::names::{self, LOCK_DIR, SCHEDULER, SYSTEM_LOCK_DIR};
 use gpushare_proto::tenant::FailureCode;
 use rustix::fs::{Access, AtFlags, CWD, accessat};
 
 use super::super::facts::{DaemonFacts, Facts};
 use super::super::model::Outcome;
-use crate::table::{harmless, list, short};
+use crate::table::list;
 use gpushare_connection::ClientError;
 
 pub(super) fn program(facts: &Facts) -> Vec<Outcome> {
@@ -193,43 +193,6 @@ fn of_sessions(facts: &Facts, fine: &str, judge: impl Fn(&SessionView) -> Option
     if problems.is_empty() { vec![Outcome::ok(fine)] } else { problems }
 }
 
-pub(super) fn freeze(facts: &Facts) -> Vec<Outcome> {
-    let views = facts
-        .daemons
-        .iter()
-        .filter_map(|daemon| Some((daemon, daemon.freezing.as_ref()?)));
-    views
-        .flat_map(|(daemon, view)| {
-            freezes(view)
-                .into_iter()
-                .map(|outcome| outcome.of(daemon.dir.root().display().to_string()))
-        })
-        .collect()
-}
-
-fn freezes(view: &FreezingView) -> Vec<Outcome> {
-    let after = view.freeze_after_ns.map(short);
-    if view.obstacles.is_empty() {
-        return vec![Outcome::ok(match after {
-            Some(after) => format!("sessions are frozen after {after} without work, and on request"),
-            None => "sessions are frozen on request, and after the idle time that they have of their own"
-                .to_owned(),
-        })];
-    }
-    let outcome = |obstacle: &String| {
-        let finding = format!("not every session can be frozen: {}", harmless(obstacle));
-        match after {
-            None => Outcome::ok(finding),
-            Some(_) => Outcome::warning(
-                finding,
-                "change that, or take freeze_after out of the daemon's configuration; `gpushare-ctl explain` says it of a \
-                 session",
-            ),
-        }
-    };
-    view.obstacles.iter().map(outcome).collect()
-}
-
 pub(super) fn stuck(facts: &Facts) -> Vec<Outcome> {
     of_sessions(facts, "every session gives the card back when it is asked to", |session| {
         match &session.lock {
@@ -329,7 +292,6 @@ mod tests {
     use std::os::unix::fs::PermissionsExt as _;
     use std::os::unix::net::UnixListener;
 
-    use gpushare_proto::Nanos;
     use gpushare_proto::names::{COMPUTE_LIMIT, REQUIRED, RuntimeDir, TOKEN_FILE};
     use gpushare_proto::tenant::Failure;
     use gpushare_sys::peer::Peer;
@@ -506,27 +468,5 @@ mod tests {
         facts.set(LOCK_DIR, folder.clone());
         fs::write(folder.join("gpushare-GPU-2"), "4194304\n").unwrap();
         assert_eq!(locks(&facts)[2].severity, Ok);
-    }
-
-    #[test]
-    fn what_cannot_be_frozen_is_a_warning_only_where_idle_sessions_are_to_be() {
-        let freezes = |obstacles: &[&str], after| {
-            let obstacles = obstacles.iter().map(|&obstacle| obstacle.to_owned()).collect();
-            freezes(&FreezingView { obstacles, freeze_after_ns: after })
-        };
-        let after = Some(Nanos::from_secs(600));
-        let severities =
-            |outcomes: Vec<Outcome>| outcomes.iter().map(|outcome| outcome.severity).collect::<Vec<_>>();
-        assert_eq!(
-            freezes(&[], after)[0].finding,
-            "sessions are frozen after 10m00s without work, and on request"
-        );
-        let both = ["the driver was not tried", "gpu0 is not in persistence mode"];
-        assert_eq!(severities(freezes(&both, None)), [Ok, Ok]);
-        assert_eq!(severities(freezes(&both, after)), [Warning, Warning]);
-        assert_eq!(
-            freezes(&both, None)[1].finding,
-            "not every session can be frozen: gpu0 is not in persistence mode"
-        );
     }
 }

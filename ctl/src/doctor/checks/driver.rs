@@ -182,19 +182,6 @@ pub(super) fn version(facts: &Facts) -> Vec<Outcome> {
     }]
 }
 
-pub(super) fn freeze(facts: &Facts) -> Vec<Outcome> {
-    vec![match facts.cuda.facts.checkpoint {
-        None => Outcome::skipped("there is no driver to check"),
-        Some(true) => {
-            Outcome::ok("the driver can freeze processes; its version decides whether the daemon lets it")
-        }
-        Some(false) => Outcome::ok(
-            "the driver cannot freeze processes: it has no `cuCheckpointProcessLock`, which came \
-                                    with CUDA 12.8",
-        ),
-    }]
-}
-
 pub(super) fn symbols(facts: &Facts) -> Vec<Outcome> {
     let Some(Loaded::From(path)) = &facts.cuda.facts.library else {
         return vec![Outcome::skipped("there is no driver to check")];

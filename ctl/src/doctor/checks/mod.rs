@@ -6,6 +6,7 @@ mod caller;
 mod cards;
 mod daemon;
 mod driver;
+mod freeze;
 mod host;
 mod libc;
 mod limits;
@@ -85,7 +86,7 @@ checks! {
         "driver.symbols" driver::symbols:
             "functions that the driver exports and gpushare does not know (docs/symbols.md)",
             "warning: there are any";
-        "driver.freeze" driver::freeze: "functions of the driver that freeze a process (`cuCheckpointProcessLock`, …)",
+        "driver.freeze" freeze::driver: "functions of the driver that freeze a process (`cuCheckpointProcessLock`, …)",
             "never: a hint only";
         "driver.nvml" driver::nvml: "whether `libnvidia-ml.so.1` loads and answers for each card",
             "error: a crash, a hang or a lost card; warning: missing or failing";
@@ -163,7 +164,7 @@ checks! {
         "daemon.stuck" daemon::stuck: "sessions that do not give the card back", "warning: there are any";
         "daemon.unknown" daemon::unknown: "driver functions of processes that gpushare does not know",
             "warning: there are any";
-        "daemon.freeze" daemon::freeze: "what keeps the daemon from freezing sessions (docs/design/freeze.md)",
+        "daemon.freeze" freeze::daemon: "what keeps the daemon from freezing sessions (docs/design/freeze.md)",
             "warning: anything does, although idle sessions are to be frozen (`freeze_after`)";
         "daemon.locks" daemon::locks: "the folder of the cards' lock files, and the holders of the locks",
             "error: missing or not writable";

@@ -90,7 +90,7 @@ pub enum ThawEnd {
     NoRoom,
 }
 
-/// What a process that is to come back waits for.
+/// Reason why a process that is to come back has to wait.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub enum ThawWait {
     /// The driver.

@@ -520,23 +520,6 @@ impl Event {
         }
     }
 
-    /// Whether a process shows by the event that its program does something, though perhaps nothing at the gate.
-    pub(crate) const fn is_sign_of_life(&self) -> bool {
-        matches!(
-            self,
-            Self::Attached { .. }
-                | Self::Contexts { .. }
-                | Self::Reserve { .. }
-                | Self::ReserveFixed { .. }
-                | Self::Fixed { .. }
-                | Self::Returned { .. }
-                | Self::Room { .. }
-                | Self::RefusedHere { .. }
-                | Self::Called { .. }
-                | Self::Wait { .. }
-        )
-    }
-
     /// Returns the session that the event is about, if the event names no process.
     pub(crate) const fn session(&self) -> Option<SessionId> {
         match *self {

@@ -21,6 +21,7 @@ use crate::session::Session;
 use crate::session::client::Client;
 use crate::session::frost::{Frost, Stage};
 use crate::session::gate::Passage;
+use crate::session::idle::is_sign_of_life;
 use crate::session::lock::Lock;
 use crate::values::gpu_set::GpuSet;
 use crate::view::View;
@@ -38,7 +39,7 @@ impl View {
         process.books.iter().map(|(gpu, book)| self.bytes_to_freeze_on(gpu, book)).sum()
     }
 
-    /// Those bytes on one card.
+    /// Bytes on one card that the driver moves when the process is frozen or comes back.
     fn bytes_to_freeze_on(&self, gpu: GpuId, book: &Book) -> Bytes {
         let contexts = Bytes(self.assumed(gpu).0.saturating_mul(u64::from(book.contexts)));
         book.stays() + book.overhead.unwrap_or(contexts)
@@ -109,7 +110,7 @@ impl Core {
 
     /// Notes that the session of a process is not idle if the process says so in passing.
     pub(crate) fn note_life(&mut self, event: Event) {
-        if event.is_sign_of_life()
+        if is_sign_of_life(&event)
             && let Some(id) = event.client().and_then(|client| self.view.session_of(client))
             && let Some(session) = self.view.sessions.get_mut(id)
         {

@@ -105,7 +105,7 @@ impl Frost {
         matches!(self.stage, Stage::Queued(..) | Stage::Thawing)
     }
 
-    /// What the process waits for if it is about to come back.
+    /// Reason why the process has to wait, if it is about to come back.
     pub(crate) const fn waits_for(&self) -> Option<ThawWait> {
         match self.stage {
             Stage::Queued(..) | Stage::Thawing if self.lacks_memory => Some(ThawWait::FreeMemory),

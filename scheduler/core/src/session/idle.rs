@@ -12,10 +12,29 @@
 
 use gpushare_proto::Nanos;
 
+use crate::events::Event;
+
 /// Longest time from the beginning of a turn until its process is asked to prove that it is idle.
 const LOOK: Nanos = Nanos::from_secs(5);
 /// Part of the time to the freeze after which that happens at the latest.
 const PART: u64 = 8;
+
+/// Returns whether a process shows by an event that its program does something, though perhaps nothing at the gate.
+pub(crate) const fn is_sign_of_life(event: &Event) -> bool {
+    matches!(
+        event,
+        Event::Attached { .. }
+            | Event::Contexts { .. }
+            | Event::Reserve { .. }
+            | Event::ReserveFixed { .. }
+            | Event::Fixed { .. }
+            | Event::Returned { .. }
+            | Event::Room { .. }
+            | Event::RefusedHere { .. }
+            | Event::Called { .. }
+            | Event::Wait { .. }
+    )
+}
 
 /// Idleness of one session.
 #[derive(Clone, Copy, Debug, Default)]

@@ -119,6 +119,18 @@ fn a_lane_of_tasks_calls_for_help_while_others_are_left_and_does_without() {
 }
 
 #[test]
+fn a_helper_ends_when_no_tasks_are_left() {
+    let (lanes, card) = (Lanes::default(), FakeCard::default());
+    let region = host::REGION;
+    lanes.change(|moving| {
+        moving.pool.set_budget(region);
+        assert_eq!(moving.pool.demand(region), Supply::Coming);
+    });
+    lanes.help_with_tasks(&card, || panic!("there is one region"));
+    assert_eq!(lanes.change(|moving| moving.pool.sizes().free), region);
+}
+
+#[test]
 fn nothing_is_prepared_ahead_while_memory_is_still_to_leave() {
     let (lanes, card) = (Lanes::default(), FakeCard::default());
     allocate(&lanes, &card, 1 << 40, Bytes::mib(256));
