@@ -9,6 +9,7 @@ use anyhow::Context as _;
 use gpushare_proto::admin::{LockView, Status};
 use gpushare_proto::{Bytes, Nanos, names};
 use gpushare_tests::{Daemon, Program, Sharing, Training, World};
+use rustix::process::Signal;
 
 const CARD: Bytes = Bytes::mib(64);
 
@@ -20,7 +21,15 @@ fn a_daemon_that_is_killed_under_load_and_restarted_loses_nothing() -> anyhow::R
         let flags = ["--steps", "600", "--compute", "5ms"];
         Training::start(&world, &Sharing::session(name), name, Bytes::mib(40), &flags)
     };
-    let (mut a, mut b) = (start("a")?, start("b")?);
+    // The first does not work while the second one starts: it would end before it.
+    let mut a = start("a")?;
+    daemon.until("the first has memory", |status| {
+        status.gpus.first().is_some_and(|gpu| gpu.allocated_bytes == Bytes::mib(40))
+    })?;
+    a.process().signal(Signal::STOP)?;
+    let mut b = start("b")?;
+    daemon.until("the second is there", |status| status.sessions.len() == 2)?;
+    a.process().signal(Signal::CONT)?;
     let before =
         daemon.until("they take turns", |status| status.gpus.first().is_some_and(|gpu| gpu.handoffs >= 2))?;
     daemon.kill()?;

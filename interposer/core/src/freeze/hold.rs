@@ -4,7 +4,7 @@
 //! tells it only after a while, since often nobody waits for it.
 //!
 //! A thread that holds a lock must not wait, since the way to the next daemon needs such locks too. So it takes a
-//! [`Pass`] with the lock, or waits before it has the lock. The process does not park while there is a pass.
+//! `Pass` with the lock, or waits before it has the lock. The process does not park while there is a pass.
 
 use std::cell::Cell;
 use std::marker::PhantomData;
