@@ -1,5 +1,6 @@
 """The limit at every door of the driver, by every way of finding it: what fits is given, 2 MiB more is refused with the
-ordinary error, the figures tell one story, and the program goes on. No probe asks for more than a limit and 2 MiB."""
+ordinary error, the figures tell one story, and the program goes on. No probe asks for more than a limit and 2 MiB. The
+programs have managed memory, since one of the limits is for that only."""
 
 NEEDS = 25
 
@@ -20,7 +21,8 @@ def run(stand):
 
 
 def start(stand, programs, name, lookup="dlsym", memory=None):
-    program = programs.start(f"memory-{name}", stand.workload("--resolve", lookup, "hold"), shared=True, memory=memory)
+    command = stand.workload("--resolve", lookup, "hold")
+    program = programs.start(f"memory-{name}", command, shared=True, memory=memory, backend="managed")
     program.hear()
     return program
 

@@ -102,9 +102,10 @@ impl Core {
         self.fire_timers();
         loop {
             self.choose_modes();
+            let were_cold = !self.view.cold.is_empty();
             self.look_each(Self::judge_and_resume);
             // A session that has just ceased to be frozen wants its cards, and gets no turn in their old modes.
-            if !self.view.cold.is_empty() && self.is_mode_due() {
+            if (were_cold || !self.view.cold.is_empty()) && self.is_mode_due() {
                 continue;
             }
             self.collect();

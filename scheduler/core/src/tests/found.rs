@@ -380,3 +380,26 @@ fn host_memory_that_is_promised_on_one_card_is_missed_on_the_other() {
     // The world checks after each event that nothing was overlooked.
     play_all(&mut world, steps);
 }
+
+/// The last frozen session that comes back, here one with a compute limit, changes the card's mode first.
+#[test]
+fn the_last_session_that_ceases_to_be_frozen_gets_no_turn_beside_one_that_it_does_not_fit_beside() {
+    let config = Config { lease_chunk: Bytes::ZERO, context_reserve: Bytes::ZERO, ..Config::default() };
+    let mut world = World::after_restart(config, []);
+    world.second_card();
+    let (_, client) = world.remapping_program_with(gib(5), false);
+    world.arrives(client);
+    let steps = [
+        Step::Compute(0, GPU, Some(609)),
+        Step::GoIdle(0),
+        Step::Examine(0, true),
+        Step::FreezeAfter(0, Some(1)),
+        Step::Arrive(0),
+        Step::Return(0, true, 5),
+        Step::Run(2049),
+        Step::Busy(1),
+        Step::Busy(0),
+    ];
+    // The world checks after each grant that the memory of all who may have work in flight fits.
+    play_all(&mut world, steps);
+}
