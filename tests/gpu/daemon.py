@@ -66,6 +66,16 @@ class Daemon:
     def set(self, *words):
         print(f"       {self.tell('set', *words).strip()}", flush=True)
 
+    def freeze(self, session):
+        """Freezes an idle session; the seconds that it took."""
+        began = time.monotonic()
+        self.tell("session", "freeze", session)
+        return time.monotonic() - began
+
+    def frost(self, session):
+        """How far a session is frozen, and why it cannot be."""
+        return json.loads(self.tell("explain", session, "--json"))["frost"]
+
     def handoff_since(self, number, limit=10):
         """The last handoff, once it has ended and the card has counted more than `number` of them."""
         end = time.monotonic() + limit
@@ -88,7 +98,7 @@ class Daemon:
 
 
 @contextlib.contextmanager
-def running(stage, logs, managed_limit_mib, *, flags=(), log_name="scheduler", log_filter="info"):
+def running(stage, logs, managed_limit_mib, *, flags=(), environment=None, log_name="scheduler", log_filter="info"):
     """A daemon for as long as the block runs."""
     log_path = logs / f"{log_name}.err"
     with tempfile.TemporaryDirectory(prefix="gpushare-") as folder, open(log_path, "ab") as log:
@@ -101,7 +111,7 @@ def running(stage, logs, managed_limit_mib, *, flags=(), log_name="scheduler", l
             stdout=log,
             stderr=log,
             pass_fds=[told],
-            env=clean_environment() | {"GPUSHARE_LOG": log_filter},
+            env=clean_environment() | {"GPUSHARE_LOG": log_filter} | (environment or {}),
         )
         os.close(told)
         try:

@@ -24,12 +24,12 @@ def until(what, fact, limit=PATIENCE):
 
 
 class Notebook:
-    """A kernel, and what its cells showed. It ends with the block."""
+    """A kernel, and what its cells showed. It ends with the block: it is killed, or ends by itself."""
 
-    def __init__(self, number, kernel, environment=None):
+    def __init__(self, number, kernel, environment=None, *, ends_by_itself=False):
         from jupyter_client import KernelManager
 
-        self.number = number
+        self.number, self.ends_by_itself = number, ends_by_itself
         self.manager = KernelManager(kernel_name=kernel)
         self.manager.start_kernel(env=dict(environment or os.environ))
         self.client = self.manager.client()
@@ -46,7 +46,8 @@ class Notebook:
 
     def __exit__(self, *_):
         self.client.stop_channels()
-        self.manager.shutdown_kernel(now=True)
+        self.manager.shutdown_wait_time = PATIENCE
+        self.manager.shutdown_kernel(now=not self.ends_by_itself)
 
     def send(self, code):
         """Gives the kernel a cell."""

@@ -9,7 +9,7 @@ use gpushare_proto::names::FREEZE_UNTRIED;
 /// NVIDIA's kernel driver tells its version here.
 const KERNEL_DRIVER: &str = "/proc/driver/nvidia/version";
 /// Versions of NVIDIA's driver with which this code froze and thawed processes on a real card, by their first number.
-const TRIED: [&str; 0] = [];
+const TRIED: [&str; 1] = ["580"];
 
 /// Returns the version of this machine's driver, or `unknown`, if processes may not be frozen with it.
 pub(crate) fn untried_driver() -> Option<&'static str> {
@@ -37,13 +37,22 @@ fn version_in(text: &str) -> &str {
 mod tests {
     use super::*;
 
-    const TEXT: &str =
-        "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  580.95.05  Release Build  (dvs)\n";
+    /// What the kernel driver says in a version.
+    fn text(version: &str) -> String {
+        format!("NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  {version}  Release Build  (dvs)\n")
+    }
 
     #[test]
     fn a_driver_that_was_not_tried_and_one_that_tells_no_version_need_the_daemons_permission() {
-        assert_eq!(untried(TEXT, false).as_deref(), Some("580.95.05"));
+        let untried_one = text("590.12.01");
+        assert_eq!(untried(&untried_one, false).as_deref(), Some("590.12.01"));
         assert_eq!(untried("", false).as_deref(), Some("unknown"));
-        assert_eq!((untried(TEXT, true), untried("", true)), (None, None));
+        assert_eq!((untried(&untried_one, true), untried("", true)), (None, None));
+    }
+
+    #[test]
+    fn a_driver_that_was_tried_needs_none() {
+        assert_eq!(untried(&text("580.159.04"), false), None);
+        assert_eq!(untried(&text("5800.1"), false).as_deref(), Some("5800.1"));
     }
 }

@@ -1,0 +1,94 @@
+"""Programs that are frozen and come back on a real card: one of the driver API on the backends `remap` and `native`, and PyTorch.
+
+    freeze ──▶ NVML shows at most 4 MiB of it ──▶ its next call waits for the thaw ──▶ right values ──▶ again ──▶ it ends by itself
+
+Nobody kills a process that the driver has restored: that hung a machine elsewhere. A program that must be given up is frozen first.
+"""
+
+import contextlib
+import statistics
+import time
+
+from daemon import DaemonFailed
+from nvml import Nvml
+from programs import client
+
+NEEDS = 90
+
+MIB = 1 << 20
+HELD_MIB = 1024
+ROUNDS = 5
+# What a frozen process leaves on the card, and what NVML's figure may be off.
+LEFT_MIB, SLACK_MIB = 4, 4
+# The daemon freezes with any driver here: with which ones it works is what this group finds out.
+ENVIRONMENT = {"GPUSHARE_FREEZE_UNTRIED": "1"}
+
+
+def run(stand):
+    nvml = Nvml()
+    # The first context of a machine may leave something of its own.
+    with stand.daemon(environment=ENVIRONMENT) as daemon, stand.programs(daemon) as programs:
+        for backend in ("remap", "native"):
+            of_the_driver(stand, daemon, programs, nvml, backend)
+        of_pytorch(stand, daemon, programs, nvml)
+    nvml.close()
+
+
+@contextlib.contextmanager
+def frozen_in_the_end(daemon, *sessions):
+    """Freezes sessions whose programs did not end by themselves, as the block has failed."""
+    try:
+        yield
+    except BaseException:
+        for session in sessions:
+            with contextlib.suppress(DaemonFailed):
+                daemon.freeze(session)
+        raise
+
+
+def of_the_driver(stand, daemon, programs, nvml, backend):
+    name = f"freezing-{backend}"
+    before = nvml.used()
+    program = programs.start(name, stand.workload("hold"), shared=True, backend=backend, paranoid=False)
+    program.hear()
+    with frozen_in_the_end(daemon, name):
+        took = [program.ask(line)["ok"] for line in (f"alloc a {HELD_MIB}MiB", "fill a 7", "sync")]
+        stand.figures.check(f"{name}: its memory is filled", all(took), took)
+        rounds(stand, daemon, nvml, before, name, lambda: program.ask("check a 7").get("matches"))
+        program.finish()
+
+
+def of_pytorch(stand, daemon, programs, nvml):
+    name = "freezing-pytorch"
+    before = nvml.used()
+    program = programs.start(name, client("holder.py"), shared=True, backend="remap", paranoid=False)
+    program.hear()
+    with frozen_in_the_end(daemon, name):
+        program.ask(f"hold {HELD_MIB}")
+
+        def is_right():
+            program.ask("step")
+            return program.ask("check")["right"]
+
+        rounds(stand, daemon, nvml, before, name, is_right)
+        program.finish()
+
+
+def rounds(stand, daemon, nvml, before, name, is_right):
+    """Freezes a session and asks its program for its values, several times."""
+    figures, freezes, answers = stand.figures, [], []
+    held = (nvml.used() - before) / MIB
+    figures.equal(f"{name}: nothing keeps it from being frozen", daemon.frost(name)["obstacle"], None)
+    for number in range(ROUNDS):
+        freezes.append(daemon.freeze(name))
+        figures.equal(f"{name} {number}: it is frozen", daemon.frost(name)["stage"], "frozen")
+        left = (nvml.used() - before) / MIB
+        figures.check(f"{name} {number}: at most {LEFT_MIB} MiB stay on the card", left <= LEFT_MIB + SLACK_MIB, f"{left:.1f} MiB")
+        began = time.monotonic()
+        figures.check(f"{name} {number}: its values are right", is_right())
+        answers.append(time.monotonic() - began)
+    seconds = lambda times: f"{statistics.median(times):.2f} s, {max(times):.2f} s"
+    figures.sample(name, {"held_mib": held, "left_mib": left, "freezes": freezes, "answers": answers})
+    figures.row(f"{name}: on the card, frozen", f"{held:.0f} MiB, {left:.1f} MiB")
+    figures.row(f"{name}: freeze, median and longest of {ROUNDS}", seconds(freezes))
+    figures.row(f"{name}: the next answer, median and longest of {ROUNDS}", seconds(answers))
