@@ -66,6 +66,8 @@ pub(crate) struct PendingDrop {
     phase: Phase,
     /// Point in time since which a thread sleeps at the closed gate.
     sleeper: Option<Nanos>,
+    /// Time and number of tries from which on the session may count as stuck.
+    patient_until: (Nanos, u32),
     stuck: Option<String>,
     killed: bool,
     drain: Nanos,
@@ -86,6 +88,7 @@ impl PendingDrop {
             tries: 0,
             phase: Phase::Closed { since: now, late_at: now + patience },
             sleeper: None,
+            patient_until: (now, 0),
             stuck: None,
             killed: false,
             drain: Nanos::ZERO,
@@ -147,6 +150,12 @@ impl PendingDrop {
         }
     }
 
+    /// Notes that the session cannot drain now, since a process of it comes back from a freeze. Only what comes
+    /// afterwards makes the session stuck.
+    pub(crate) fn excuse(&mut self, now: Nanos) {
+        self.patient_until = (now, self.tries);
+    }
+
     /// Advances the drop to the time `now`, and returns the actions. `sleeper` says whether a thread of the
     /// session sleeps at a gate, and `ends_soon` whether its processes expect the end of their drains.
     pub(crate) fn advance(
@@ -201,10 +210,11 @@ impl PendingDrop {
         if self.stuck.is_some() {
             return None;
         }
-        let closed = now - self.since;
-        if self.tries < config.stuck_tries && closed < config.stuck_after {
+        let (from, tries) = self.patient_until;
+        if self.tries - tries < config.stuck_tries && now - from < config.stuck_after {
             return None;
         }
+        let closed = now - self.since;
         self.stuck = Some(match sleeper {
             false => format!(
                 "its work in flight has not ended after {closed}, and none of its threads waits at the gate"
@@ -223,7 +233,7 @@ impl PendingDrop {
         let due = self.stuck.is_some()
             && !self.killed
             && config.stuck_policy == StuckPolicy::Kill
-            && now >= self.since + config.stuck_after;
+            && now >= self.patient_until.0 + config.stuck_after;
         self.killed |= due;
         due.then_some(Step::Kill)
     }
@@ -235,7 +245,7 @@ impl PendingDrop {
             Phase::Reopened { until } => until,
         };
         let kill = config.stuck_policy == StuckPolicy::Kill && !self.killed;
-        let stuck = (self.stuck.is_none() || kill).then(|| self.since + config.stuck_after);
+        let stuck = (self.stuck.is_none() || kill).then(|| self.patient_until.0 + config.stuck_after);
         [Some(phase), stuck, self.gives_way_at]
             .into_iter()
             .flatten()

@@ -161,6 +161,11 @@ impl Session {
         self.clients.values().filter(|_| self.may_be_cold).map(|client| &client.frost)
     }
 
+    /// Whether a process of the session is about to come back from a freeze.
+    pub(crate) fn comes_back(&self) -> bool {
+        self.frosts().any(Frost::returns)
+    }
+
     /// Whether a thread of the session waits at a gate or with a call of the driver, and the session may run.
     pub(crate) fn is_called(&self) -> bool {
         self.standing == Standing::Good && self.has_sleeper()

@@ -267,6 +267,29 @@ fn an_attempt_that_breaks_off_is_repaired_by_thaws_until_one_succeeds() {
 }
 
 #[test]
+fn a_session_that_waits_for_its_thaw_is_not_stuck() {
+    let mut world = world_with(gib(100));
+    let (session, client) = remapped(&mut world, gib(6));
+    freezes(&mut world, session);
+    world.run_for(Nanos::from_secs(2));
+    assert!(world.core.is_frozen(client));
+    world.habits(client).answers = false;
+    world.gets_busy(client);
+    let (_, other) = world.remapping_program(gib(6));
+    world.gets_busy(other);
+    let reports = |world: &mut World| {
+        world.run_for(Nanos::from_secs(30));
+        world.pick(|effect| match effect {
+            Effect::Notice(Notice::Stuck { session, .. }) => Some(session),
+            _ => None,
+        })
+    };
+    assert_eq!((reports(&mut world), stage(&world, client)), (vec![], Stage::Thawing));
+    world.send(Event::ThawEnded { client, end: ThawEnd::Thawed });
+    assert_eq!(reports(&mut world), [session], "it does not drain now, though it runs");
+}
+
+#[test]
 fn a_lost_process_has_nothing_on_the_card_and_stops_nobody() {
     let mut world = world_with(gib(100));
     let (session, client) = native(&mut world, gib(6));
