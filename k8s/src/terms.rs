@@ -1,7 +1,7 @@
 //! Terms of a pod as people write them, in annotations and in claims.
 
 use gpushare_proto::admin::MIN_MEMORY;
-use gpushare_proto::session::{Amount, Priority};
+use gpushare_proto::session::{Amount, FreezeAfter, FreezeAfterError, Priority};
 use gpushare_proto::text::is_printable;
 use gpushare_proto::{Bytes, Percent, ranges};
 use serde::{Deserialize, Serialize};
@@ -67,6 +67,16 @@ pub(crate) fn weight(text: &str) -> Result<u32, String> {
 pub(crate) fn priority(text: &str) -> Result<Priority, String> {
     text.parse()
         .map_err(|_| format!("{} is no priority; write low, normal or high", quoted(text)))
+}
+
+/// Reads the idle time after which a pod is frozen.
+pub(crate) fn freeze_after(text: &str) -> Result<FreezeAfter, String> {
+    text.parse().map_err(|error| match error {
+        FreezeAfterError::Unit(_) => {
+            format!("{} is no idle time; write it like 10min, off or auto", quoted(text))
+        }
+        FreezeAfterError::Range(range) => range.to_string(),
+    })
 }
 
 /// Returns a term for a message.

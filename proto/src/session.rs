@@ -7,7 +7,7 @@ use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
-pub use crate::frost::FreezeAfter;
+pub use crate::frost::{FreezeAfter, FreezeAfterError};
 use crate::gpu_choice::{GpuChoice, UnknownCard};
 use crate::units::{UnitError, words};
 use crate::{Bytes, Nanos, Percent};

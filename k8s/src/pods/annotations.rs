@@ -1,7 +1,8 @@
 //! Decision about a pod's annotations: the terms of its session, and the problems of which its owner is told.
 //!
 //! ```text
-//!   annotation is absent           the maximum for memory and compute, weight 100, priority normal
+//!   annotation is absent           the maximum for memory and compute, weight 100, priority normal, the daemon's
+//!                                  idle time until the pod is frozen
 //!   annotation cannot be read      the value that the pod has, and a problem
 //!   annotation is above the most   the most, and a problem
 //!
@@ -12,12 +13,12 @@
 use std::collections::BTreeMap;
 use std::fmt;
 
-use gpushare_proto::session::{Amount, CardQuota, DEFAULT_WEIGHT, Priority, Quota, Terms};
+use gpushare_proto::session::{Amount, CardQuota, DEFAULT_WEIGHT, FreezeAfter, Priority, Quota, Terms};
 use gpushare_proto::{Bytes, Percent};
 
 use super::maxima::Most;
 use super::problem::Problem;
-use super::reading::{COMPUTE, MEMORY, PRIORITY, WEIGHT};
+use super::reading::{COMPUTE, FREEZE_AFTER, MEMORY, PRIORITY, WEIGHT};
 use crate::terms::{self, Asked};
 
 /// Values of a pod that the annotations set.
@@ -33,6 +34,8 @@ pub(crate) struct Limits {
     pub(crate) compute_by_card: Vec<CardQuota>,
     pub(crate) weight: u32,
     pub(crate) priority: Priority,
+    /// Idle time after which the pod is frozen.
+    pub(crate) freeze_after: FreezeAfter,
 }
 
 impl Limits {
@@ -49,6 +52,7 @@ impl Limits {
             compute_by_card: terms.compute.cards.clone(),
             weight: terms.weight,
             priority: terms.priority,
+            freeze_after: terms.freeze_after,
         }
     }
 
@@ -98,6 +102,7 @@ pub(crate) fn judge(
         compute_by_card: Vec::new(),
         weight: claim.weight.unwrap_or(DEFAULT_WEIGHT.min(most.weight)),
         priority: claim.priority.unwrap_or(Priority::Normal.min(most.priority)),
+        freeze_after: FreezeAfter::Usual,
     };
     let had = session.unwrap_or(&usual);
     let above = match claim.memory {
@@ -115,6 +120,8 @@ pub(crate) fn judge(
     let weight = judge.within(WEIGHT, weight, Some(most.weight));
     let priority = judge.value(PRIORITY, terms::priority, Some(had.priority), Some(usual.priority));
     let priority = judge.within(PRIORITY, priority, Some(most.priority));
+    let freeze_after =
+        judge.value(FREEZE_AFTER, terms::freeze_after, Some(had.freeze_after), Some(usual.freeze_after));
     let limits = Limits {
         memory,
         memory_by_card: Vec::new(),
@@ -122,6 +129,7 @@ pub(crate) fn judge(
         compute_by_card: Vec::new(),
         weight: weight.unwrap_or(usual.weight),
         priority: priority.unwrap_or(usual.priority),
+        freeze_after: freeze_after.unwrap_or(usual.freeze_after),
     };
     (limits, judge.problems)
 }

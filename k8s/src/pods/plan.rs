@@ -13,7 +13,7 @@ use std::collections::BTreeMap;
 
 use gpushare_proto::admin::{Change, SessionView};
 use gpushare_proto::lookup::MAX_SESSION_NAME;
-use gpushare_proto::session::{Amount, Binding, CardQuota, FreezeAfter, NewSession, Terms};
+use gpushare_proto::session::{Amount, Binding, CardQuota, NewSession, Terms};
 use gpushare_proto::tenant::GpuChoice;
 use gpushare_proto::{Bytes, GpuUuid};
 
@@ -194,6 +194,9 @@ fn changes(session: &str, old: &Limits, new: &Limits) -> Vec<Act> {
     if old.priority != new.priority {
         changes.push(Change::Priority(new.priority));
     }
+    if old.freeze_after != new.freeze_after {
+        changes.push(Change::FreezeAfter(new.freeze_after));
+    }
     let act = |change| Act::Change { session: session.to_owned(), change };
     changes.into_iter().map(act).collect()
 }
@@ -209,7 +212,7 @@ fn new_session(pod: &Pod, name: String, limits: &Limits, cards: &[GpuUuid]) -> N
             priority: limits.priority,
             ttl: None,
             labels: labels.map(|(key, value)| (key.to_owned(), value.clone())).into(),
-            freeze_after: FreezeAfter::Usual,
+            freeze_after: limits.freeze_after,
         },
         oversubscribe: false,
         // It counts as placed there. A pod with shares of several cards may use all of them.
@@ -231,8 +234,8 @@ fn name(pod: &Pod, taken: &[String]) -> String {
 
 #[cfg(test)]
 mod tests {
-    use gpushare_proto::Percent;
-    use gpushare_proto::session::Quota;
+    use gpushare_proto::session::{FreezeAfter, Quota};
+    use gpushare_proto::{Nanos, Percent};
 
     use super::*;
     use crate::terms::Asked;
@@ -300,6 +303,25 @@ mod tests {
         let memory = Change::Memory(Quota::every(Amount::Bytes(Bytes::gib(4))));
         assert_eq!(plan.acts, [change(memory), change(Change::Weight(50))]);
         assert!(matches!(plan.problems[..], [(0, Problem::Unreadable { .. })]));
+    }
+
+    #[test]
+    fn a_pod_is_frozen_after_the_idle_time_of_its_annotation() {
+        let all = given(&["u1"]);
+        let with = |text: &str, held: &[Held]| {
+            decided(&[pod("nb", "u1", &[("freeze-after", text)])], &all, held, &[])
+        };
+        let held = after(&with("10min", &[]));
+        assert_eq!(held[0].terms.freeze_after, FreezeAfter::Idle(Nanos::from_secs(600)));
+        let change = |after| Act::Change { session: "s-u1".to_owned(), change: Change::FreezeAfter(after) };
+        assert_eq!(with("off", &held).acts, [change(FreezeAfter::Never)]);
+        let unreadable = with("soon", &held);
+        assert_eq!(unreadable.acts, []);
+        let [(0, problem)] = &unreadable.problems[..] else { panic!("{unreadable:?}") };
+        let told = "gpushare.dev/freeze-after: `soon` is no idle time; write it like 10min, off or auto. The pod keeps 600s";
+        assert_eq!(problem.to_string(), told);
+        let without = decided(&[pod("nb", "u1", &[])], &all, &held, &[]);
+        assert_eq!(without.acts, [change(FreezeAfter::Usual)]);
     }
 
     #[test]

@@ -7,9 +7,10 @@ pub(crate) const MEMORY: &str = "gpushare.dev/memory";
 pub(crate) const COMPUTE: &str = "gpushare.dev/compute";
 pub(crate) const WEIGHT: &str = "gpushare.dev/weight";
 pub(crate) const PRIORITY: &str = "gpushare.dev/priority";
+pub(crate) const FREEZE_AFTER: &str = "gpushare.dev/freeze-after";
 
 /// All of them.
-const ALL: [&str; 4] = [MEMORY, COMPUTE, WEIGHT, PRIORITY];
+const ALL: [&str; 5] = [MEMORY, COMPUTE, WEIGHT, PRIORITY, FREEZE_AFTER];
 
 /// Largest number of characters of an annotation that is kept. No valid one is as long.
 const LONGEST: usize = 128;

@@ -12,6 +12,7 @@ const USUAL: Limits = Limits {
     compute_by_card: Vec::new(),
     weight: 100,
     priority: Priority::Normal,
+    freeze_after: FreezeAfter::Usual,
 };
 
 fn judged(written: &[(&str, &str)], most: &Most, had: Option<&Limits>) -> (Limits, Vec<String>) {
@@ -46,12 +47,14 @@ fn a_share_without_annotation_has_no_memory_cap_and_weight_100() {
 
 #[test]
 fn each_annotation_sets_its_limit() {
-    let all = [("memory", "8Gi"), ("compute", "25%"), ("weight", "400"), ("priority", "high")];
+    let limits = [("memory", "8Gi"), ("compute", "25%"), ("weight", "400"), ("priority", "high")];
+    let all = [&limits[..], &[("freeze-after", "off")]].concat();
     let wanted = Limits {
         memory: gib(8),
         compute: Some(Percent(2500)),
         weight: 400,
         priority: Priority::High,
+        freeze_after: FreezeAfter::Never,
         ..USUAL
     };
     assert_eq!(judged(&all, &wide(), None), (wanted, vec![]));

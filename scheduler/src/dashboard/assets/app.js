@@ -456,7 +456,8 @@ function rowNode(id) {
   node.used = element("span");
   node.meter = element("span", { class: "meter", "aria-hidden": "true" }, node.used);
   node.bytes = element("span");
-  node.cells[1].append(node.meter, node.bytes);
+  node.here = element("span", { class: "part" });
+  node.cells[1].append(node.meter, node.bytes, node.here);
   node.change = element("button", { type: "button" }, "Change …");
   node.change.addEventListener("click", () => openDialog({ session: id }));
   node.row = element("tr", {}, node.name, ...node.cells, element("td", { class: "change" }, node.change));
@@ -488,8 +489,8 @@ function renderRow(session) {
   const hasQuota = session.memory.some(([, , quota]) => quota !== null);
   const onCard = (session.remapped || []).reduce((sum, [, { resident }]) => sum + resident, 0);
   const moves = (session.remapped || []).some(([, { moving }]) => moving > 0);
-  const here = session.remapped ? `, ${moves ? "⇅ " : ""}${bytes(onCard)} on the card` : "";
-  text(node.bytes, (hasQuota ? `${bytes(used)} of ${bytes(limit)}` : bytes(used)) + here);
+  text(node.bytes, hasQuota ? `${bytes(used)} of ${bytes(limit)}` : bytes(used));
+  text(node.here, session.remapped ? `${moves ? "⇅ " : ""}${bytes(onCard)} on the card` : "");
   text(node.cells[2], String(session.weight));
   text(node.cells[3], session.priority);
   text(node.cells[4], waits(session.wait));

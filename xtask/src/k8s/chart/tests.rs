@@ -290,9 +290,13 @@ fn each_profile_of_the_hub_asks_for_one_share_and_a_size_that_is_one() {
                     shares += 1;
                 }
                 "extra_annotations" => {
-                    let (name, size) = value.as_object().unwrap().iter().next().unwrap();
-                    assert_eq!(name, "gpushare.dev/memory");
-                    sizes.push(size.as_str().unwrap().parse::<gpushare_proto::Bytes>().unwrap());
+                    let mut annotations = value.as_object().unwrap().clone();
+                    let frozen_after = annotations.remove("gpushare.dev/freeze-after").unwrap();
+                    assert_eq!(frozen_after, json!("10min"));
+                    for (name, size) in annotations {
+                        assert_eq!(name, "gpushare.dev/memory");
+                        sizes.push(size.as_str().unwrap().parse::<gpushare_proto::Bytes>().unwrap());
+                    }
                 }
                 key => panic!("KubeSpawner's setting {key} is not looked at"),
             }
