@@ -132,8 +132,8 @@ class Serving(unittest.TestCase):
         return list(heard.checks.values())
 
     def test_gpushare_is_compared_with_the_drivers_own_and_needs_eight_where_two_fit(self):
-        self.assertEqual(self.judged(DRIVER=4, FITS=4, SMALL=8), [True, True])
-        self.assertEqual(self.judged(DRIVER=4, FITS=2, SMALL=4), [False, False])
+        self.assertEqual(self.judged(DRIVER=4, FITS=4, SMALL=2, ONE=8), [True, True])
+        self.assertEqual(self.judged(DRIVER=4, FITS=2, SMALL=2, ONE=4), [False, False])
 
     def test_wrong_answers_are_told_beside_the_most_tenants(self):
         heard, alone = Heard(), self.point(self.ALONE)
