@@ -137,10 +137,9 @@ mod tests {
 
     #[test]
     fn only_a_refusal_of_the_restore_gives_a_process_up() {
-        let text = || "hung".to_owned();
-        assert_eq!(thaw_end(&ThawError::Lost(text())), ThawEnd::Lost);
+        assert_eq!(thaw_end(&ThawError::Lost(None)), ThawEnd::Lost);
         assert_eq!(
-            [ThawError::Gone, ThawError::Unknown(text())].map(|error| thaw_end(&error)),
+            [ThawError::Gone, ThawError::Unknown("hung".to_owned())].map(|error| thaw_end(&error)),
             [ThawEnd::BrokeOff; 2]
         );
     }
