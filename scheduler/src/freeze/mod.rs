@@ -1,13 +1,15 @@
 //! Freezes and thaws processes for the decision machine, by helpers (`gpushare-checkpoint`).
 //!
 //! ```text
-//!   Effect::Freeze ─▶ thread ─▶ helper process ─▶ driver
-//!   Event::FreezeEnded ◀── Input::Moved ◀── thread
+//!   Effect::Freeze ─▶ thread ─▶ trial, before the first freeze on a card
+//!                       └─────▶ helper process ─▶ driver
+//!   Event::FreezeEnded ◀── Input::Tried, Input::Moved ◀── thread
 //! ```
 //!
 //! An operation lasts as long as the driver takes, so each has a thread of its own. The decision machine asks
 //! for one at a time on each card.
 
+pub(crate) mod trial;
 pub(crate) mod tried;
 
 use std::path::Path;
@@ -93,10 +95,16 @@ impl Engine {
     /// Begins an operation of the driver about a process.
     pub(crate) fn move_by_driver(&self, client: ClientId, what: Move) {
         let id = self.clients.get(client).and_then(|client| client.peer.id);
+        let untried = match what {
+            Move::Freeze => self.untried_cards(client),
+            Move::Thaw => Vec::new(),
+        };
         let inputs = self.inputs.clone();
         let run = move || {
+            let tell = |gpu, outcome| _ = inputs.blocking_send(Input::Tried { gpu, outcome });
             let end = match id {
-                Some(id) => what.carry_out(Target { pid: id.pid, start: id.start }),
+                Some(id) => trial::failure(&untried, tell)
+                    .map_or_else(|| what.carry_out(Target { pid: id.pid, start: id.start }), End::Freeze),
                 None => what.broke_off(),
             };
             // The receiver is gone only when the daemon ends.
