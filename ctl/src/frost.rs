@@ -183,7 +183,11 @@ fn failed(which: &str, what: &str, view: &FrostView) -> CtlError {
         (None, FrostStage::Freezing | FrostStage::Thawing) => {
             format!("its work, or the driver, has not ended after {} s", PATIENCE.as_secs())
         }
-        (None, _) => "it has work, or its driver was busy; try again when it is idle".to_owned(),
+        (None, _) => {
+            "it has work, its driver was busy, or its card had no memory for the trial of a freeze; try again when it \
+             is idle"
+                .to_owned()
+        }
     };
     let message = format!("session {} {what}: {reason}", harmless(which));
     ClientError::Refused(Failure { code: FailureCode::Unavailable, message }).into()

@@ -1,8 +1,9 @@
 //! Inputs of the daemon's task.
 
+use gpushare_checkpoint::TrialError;
 use gpushare_core::{FreezeEnd, ThawEnd};
 use gpushare_proto::admin::UserUsageView;
-use gpushare_proto::{ClientId, SessionId};
+use gpushare_proto::{ClientId, GpuId, SessionId};
 
 use crate::config::{ConfigError, Settings};
 use crate::connections::{ConnectionEvent, ConnectionId};
@@ -25,6 +26,11 @@ pub(crate) enum Input {
     Configured {
         settings: Result<Box<Settings>, ConfigError>,
         asker: Option<Asker>,
+    },
+    /// A process of the daemon was frozen and thawed on this card for trial, or was not.
+    Tried {
+        gpu: GpuId,
+        outcome: Result<(), TrialError>,
     },
     /// The driver has frozen or thawed this process, or has not.
     Moved {

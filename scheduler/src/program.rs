@@ -17,8 +17,10 @@ use crate::log::Log;
 /// Runs the daemon and returns its exit code.
 pub fn main() -> ExitCode {
     let mut words = std::env::args_os().skip(1);
-    if words.next().is_some_and(|first| first == gpushare_checkpoint::SUBCOMMAND) {
-        return gpushare_checkpoint::run(words);
+    match words.next() {
+        Some(first) if first == gpushare_checkpoint::SUBCOMMAND => return gpushare_checkpoint::run(words),
+        Some(first) if first == gpushare_checkpoint::TRIAL => return gpushare_checkpoint::run_trial(),
+        _ => {}
     }
     let args = match Args::try_parse() {
         Ok(args) => args,

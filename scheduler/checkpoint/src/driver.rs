@@ -12,6 +12,8 @@ const LIBCUDA: &str = "libcuda.so.1";
 /// First version of CUDA whose driver has the functions.
 pub(crate) const FIRST_CUDA: i32 = 12_080;
 
+/// Result of a call for which a card has too little memory.
+pub(crate) const OUT_OF_MEMORY: u32 = 2;
 /// Result of a lock whose patience is over.
 pub(crate) const NOT_READY: u32 = 600;
 
@@ -73,21 +75,14 @@ impl Driver {
             Step::Unlock => "cuCheckpointProcessUnlock",
         };
         // SAFETY: the signature is cuda.h's, and the arguments live through the call.
-        let code = unsafe {
-            let act: Act = self.function(name).map_err(|_| missing(name))?;
-            act(pid, &raw const arguments)
-        };
-        self.check(name, code).map(|()| None)
+        unsafe { self.call(name, |act: Act| act(pid, &raw const arguments)) }?;
+        Ok(None)
     }
 
     fn state(&self, pid: i32) -> Result<State, Refusal> {
         let (name, mut state) = ("cuCheckpointProcessGetState", 0);
         // SAFETY: the signature is cuda.h's, and the state goes to a variable that lives through the call.
-        let code = unsafe {
-            let get: GetState = self.function(name).map_err(|_| missing(name))?;
-            get(pid, &raw mut state)
-        };
-        self.check(name, code)?;
+        unsafe { self.call(name, |get: GetState| get(pid, &raw mut state)) }?;
         match state {
             0 => Ok(State::Running),
             1 => Ok(State::Locked),
@@ -117,6 +112,20 @@ impl Driver {
                 _ => "an error".to_owned(),
             }
         }
+    }
+
+    /// Calls a function of the library.
+    ///
+    /// # Safety
+    /// `F` must be the signature that cuda.h gives the function.
+    pub(crate) unsafe fn call<F: Copy>(
+        &self,
+        name: &str,
+        call: impl FnOnce(F) -> c_uint,
+    ) -> Result<(), Refusal> {
+        // SAFETY: the caller promises the signature.
+        let function = unsafe { self.function(name) }.map_err(|_| missing(name))?;
+        self.check(name, call(function))
     }
 
     /// Returns a function of the library.

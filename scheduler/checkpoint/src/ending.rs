@@ -20,7 +20,7 @@ static HAS_ENDED: Condvar = Condvar::new();
 /// Pause between two looks at a helper for whose end no thread waits.
 const LOOK: Duration = Duration::from_millis(20);
 
-/// Takes over a helper that was killed or told to end.
+/// Takes over a helper that was killed or told to end, or the process of a trial.
 pub(crate) fn end(target: Target, child: Child) {
     let pid = Pid::from_child(&child);
     lock().push((target, child));

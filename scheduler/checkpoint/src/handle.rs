@@ -3,20 +3,17 @@
 use std::io::{self, Write};
 use std::os::unix::process::CommandExt;
 use std::path::Path;
-use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
-use std::time::{Duration, Instant};
-
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use std::process::{Child, ChildStdin, Command, Stdio};
+use std::time::Duration;
 
 use crate::ending;
 use crate::helper::SUBCOMMAND;
+use crate::lines::{Lines, NoLine};
 use crate::protocol::{Answer, Step};
 use crate::target::Target;
 
 /// Longest wait for the end of an earlier helper of the same process.
 const ENDING: Duration = Duration::from_secs(5);
-/// Longest answer of a helper, in bytes.
-const LONGEST: usize = 4096;
 
 /// Error of a helper. Which steps it has taken is unknown afterwards.
 #[derive(Debug, thiserror::Error)]
@@ -41,9 +38,7 @@ pub(crate) struct Helper {
     target: Target,
     child: Option<Child>,
     steps: Option<ChildStdin>,
-    answers: ChildStdout,
-    /// Bytes of an answer that is not whole yet.
-    begun: Vec<u8>,
+    answers: Lines,
 }
 
 impl Helper {
@@ -67,8 +62,8 @@ impl Helper {
             ending::end(target, child);
             return Err(HelperError::Ended);
         };
-        let (child, steps) = (Some(child), Some(steps));
-        let mut helper = Self { target, child, steps, answers, begun: Vec::new() };
+        let (child, steps, answers) = (Some(child), Some(steps), Lines::of(answers));
+        let mut helper = Self { target, child, steps, answers };
         let first = helper.answer(deadline)?;
         Ok((helper, first))
     }
@@ -83,33 +78,13 @@ impl Helper {
     }
 
     fn answer(&mut self, deadline: Duration) -> Result<Answer, HelperError> {
-        let end = Instant::now() + deadline;
-        loop {
-            if let Some(length) = self.begun.iter().position(|byte| *byte == b'\n') {
-                let line: Vec<u8> = self.begun.drain(..=length).collect();
-                return serde_json::from_slice(&line).map_err(|_| self.end());
+        match self.answers.next(deadline) {
+            Ok(line) => serde_json::from_slice(&line).map_err(|_| self.end()),
+            Err(NoLine::Late) => {
+                self.end();
+                Err(HelperError::Late(deadline))
             }
-            let left = end.saturating_duration_since(Instant::now());
-            let timeout = Timespec::try_from(left).unwrap_or_default();
-            let mut polled = [PollFd::new(&self.answers, PollFlags::IN)];
-            match poll(&mut polled, Some(&timeout)) {
-                Ok(0) => {
-                    self.end();
-                    return Err(HelperError::Late(deadline));
-                }
-                Ok(_) => {
-                    let mut bytes = [0; 512];
-                    match rustix::io::read(&self.answers, &mut bytes) {
-                        Ok(count) if count > 0 && self.begun.len() < LONGEST => {
-                            self.begun.extend_from_slice(&bytes[..count]);
-                        }
-                        Err(rustix::io::Errno::INTR) => {}
-                        Ok(_) | Err(_) => return Err(self.end()),
-                    }
-                }
-                Err(rustix::io::Errno::INTR) => {}
-                Err(_) => return Err(self.end()),
-            }
+            Err(NoLine::Ended) => Err(self.end()),
         }
     }
 

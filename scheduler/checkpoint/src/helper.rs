@@ -81,7 +81,8 @@ fn say(answers: &mut File, answer: &Answer) -> io::Result<()> {
     answers.write_all(line.as_bytes())
 }
 
-fn ignore_signals() {
+/// Lets no signal end this process but those that cannot be ignored.
+pub(crate) fn ignore_signals() {
     for signal in [libc::SIGTERM, libc::SIGINT, libc::SIGHUP, libc::SIGPIPE] {
         // SAFETY: no handler of ours runs; the signals are ignored.
         unsafe { libc::signal(signal, libc::SIG_IGN) };

@@ -16,17 +16,22 @@
 //! Each answer has a deadline, after which the helper is killed. Which step it had reached is then unknown.
 //! So [`thaw`] asks for the state of the process first, and can be called again in any state. The next helper
 //! starts only after the killed one has ended, which the driver may delay.
+//!
+//! [`try_freeze`] freezes and thaws a process of the daemon's own, before any other one.
 
 mod protocol;
 mod target;
 mod driver;
 mod helper;
 mod ending;
+mod lines;
 mod handle;
 mod operation;
+mod trial;
 
 pub use handle::HelperError;
 pub use helper::{SUBCOMMAND, run};
 pub use operation::{FreezeError, Limits, ThawError, freeze, thaw};
 pub use protocol::{Refusal, State};
 pub use target::Target;
+pub use trial::{TRIAL, TrialError, run_trial, try_freeze};

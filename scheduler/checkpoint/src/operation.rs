@@ -69,8 +69,8 @@ pub enum ThawError {
     #[error("the process has ended")]
     Gone,
     /// The driver has given the process up, or refused its restore.
-    #[error("the process is lost to the driver: {0}")]
-    Lost(String),
+    #[error("the process is lost to the driver: {}", loss(.0.as_ref()))]
+    Lost(Option<Refusal>),
     /// The operation broke off, or the helper cannot work here. A later attempt may succeed.
     #[error("{0}")]
     Unknown(String),
@@ -140,10 +140,10 @@ pub fn thaw(program: &Path, target: Target, limits: &Limits) -> Result<(), ThawE
             other => return Err(ThawError::Unknown(strange(&other))),
         };
         let step = match (state, refused.take()) {
-            (State::Failed, _) => return Err(ThawError::Lost("an earlier restore failed".to_owned())),
-            (State::Checkpointed, Some((Step::Restore, refusal))) => {
-                return Err(ThawError::Lost(Refusal::to_string(&refusal)));
+            (State::Failed | State::Checkpointed, Some((Step::Restore, refusal))) => {
+                return Err(ThawError::Lost(Some(refusal)));
             }
+            (State::Failed, _) => return Err(ThawError::Lost(None)),
             (State::Running, Some((Step::Unlock, _))) => return Ok(()),
             (State::Checkpointed, _) => Step::Restore,
             // The answer to a running process is a refusal, after a step that is under way.
@@ -161,6 +161,11 @@ pub fn thaw(program: &Path, target: Target, limits: &Limits) -> Result<(), ThawE
         Some((_, refusal)) => refusal.to_string(),
         None => "the state of the process changes all the time".to_owned(),
     }))
+}
+
+/// Returns how a process was lost: by this refusal of its restore, or earlier.
+fn loss(refusal: Option<&Refusal>) -> String {
+    refusal.map_or_else(|| "an earlier restore failed".to_owned(), Refusal::to_string)
 }
 
 fn strange(answer: &Answer) -> String {

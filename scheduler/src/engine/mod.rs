@@ -40,6 +40,7 @@ use crate::clients::unknown_pods::UnknownPods;
 use crate::config::{Owner, Reader, Settings};
 use crate::connections::{ConnectionId, ConnectionLimit};
 use crate::dashboard::Dashboard;
+use crate::freeze::trial::Trials;
 use crate::identity::{PeerProcess, Principal, Watch};
 use crate::input::{Asker, Input, Watched};
 use crate::lock::LockError;
@@ -99,6 +100,7 @@ pub(crate) struct Engine {
     pub(crate) persistence: Persistence,
     pub(crate) metering: Metering,
     pub(crate) rooms: RoomQuestions,
+    pub(crate) trials: Trials,
     /// Budget for host memory that the decision machine was told; none before the first remapped memory.
     pub(crate) host_budget: Option<Bytes>,
     pub(crate) utilization: Utilization,
@@ -154,6 +156,7 @@ impl Engine {
             persistence: Persistence::default(),
             metering: Metering::default(),
             rooms: RoomQuestions::default(),
+            trials: Trials::default(),
             host_budget: None,
             utilization: Utilization::default(),
             watchers: Watchers::default(),

@@ -49,6 +49,7 @@ impl Engine {
                 }
             }
             Input::Configured { settings, asker } => reload::configured(self, settings, asker.as_ref()),
+            Input::Tried { gpu, outcome } => self.trials.note(gpu, &outcome),
             Input::Moved { client, end } => self.moved_by_driver(client, end),
             Input::Used { question, answer } => usage::answer_usage(self, &question, answer),
         }

@@ -1,13 +1,15 @@
 //! Freezes and thaws processes for the decision machine, by helpers (`gpushare-checkpoint`).
 //!
 //! ```text
-//!   Effect::Freeze ─▶ thread ─▶ helper process ─▶ driver
-//!   Event::FreezeEnded ◀── Input::Moved ◀── thread
+//!   Effect::Freeze ─▶ thread ─▶ trial, before the first freeze on a card
+//!                       └─────▶ helper process ─▶ driver
+//!   Event::FreezeEnded ◀── Input::Tried, Input::Moved ◀── thread
 //! ```
 //!
 //! An operation lasts as long as the driver takes, so each has a thread of its own. The decision machine asks
 //! for one at a time on each card.
 
+pub(crate) mod trial;
 pub(crate) mod tried;
 
 use std::path::Path;
@@ -93,10 +95,16 @@ impl Engine {
     /// Begins an operation of the driver about a process.
     pub(crate) fn move_by_driver(&self, client: ClientId, what: Move) {
         let id = self.clients.get(client).and_then(|client| client.peer.id);
+        let untried = match what {
+            Move::Freeze => self.untried_cards(client),
+            Move::Thaw => Vec::new(),
+        };
         let inputs = self.inputs.clone();
         let run = move || {
+            let tell = |gpu, outcome| _ = inputs.blocking_send(Input::Tried { gpu, outcome });
             let end = match id {
-                Some(id) => what.carry_out(Target { pid: id.pid, start: id.start }),
+                Some(id) => trial::failure(&untried, tell)
+                    .map_or_else(|| what.carry_out(Target { pid: id.pid, start: id.start }), End::Freeze),
                 None => what.broke_off(),
             };
             // The receiver is gone only when the daemon ends.
@@ -137,10 +145,9 @@ mod tests {
 
     #[test]
     fn only_a_refusal_of_the_restore_gives_a_process_up() {
-        let text = || "hung".to_owned();
-        assert_eq!(thaw_end(&ThawError::Lost(text())), ThawEnd::Lost);
+        assert_eq!(thaw_end(&ThawError::Lost(None)), ThawEnd::Lost);
         assert_eq!(
-            [ThawError::Gone, ThawError::Unknown(text())].map(|error| thaw_end(&error)),
+            [ThawError::Gone, ThawError::Unknown("hung".to_owned())].map(|error| thaw_end(&error)),
             [ThawEnd::BrokeOff; 2]
         );
     }

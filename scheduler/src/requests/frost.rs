@@ -6,7 +6,7 @@ use gpushare_core::{Event, Obstacle};
 use gpushare_proto::admin::{FreezingView, FrostStage, FrostView};
 use gpushare_proto::names::FREEZE_UNTRIED;
 use gpushare_proto::tenant::{Failure, FailureCode, FreezeObstacle};
-use gpushare_proto::{ClientId, SessionId};
+use gpushare_proto::{ClientId, GpuId, SessionId};
 use gpushare_sys::clock;
 
 use crate::config::Owner;
@@ -110,9 +110,13 @@ pub(super) fn freezing(engine: &mut Engine) -> FreezingView {
     });
     let without = engine.rooms.without_persistence.iter();
     let cards = without.map(|gpu| format!("{gpu} is not in persistence mode; `nvidia-smi -pm 1` sets it"));
+    let trials = engine.trials.failures().map(|(gpu, reason)| {
+        format!("the trial of a freeze on {gpu} failed: {reason}; a new daemon makes another one")
+    });
     let obstacles = untried
         .into_iter()
         .chain(cards)
+        .chain(trials)
         .chain(privileges(&Privileges::of(engine)))
         .collect();
     FreezingView { obstacles, freeze_after_ns: engine.settings.freeze_after }
@@ -175,7 +179,12 @@ fn obstacle(engine: &Engine, id: SessionId) -> Option<String> {
         return Some(format!("{} (version {version})", Obstacle::Driver));
     }
     if let Some((client, obstacle)) = engine.machine.frost_obstacle(id) {
-        return Some(format!("process {}: {obstacle}", pid(client)));
+        let mut failures = engine.trials.failures();
+        let page = engine.clients.get(client).map(|client| &client.page);
+        let is_on = |&(gpu, _): &(GpuId, &str)| page.is_some_and(|page| page.is_on(gpu));
+        let failure = failures.find(is_on).filter(|_| obstacle == Obstacle::Trial);
+        let why = failure.map_or(String::new(), |(gpu, reason)| format!(" ({gpu}: {reason})"));
+        return Some(format!("process {}: {obstacle}{why}", pid(client)));
     }
     let clients = engine
         .machine

@@ -5,7 +5,9 @@ use std::thread;
 use std::time::Duration;
 
 use anyhow::Context;
-use gpushare_checkpoint::{FreezeError, Limits, SUBCOMMAND, Target, ThawError, freeze, thaw};
+use gpushare_checkpoint::{
+    FreezeError, Limits, SUBCOMMAND, Target, ThawError, TrialError, freeze, thaw, try_freeze,
+};
 use gpushare_proto::Bytes;
 use gpushare_sys::process;
 use gpushare_tests::patience::until;
@@ -214,5 +216,34 @@ fn a_machine_without_a_driver_says_so() -> anyhow::Result<()> {
     std::fs::write(&old, script)?;
     let error = freeze(&old, target(&program)?, &Limits::default()).unwrap_err();
     assert_eq!(error.to_string(), "the driver is for CUDA 12.4, and checkpoints need 12.8");
+    ends_well(program)
+}
+
+#[test]
+fn a_trial_tells_a_driver_that_fails_from_one_that_broke_off() -> anyhow::Result<()> {
+    let (world, program) = start()?;
+    let of = |faults: &str| -> anyhow::Result<_> {
+        Ok(try_freeze(&helper(&world, faults)?, "0", &Limits::default()))
+    };
+    assert_eq!(of("")?, Ok(()));
+    let is_failed = |reason: &str, end| matches!(&end, Err(TrialError::Failed(of)) if of.contains(reason));
+    assert!(is_failed("cuCheckpointProcessLock answered", of("cuCheckpointProcessLock=801")?));
+    assert!(is_failed("cuCheckpointProcessCheckpoint answered", of("cuCheckpointProcessCheckpoint=801")?));
+    assert!(is_failed("cuInit answered CUDA_ERROR_NO_DEVICE (100)", of("cuInit=100")?));
+    assert!(matches!(of("cuDevicePrimaryCtxRetain=2")?, Err(TrialError::NoRoom(_))));
+    assert!(matches!(of("cuCheckpointProcessCheckpoint=dies")?, Err(TrialError::BrokeOff(_))));
+    assert!(matches!(of("cuMemcpyHtoD=dies")?, Err(TrialError::BrokeOff(_))));
+    until("each process has ended", || {
+        let stats = world.card().context("a simulated card")?.stats()?;
+        Ok((stats.processes.iter().filter(|process| process.alive).count() == 1).then_some(()))
+    })?;
+    ends_well(program)
+}
+
+#[test]
+fn a_restore_that_has_no_memory_on_the_card_is_no_failed_trial() -> anyhow::Result<()> {
+    let (world, program) = start()?;
+    let ended = try_freeze(&helper(&world, "cuCheckpointProcessRestore=2")?, "0", &Limits::default());
+    assert!(matches!(ended, Err(TrialError::NoRoom(_))), "{ended:?}");
     ends_well(program)
 }

@@ -13,6 +13,7 @@ mod sharing;
 mod hooks;
 mod checkpoints;
 mod freezing;
+mod trials;
 mod letting_go;
 mod importing;
 mod interrupts;

@@ -98,6 +98,8 @@ pub(crate) struct Card {
     pub(crate) alarms: Alarms,
     /// Whether NVML says that the card is not in persistence mode.
     pub(crate) lacks_persistence: bool,
+    /// Whether the trial of a freeze has failed on the card.
+    pub(crate) trial_failed: bool,
     pub(crate) figures: FiguresRound,
     pub(crate) handoffs: u64,
     pub(crate) aborted_drops: u64,
@@ -139,6 +141,7 @@ impl Card {
             told: Told::default(),
             alarms: Alarms::default(),
             lacks_persistence: false,
+            trial_failed: false,
             figures: FiguresRound::default(),
             handoffs: 0,
             aborted_drops: 0,

@@ -2,6 +2,7 @@
 
 use std::fmt;
 
+use gpushare_proto::GpuId;
 use serde::{Deserialize, Serialize};
 
 /// Reason why a process cannot be frozen. It is known before anything is done to the process.
@@ -23,6 +24,8 @@ pub enum Obstacle {
     Driver,
     /// The cards are not in persistence mode.
     Persistence,
+    /// The daemon froze a process of its own on one of the cards for trial, and that failed.
+    Trial,
     /// A part of the process's memory must not move now.
     Pinned,
     /// The process does not answer.
@@ -33,7 +36,7 @@ pub enum Obstacle {
     Lost,
     /// Calls of the driver do not all pass the library of the process.
     Unseen,
-    /// Calls or work were under way for too long, or no helper could work. It may succeed later.
+    /// Calls or work were under way for too long, no helper could work, or a trial had no room. It may succeed later.
     Busy,
 }
 
@@ -50,6 +53,7 @@ impl fmt::Display for Obstacle {
             Self::Debugger => "a debugger holds it",
             Self::Driver => "this driver is not known to freeze processes",
             Self::Persistence => "its cards are not in persistence mode (`nvidia-smi -pm 1`)",
+            Self::Trial => "the trial of a freeze failed on a card of it",
             Self::Pinned => "a part of its memory must not move now",
             Self::Silent => "it does not answer",
             Self::Refused => "the driver has refused it",
@@ -74,6 +78,12 @@ pub enum FreezeEnd {
     BrokeOff,
     /// Nothing was done to the process, and a later attempt may succeed. The process runs as before.
     Busy,
+    /// Nothing was done to the process, since the trial of a freeze has failed. The process runs as before, and none on
+    /// the card is frozen any more.
+    TrialFailed {
+        /// Card of the trial.
+        gpu: GpuId,
+    },
 }
 
 /// End of an attempt to thaw a process.

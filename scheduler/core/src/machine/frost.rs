@@ -12,6 +12,7 @@
 
 use gpushare_proto::{Bytes, ClientId, GpuId, Nanos, SessionId};
 
+use crate::card::Card;
 use crate::events::{Effect, Event, FreezeEnd, Notice, Obstacle, ThawEnd};
 use crate::machine::Core;
 use crate::memory::book::Book;
@@ -45,10 +46,12 @@ impl View {
         book.stays() + book.overhead.unwrap_or(contexts)
     }
 
-    /// Whether a process uses a card that is not in persistence mode.
-    fn lacks_persistence(&self, process: &Client) -> bool {
+    /// First obstacle that a card of a process is.
+    fn obstacle_of_cards(&self, process: &Client) -> Option<Obstacle> {
         let cards: GpuSet = process.books.keys().collect();
-        self.cards.among(cards).any(|(_, card)| card.lacks_persistence)
+        let on = |is_so: fn(&Card) -> bool| self.cards.among(cards).any(|(_, card)| is_so(card));
+        let persistence = on(|card| card.lacks_persistence).then_some(Obstacle::Persistence);
+        persistence.or_else(|| on(|card| card.trial_failed).then_some(Obstacle::Trial))
     }
 
     /// Whether the remapped memory of a process has left all its cards.
@@ -65,8 +68,8 @@ impl View {
         session.attached().find_map(|(client, process)| {
             let is_pinned = process.books.values().any(|book| !book.pinned.is_zero());
             let pinned = is_pinned.then_some(Obstacle::Pinned);
-            let persistence = self.lacks_persistence(process).then_some(Obstacle::Persistence);
-            Some((client, process.frost.obstacle().or(persistence).or(pinned)?))
+            let cards = self.obstacle_of_cards(process);
+            Some((client, process.frost.obstacle().or(cards).or(pinned)?))
         })
     }
 
@@ -160,6 +163,10 @@ impl Core {
 
     /// Notes the end of an attempt to freeze a process.
     pub(crate) fn freeze_ended(&mut self, client: ClientId, end: FreezeEnd) {
+        // Also if the process has died meanwhile.
+        if let FreezeEnd::TrialFailed { gpu } = end {
+            self.trial_failed(gpu);
+        }
         let under_way = self.stage(client) == Some(Stage::Freezing);
         let Some(id) = self.view.session_of(client).filter(|_| under_way) else {
             return;
@@ -169,7 +176,7 @@ impl Core {
         self.change_frost(client, |frost| frost.freeze_ended(end, ticket));
         let bytes = bytes.unwrap_or_default();
         // Else it would be tried again at once, for as long as the process is busy.
-        if end == FreezeEnd::Busy
+        if matches!(end, FreezeEnd::Busy | FreezeEnd::TrialFailed { .. })
             && let Some(session) = self.view.sessions.get_mut(id)
         {
             session.wants_frost = false;
@@ -180,7 +187,18 @@ impl Core {
             FreezeEnd::Refused => Notice::FreezeRefused { session: id, client, obstacle: Obstacle::Refused },
             FreezeEnd::BrokeOff => Notice::FreezeBrokeOff { session: id, client },
             FreezeEnd::Busy => Notice::FreezeRefused { session: id, client, obstacle: Obstacle::Busy },
+            FreezeEnd::TrialFailed { .. } => {
+                Notice::FreezeRefused { session: id, client, obstacle: Obstacle::Trial }
+            }
         });
+    }
+
+    /// Notes that the trial of a freeze has failed on a card.
+    fn trial_failed(&mut self, gpu: GpuId) {
+        if let Some(card) = self.view.cards.get_mut(gpu) {
+            card.trial_failed = true;
+            self.touch_members(gpu);
+        }
     }
 
     /// Notes whether a card is in persistence mode.

@@ -184,7 +184,7 @@ impl Frost {
                 self.warm();
             }
             FreezeEnd::BrokeOff => self.stage = Stage::Queued(ticket, Nanos::ZERO),
-            FreezeEnd::Busy => self.warm(),
+            FreezeEnd::Busy | FreezeEnd::TrialFailed { .. } => self.warm(),
         }
     }
 

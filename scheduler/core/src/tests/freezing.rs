@@ -364,3 +364,34 @@ fn without_persistence_mode_nothing_is_frozen() {
     world.run_for(Nanos::from_secs(2));
     assert_eq!(stage(&world, client), Stage::Frozen);
 }
+
+#[test]
+fn a_failed_trial_keeps_all_processes_on_its_card_from_being_frozen() {
+    let mut world = world_with(gib(100));
+    let (session, client) = native(&mut world, gib(2));
+    let (other, its_client) = native(&mut world, gib(2));
+    world.habits(client).ends.0 = FreezeEnd::TrialFailed { gpu: GPU };
+    world.take();
+    freezes(&mut world, session);
+    world.run_for(Nanos::from_secs(2));
+    let obstacle = Obstacle::Trial;
+    assert_eq!(world.notices().last(), Some(&Notice::FreezeRefused { session, client, obstacle }));
+    assert_eq!(
+        (stage(&world, client), world.core.frost_obstacle(session)),
+        (Stage::Warm, Some((client, obstacle)))
+    );
+    world.take();
+    freezes(&mut world, other);
+    let refused = Notice::FreezeRefused { session: other, client: its_client, obstacle };
+    assert_eq!(world.take(), [Effect::Notice(refused)]);
+}
+
+#[test]
+fn a_trial_that_fails_after_the_death_of_its_process_counts_all_the_same() {
+    let mut world = world_with(gib(100));
+    let (_, client) = native(&mut world, gib(2));
+    let (other, its_client) = native(&mut world, gib(2));
+    world.dies(client);
+    world.send(Event::FreezeEnded { client, end: FreezeEnd::TrialFailed { gpu: GPU } });
+    assert_eq!(world.core.frost_obstacle(other), Some((its_client, Obstacle::Trial)));
+}

@@ -80,6 +80,7 @@ impl Search {
                 Stage::Freezing => {
                     let ends = [FreezeEnd::Frozen, FreezeEnd::Refused, FreezeEnd::BrokeOff, FreezeEnd::Busy];
                     moves.extend(ends.map(|end| Move::EndsFreeze(client, end)));
+                    moves.push(Move::EndsFreeze(client, FreezeEnd::TrialFailed { gpu: GPU }));
                     moves.push(Move::Calls(client));
                 }
                 Stage::Thawing => {

@@ -181,7 +181,13 @@ fn step() -> impl Strategy<Value = Step> {
 }
 
 fn freeze_end() -> impl Strategy<Value = FreezeEnd> {
-    prop_oneof![2 => Just(FreezeEnd::Frozen), 1 => Just(FreezeEnd::Refused), 1 => Just(FreezeEnd::BrokeOff), 1 => Just(FreezeEnd::Busy)]
+    prop_oneof![
+        4 => Just(FreezeEnd::Frozen),
+        2 => Just(FreezeEnd::Refused),
+        2 => Just(FreezeEnd::BrokeOff),
+        2 => Just(FreezeEnd::Busy),
+        1 => gpu().prop_map(|gpu| FreezeEnd::TrialFailed { gpu }),
+    ]
 }
 
 fn thaw_end() -> impl Strategy<Value = ThawEnd> {
