@@ -36,6 +36,9 @@ use crate::config::{Config, StuckPolicy};
 /// changes between the two contexts more often, and each change costs time.
 pub(crate) const LEAD: Nanos = Nanos::from_millis(1);
 
+/// Longest time from a drop's beginning for which a thaw keeps its session from counting as stuck.
+const LONGEST_THAW: Nanos = Nanos::from_secs(60);
+
 /// Action that a drop asks the decision machine for.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Step {
@@ -68,6 +71,8 @@ pub(crate) struct PendingDrop {
     sleeper: Option<Nanos>,
     /// Time and number of tries from which on the session may count as stuck.
     patient_until: (Nanos, u32),
+    /// Whether the session came back from a freeze at the last look.
+    came_back: bool,
     stuck: Option<String>,
     killed: bool,
     drain: Nanos,
@@ -89,6 +94,7 @@ impl PendingDrop {
             phase: Phase::Closed { since: now, late_at: now + patience },
             sleeper: None,
             patient_until: (now, 0),
+            came_back: false,
             stuck: None,
             killed: false,
             drain: Nanos::ZERO,
@@ -150,10 +156,13 @@ impl PendingDrop {
         }
     }
 
-    /// Notes that the session cannot drain now, since a process of it comes back from a freeze. Only what comes
-    /// afterwards makes the session stuck.
-    pub(crate) fn excuse(&mut self, now: Nanos) {
-        self.patient_until = (now, self.tries);
+    /// Notes whether the session comes back from a freeze, so that it cannot drain now. Only what comes afterwards
+    /// makes it stuck. A process may hold up its own thaw, so a drop is excused for [`LONGEST_THAW`] at most.
+    pub(crate) fn excuse(&mut self, now: Nanos, comes_back: bool) {
+        if (comes_back || self.came_back) && now < self.since + LONGEST_THAW {
+            self.patient_until = (now, self.tries);
+        }
+        self.came_back = comes_back;
     }
 
     /// Advances the drop to the time `now`, and returns the actions. `sleeper` says whether a thread of the

@@ -161,9 +161,10 @@ impl Session {
         self.clients.values().filter(|_| self.may_be_cold).map(|client| &client.frost)
     }
 
-    /// Whether a process of the session is about to come back from a freeze.
+    /// Whether all processes that may have work in flight are about to come back from a freeze.
     pub(crate) fn comes_back(&self) -> bool {
-        self.frosts().any(Frost::returns)
+        let mut working = self.attached().filter(|(_, client)| !client.gate.let_go()).peekable();
+        self.may_be_cold && working.peek().is_some() && working.all(|(_, client)| client.frost.returns())
     }
 
     /// Whether a thread of the session waits at a gate or with a call of the driver, and the session may run.

@@ -266,27 +266,56 @@ fn an_attempt_that_breaks_off_is_repaired_by_thaws_until_one_succeeds() {
     assert_eq!(stage(&world, client), Stage::Warm);
 }
 
-#[test]
-fn a_session_that_waits_for_its_thaw_is_not_stuck() {
-    let mut world = world_with(gib(100));
-    let (session, client) = remapped(&mut world, gib(6));
-    freezes(&mut world, session);
+/// A frozen session that is called and does not answer, and another one that wants the card.
+fn thawing_in_the_way(world: &mut World) -> (SessionId, ClientId) {
+    let (session, client) = remapped(world, gib(6));
+    freezes(world, session);
     world.run_for(Nanos::from_secs(2));
     assert!(world.core.is_frozen(client));
     world.habits(client).answers = false;
     world.gets_busy(client);
     let (_, other) = world.remapping_program(gib(6));
     world.gets_busy(other);
-    let reports = |world: &mut World| {
-        world.run_for(Nanos::from_secs(30));
-        world.pick(|effect| match effect {
-            Effect::Notice(Notice::Stuck { session, .. }) => Some(session),
-            _ => None,
-        })
-    };
-    assert_eq!((reports(&mut world), stage(&world, client)), (vec![], Stage::Thawing));
+    (session, client)
+}
+
+/// Sessions that are reported as stuck within a time.
+fn stuck_within(world: &mut World, seconds: u64) -> Vec<SessionId> {
+    world.run_for(Nanos::from_secs(seconds));
+    world.pick(|effect| match effect {
+        Effect::Notice(Notice::Stuck { session, .. }) => Some(session),
+        _ => None,
+    })
+}
+
+#[test]
+fn a_session_that_waits_for_its_thaw_is_not_stuck() {
+    let mut world = world_with(gib(100));
+    let (session, client) = thawing_in_the_way(&mut world);
+    assert_eq!((stuck_within(&mut world, 30), stage(&world, client)), (vec![], Stage::Thawing));
     world.send(Event::ThawEnded { client, end: ThawEnd::Thawed });
-    assert_eq!(reports(&mut world), [session], "it does not drain now, though it runs");
+    assert_eq!(stuck_within(&mut world, 4), [], "it has five seconds from its thaw on");
+    assert_eq!(stuck_within(&mut world, 26), [session], "it does not drain now, though it runs");
+}
+
+#[test]
+fn a_thaw_that_never_ends_makes_a_session_stuck_after_a_minute() {
+    let mut world = world_with(gib(100));
+    let (session, _) = thawing_in_the_way(&mut world);
+    assert_eq!(stuck_within(&mut world, 90), [session]);
+}
+
+#[test]
+fn a_process_without_work_that_waits_for_its_thaw_excuses_no_other_one() {
+    let mut world = world_with(gib(100));
+    let (session, client) = remapped(&mut world, gib(6));
+    let idle = world.join(session);
+    world.send(Event::FoundFrozen { client: idle });
+    world.habits(client).answers = false;
+    world.gets_busy(client);
+    let (_, other) = world.remapping_program(gib(6));
+    world.gets_busy(other);
+    assert_eq!(stuck_within(&mut world, 30), [session]);
 }
 
 #[test]

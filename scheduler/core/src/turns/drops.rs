@@ -356,9 +356,7 @@ impl Core {
         let Lock::Dropping(_, drop) = &mut session.lock else {
             return false;
         };
-        if comes_back {
-            drop.excuse(self.view.now);
-        }
+        drop.excuse(self.view.now, comes_back);
         let gave_way = drop.gives_way();
         let steps = drop.advance(self.view.now, sleeper, ends_soon, &self.view.config);
         // A drop that is undone takes its room back.
