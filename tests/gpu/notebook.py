@@ -45,9 +45,14 @@ class Notebook:
         return self
 
     def __exit__(self, *_):
+        if not self.ends_by_itself:
+            self.client.stop_channels()
+            return self.manager.shutdown_kernel(now=True)
+        # The manager's own way to end a kernel kills it after a while.
+        self.manager.request_shutdown()
         self.client.stop_channels()
-        self.manager.shutdown_wait_time = PATIENCE
-        self.manager.shutdown_kernel(now=not self.ends_by_itself)
+        until(f"notebook {self.number} ends", lambda: not self.manager.is_alive())
+        self.manager.cleanup_resources()
 
     def send(self, code):
         """Gives the kernel a cell."""

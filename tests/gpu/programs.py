@@ -35,6 +35,8 @@ class Program:
         self.programs, self.name, self.process, self.log = programs, name, process, log
         # Whether work that is in flight while memory leaves is a mistake of gpushare's.
         self.is_checked = is_checked
+        # Whether it is left alone if it has not ended.
+        self.is_spared = False
         self.lines = queue.SimpleQueue()
         threading.Thread(target=self._listen, daemon=True).start()
 
@@ -87,7 +89,7 @@ class Program:
 
     def end(self):
         """Ends it, however it is; `timeout` passes the signal on, and follows with SIGKILL."""
-        if self.process.poll() is None:
+        if self.process.poll() is None and not self.is_spared:
             self.process.terminate()
             try:
                 self.process.wait(timeout=8)

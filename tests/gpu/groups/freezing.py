@@ -2,11 +2,13 @@
 
     freeze ──▶ NVML shows at most 4 MiB of it ──▶ its next call waits for the thaw ──▶ right values ──▶ again ──▶ it ends by itself
 
-Nobody kills a process that the driver has restored: that hung a machine elsewhere. A program that must be given up is frozen first.
+Nobody kills a process that the driver has restored: that hung a machine elsewhere. A program that must be given up is frozen
+first, and left alone if that fails.
 """
 
 import contextlib
 import statistics
+import subprocess
 import time
 
 from daemon import DaemonFailed
@@ -35,15 +37,22 @@ def run(stand):
 
 
 @contextlib.contextmanager
-def frozen_in_the_end(daemon, *sessions):
-    """Freezes sessions whose programs did not end by themselves, as the block has failed."""
+def frozen_in_the_end(daemon, program, session):
+    """Freezes a program that did not end by itself, as the block has failed, or leaves it alone."""
     try:
         yield
     except BaseException:
-        for session in sessions:
-            with contextlib.suppress(DaemonFailed):
-                daemon.freeze(session)
+        program.is_spared = not freezes(daemon, session)
         raise
+
+
+def freezes(daemon, session):
+    """Tries to freeze a session; whether it is frozen."""
+    try:
+        daemon.freeze(session)
+        return daemon.frost(session)["stage"] == "frozen"
+    except (DaemonFailed, subprocess.TimeoutExpired):
+        return False
 
 
 def of_the_driver(stand, daemon, programs, nvml, backend):
@@ -51,7 +60,7 @@ def of_the_driver(stand, daemon, programs, nvml, backend):
     before = nvml.used()
     program = programs.start(name, stand.workload("hold"), shared=True, backend=backend, paranoid=False)
     program.hear()
-    with frozen_in_the_end(daemon, name):
+    with frozen_in_the_end(daemon, program, name):
         took = [program.ask(line)["ok"] for line in (f"alloc a {HELD_MIB}MiB", "fill a 7", "sync")]
         stand.figures.check(f"{name}: its memory is filled", all(took), took)
         rounds(stand, daemon, nvml, before, name, lambda: program.ask("check a 7").get("matches"))
@@ -63,7 +72,7 @@ def of_pytorch(stand, daemon, programs, nvml):
     before = nvml.used()
     program = programs.start(name, client("holder.py"), shared=True, backend="remap", paranoid=False)
     program.hear()
-    with frozen_in_the_end(daemon, name):
+    with frozen_in_the_end(daemon, program, name):
         program.ask(f"hold {HELD_MIB}")
 
         def is_right():
@@ -76,19 +85,21 @@ def of_pytorch(stand, daemon, programs, nvml):
 
 def rounds(stand, daemon, nvml, before, name, is_right):
     """Freezes a session and asks its program for its values, several times."""
-    figures, freezes, answers = stand.figures, [], []
+    figures, freezes, answers, left = stand.figures, [], [], []
     held = (nvml.used() - before) / MIB
+    figures.check(f"{name}: it has its memory on the card", held >= HELD_MIB, f"{held:.0f} MiB")
     figures.equal(f"{name}: nothing keeps it from being frozen", daemon.frost(name)["obstacle"], None)
     for number in range(ROUNDS):
         freezes.append(daemon.freeze(name))
         figures.equal(f"{name} {number}: it is frozen", daemon.frost(name)["stage"], "frozen")
-        left = (nvml.used() - before) / MIB
-        figures.check(f"{name} {number}: at most {LEFT_MIB} MiB stay on the card", left <= LEFT_MIB + SLACK_MIB, f"{left:.1f} MiB")
+        left.append((nvml.used() - before) / MIB)
+        stays = f"{name} {number}: at most {LEFT_MIB} MiB stay on the card, and {SLACK_MIB} by which NVML may be off"
+        figures.check(stays, left[-1] <= LEFT_MIB + SLACK_MIB, f"{left[-1]:.1f} MiB")
         began = time.monotonic()
         figures.check(f"{name} {number}: its values are right", is_right())
         answers.append(time.monotonic() - began)
     seconds = lambda times: f"{statistics.median(times):.2f} s, {max(times):.2f} s"
     figures.sample(name, {"held_mib": held, "left_mib": left, "freezes": freezes, "answers": answers})
-    figures.row(f"{name}: on the card, frozen", f"{held:.0f} MiB, {left:.1f} MiB")
+    figures.row(f"{name}: on the card, frozen", f"{held:.0f} MiB, at most {max(left):.1f} MiB")
     figures.row(f"{name}: freeze, median and longest of {ROUNDS}", seconds(freezes))
     figures.row(f"{name}: the next answer, median and longest of {ROUNDS}", seconds(answers))

@@ -87,7 +87,7 @@ def run(stand):
 
 
 def measure(stand, daemon, folder):
-    environment = prepare(stand, daemon, folder)
+    environment = prepare(stand, daemon, folder, stand.backend)
     is_remapped = stand.backend == "remap"
     held_mib = int(CARDS * stand.card.total_mib / NOTEBOOKS) if is_remapped else HELD_MIB
     setup = f"HELD_MIB = {held_mib}\n{SETUP}"
@@ -103,7 +103,7 @@ def measure(stand, daemon, folder):
             interrupt(stand, daemon, notebooks[0], notebooks[1], folder, name, passes)
 
 
-def prepare(stand, daemon, folder):
+def prepare(stand, daemon, folder, backend):
     """Installs the kernel into a folder of its own; the environment of all kernels."""
     kernel = folder / "jupyter/kernels/python3"
     kernel.mkdir(parents=True)
@@ -120,7 +120,7 @@ def prepare(stand, daemon, folder):
         places["PYTHONPATH"] = os.pathsep.join(map(os.path.abspath, packages.split(os.pathsep)))
     # jupyter_client looks for kernels by its own environment, and so does gpushare-ctl.
     os.environ.update(places)
-    said = json.loads(daemon.tell("jupyter", "install", "--json", "--backend", stand.backend))
+    said = json.loads(daemon.tell("jupyter", "install", "--json", "--backend", backend))
     stand.figures.command("notebooks", said["argv"])
     stand.figures.check("notebooks: the kernel loads the extension", said["extension"], said)
     return clean_environment() | places | {"GPUSHARE_RUNTIME_DIR": str(daemon.runtime), "CUDA_VISIBLE_DEVICES": "0"}
