@@ -71,8 +71,8 @@ pub(crate) struct PendingDrop {
     sleeper: Option<Nanos>,
     /// Time and number of tries from which on the session may count as stuck.
     patient_until: (Nanos, u32),
-    /// Whether the session came back from a freeze at the last look.
-    came_back: bool,
+    /// Whether the session comes back from a freeze.
+    comes_back: bool,
     stuck: Option<String>,
     killed: bool,
     drain: Nanos,
@@ -94,7 +94,7 @@ impl PendingDrop {
             phase: Phase::Closed { since: now, late_at: now + patience },
             sleeper: None,
             patient_until: (now, 0),
-            came_back: false,
+            comes_back: false,
             stuck: None,
             killed: false,
             drain: Nanos::ZERO,
@@ -159,10 +159,10 @@ impl PendingDrop {
     /// Notes whether the session comes back from a freeze, so that it cannot drain now. Only what comes afterwards
     /// makes it stuck. A process may hold up its own thaw, so a drop is excused for [`LONGEST_THAW`] at most.
     pub(crate) fn excuse(&mut self, now: Nanos, comes_back: bool) {
-        if (comes_back || self.came_back) && now < self.since + LONGEST_THAW {
-            self.patient_until = (now, self.tries);
+        if self.comes_back && !comes_back {
+            self.patient_until = (now.min(self.since + LONGEST_THAW), self.tries);
         }
-        self.came_back = comes_back;
+        self.comes_back = comes_back;
     }
 
     /// Advances the drop to the time `now`, and returns the actions. `sleeper` says whether a thread of the
@@ -219,8 +219,9 @@ impl PendingDrop {
         if self.stuck.is_some() {
             return None;
         }
-        let (from, tries) = self.patient_until;
-        if self.tries - tries < config.stuck_tries && now - from < config.stuck_after {
+        let tries = self.tries - self.patient_until.1;
+        let has_tried = !self.comes_back && tries >= config.stuck_tries;
+        if !has_tried && now < self.stuck_at(config) {
             return None;
         }
         let closed = now - self.since;
@@ -236,13 +237,21 @@ impl PendingDrop {
         self.stuck.clone().map(Step::Report)
     }
 
+    /// Point in time from which the session counts as stuck, however often the drop was tried.
+    fn stuck_at(&self, config: &Config) -> Nanos {
+        match self.comes_back {
+            true => self.since + LONGEST_THAW.max(config.stuck_after),
+            false => self.patient_until.0 + config.stuck_after,
+        }
+    }
+
     /// Kills only after `stuck_after`, not after a number of tries: a program that runs far ahead must not be
     /// killed.
     fn kill(&mut self, now: Nanos, config: &Config) -> Option<Step> {
         let due = self.stuck.is_some()
             && !self.killed
             && config.stuck_policy == StuckPolicy::Kill
-            && now >= self.patient_until.0 + config.stuck_after;
+            && now >= self.stuck_at(config);
         self.killed |= due;
         due.then_some(Step::Kill)
     }
@@ -254,7 +263,7 @@ impl PendingDrop {
             Phase::Reopened { until } => until,
         };
         let kill = config.stuck_policy == StuckPolicy::Kill && !self.killed;
-        let stuck = (self.stuck.is_none() || kill).then(|| self.patient_until.0 + config.stuck_after);
+        let stuck = (self.stuck.is_none() || kill).then(|| self.stuck_at(config));
         [Some(phase), stuck, self.gives_way_at]
             .into_iter()
             .flatten()
