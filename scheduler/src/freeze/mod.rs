@@ -18,15 +18,13 @@ use std::thread;
 use gpushare_checkpoint::{FreezeError, Limits, Target, ThawError, freeze, thaw};
 use gpushare_core::{Event, FreezeEnd, ThawEnd};
 use gpushare_proto::admin::FrostStage;
-use gpushare_proto::{ClientId, SessionId};
+use gpushare_proto::{ClientId, GpuId, GpuUuid, SessionId};
 use tokio::sync::mpsc::Sender;
 use tracing::warn;
 
+use self::trial::HELPER;
 use crate::engine::Engine;
 use crate::input::{End, Input};
-
-/// Program of the helper: this daemon's, whatever file lies at its path by now.
-const HELPER: &str = "/proc/self/exe";
 
 /// Operation of the driver about a process.
 #[derive(Clone, Copy, Debug)]
@@ -92,6 +90,13 @@ fn deliver(inputs: Sender<Input>, input: Input) {
 }
 
 impl Engine {
+    /// Returns the cards of a process on which no trial has succeeded.
+    fn untried_cards(&self, client: ClientId) -> Vec<(GpuId, GpuUuid)> {
+        let gpus = self.clients.get(client).into_iter().flat_map(|client| client.page.gpus());
+        let untried = gpus.filter(|&gpu| !self.trials.has_succeeded(gpu));
+        untried.filter_map(|gpu| Some((gpu, self.cards.get(gpu)?.info.uuid))).collect()
+    }
+
     /// Begins an operation of the driver about a process.
     pub(crate) fn move_by_driver(&self, client: ClientId, what: Move) {
         let id = self.clients.get(client).and_then(|client| client.peer.id);

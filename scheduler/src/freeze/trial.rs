@@ -11,12 +11,12 @@ use std::time::Duration;
 use gpushare_checkpoint::{Limits, TrialError, try_freeze};
 use gpushare_core::FreezeEnd;
 use gpushare_proto::audit::Outcome;
-use gpushare_proto::{ClientId, GpuId, GpuUuid};
+use gpushare_proto::{GpuId, GpuUuid};
 
-use super::HELPER;
-use crate::engine::Engine;
 use crate::operation::Operation;
 
+/// Program of the helpers and of the trials: this daemon's, whatever file lies at its path by now.
+pub(super) const HELPER: &str = "/proc/self/exe";
 /// Longest move of the process's memory, of which it has little. The calls of the process to be frozen wait meanwhile.
 const MOVING: Duration = Duration::from_secs(30);
 
@@ -54,17 +54,9 @@ impl Trials {
             .filter_map(|(&gpu, outcome)| Some((gpu, outcome.as_ref().err()?.as_str())))
     }
 
-    fn has_succeeded(&self, gpu: GpuId) -> bool {
+    /// Whether a trial on a card has succeeded.
+    pub(super) fn has_succeeded(&self, gpu: GpuId) -> bool {
         matches!(self.0.get(&gpu), Some(Ok(())))
-    }
-}
-
-impl Engine {
-    /// Returns the cards of a process on which no trial has succeeded.
-    pub(super) fn untried_cards(&self, client: ClientId) -> Vec<(GpuId, GpuUuid)> {
-        let gpus = self.clients.get(client).into_iter().flat_map(|client| client.page.gpus());
-        let untried = gpus.filter(|&gpu| !self.trials.has_succeeded(gpu));
-        untried.filter_map(|gpu| Some((gpu, self.cards.get(gpu)?.info.uuid))).collect()
     }
 }
 
