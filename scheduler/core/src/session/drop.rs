@@ -219,8 +219,7 @@ impl PendingDrop {
         if self.stuck.is_some() {
             return None;
         }
-        let tries = self.tries - self.patient_until.1;
-        let has_tried = !self.comes_back && tries >= config.stuck_tries;
+        let has_tried = !self.comes_back && self.tries - self.patient_until.1 >= config.stuck_tries;
         if !has_tried && now < self.stuck_at(config) {
             return None;
         }

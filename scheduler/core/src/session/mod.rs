@@ -163,8 +163,11 @@ impl Session {
 
     /// Whether all processes that may have work in flight are about to come back from a freeze.
     pub(crate) fn comes_back(&self) -> bool {
-        let mut working = self.attached().filter(|(_, client)| !client.gate.let_go()).peekable();
-        self.may_be_cold && working.peek().is_some() && working.all(|(_, client)| client.frost.returns())
+        // Every drop asks, and few sessions have ever been frozen.
+        self.may_be_cold && {
+            let mut working = self.working().peekable();
+            working.peek().is_some() && working.all(|(_, client)| client.frost.returns())
+        }
     }
 
     /// Whether a thread of the session waits at a gate or with a call of the driver, and the session may run.
@@ -311,7 +314,11 @@ impl Session {
 
     /// Processes of the session that may have work in flight.
     pub(crate) fn in_flight(&self) -> impl Iterator<Item = ClientId> {
-        self.attached().filter(|(_, client)| !client.gate.let_go()).map(|(id, _)| id)
+        self.working().map(|(id, _)| id)
+    }
+
+    fn working(&self) -> impl Iterator<Item = (ClientId, &Client)> {
+        self.attached().filter(|(_, client)| !client.gate.let_go())
     }
 
     /// Opens every closed gate under `epoch`, the grant's number. No memory moves.

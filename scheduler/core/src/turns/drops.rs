@@ -305,7 +305,6 @@ impl Core {
         let Some(session) = self.view.sessions.get_mut(id) else {
             return;
         };
-        drop.excuse(now, session.comes_back());
         if let Lock::Holding(grant) = session.lock {
             if !drop.is_reopened() {
                 session.close(grant.epoch, &mut self.effects);

@@ -13,7 +13,6 @@ use crate::events::Notice;
 use crate::machine::Core;
 use crate::machine::residency::has_hole;
 use crate::memory::absent::Absent;
-use crate::session::Session;
 use crate::session::client::{Client, Past};
 use crate::session::clock::Clock;
 use crate::session::drop::{LEAD, PendingDrop};
@@ -277,9 +276,7 @@ impl Core {
     /// Gives the lock to a session until the work of the processes that claim it has ended.
     fn let_end(&mut self, id: SessionId, claimants: &[ClientId]) {
         let clock = self.view.clock(id, false, None);
-        let mut drop = PendingDrop::new(self.view.now, self.view.expected_drain(id), &self.view.config);
-        let comes_back = self.view.sessions.get(id).is_some_and(Session::comes_back);
-        drop.excuse(self.view.now, comes_back);
+        let drop = PendingDrop::new(self.view.now, self.view.expected_drain(id), &self.view.config);
         self.last_epoch.counter += 1;
         let epoch = self.last_epoch;
         let grant = Grant {
