@@ -4,12 +4,12 @@
 use std::fs;
 use std::os::unix::fs::symlink;
 use std::path::Path;
+use std::process::Stdio;
 
 use anyhow::{Context, ensure};
 use gpushare_proto::Bytes;
 use gpushare_tests::artifacts::{Artifacts, Part, SHIPPED};
 use gpushare_tests::cargo;
-use gpushare_tests::process::output_of;
 use gpushare_tests::world::World;
 
 use super::elsewhere;
@@ -36,7 +36,10 @@ pub(super) fn check() -> anyhow::Result<()> {
             // With the features of the whole workspace, so that nothing is compiled again.
             .args(["test", "--quiet", "--workspace", "--test", binary, "--"])
             .args(tests);
-        let said = output_of(cargo)?;
+        let output = cargo.stdin(Stdio::null()).output().context("cannot start cargo")?;
+        let said = String::from_utf8_lossy(&output.stdout);
+        // It names the test that failed, and why.
+        ensure!(output.status.success(), "{binary} ended with {}: {said}", output.status);
         ensure!(!said.contains("running 0 tests"), "there is nothing to check in {binary}: {said}");
     }
     on_an_older_glibc(stage.folder())
