@@ -28,7 +28,6 @@ ENVIRONMENT = {"GPUSHARE_FREEZE_UNTRIED": "1"}
 
 def run(stand):
     nvml = Nvml()
-    # The first context of a machine may leave something of its own.
     with stand.daemon(environment=ENVIRONMENT) as daemon, stand.programs(daemon) as programs:
         for backend in ("remap", "native"):
             of_the_driver(stand, daemon, programs, nvml, backend)
@@ -42,11 +41,11 @@ def frozen_in_the_end(daemon, program, session):
     try:
         yield
     except BaseException:
-        program.is_spared = not freezes(daemon, session)
+        program.is_spared = not froze(daemon, session)
         raise
 
 
-def freezes(daemon, session):
+def froze(daemon, session):
     """Tries to freeze a session; whether it is frozen."""
     try:
         daemon.freeze(session)
