@@ -37,7 +37,7 @@ fn version_in(text: &str) -> &str {
 mod tests {
     use super::*;
 
-    /// What the kernel driver says in a version.
+    /// Text of the kernel driver in a version.
     fn text(version: &str) -> String {
         format!("NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  {version}  Release Build  (dvs)\n")
     }

@@ -8,8 +8,8 @@
 //!                    ─── check ──▶ reads the memory back, ends
 //! ```
 //!
-//! What happens to a process that was restored and is killed is unknown. So it always ends by itself, and is left
-//! alone if it does not. Before the freeze it may be killed.
+//! The process always ends by itself, and is left alone if it does not, since it is unknown what the kill of a
+//! restored process does. Before the freeze it may be killed.
 
 mod memory;
 mod process;
