@@ -176,6 +176,8 @@ impl Core {
         if let Some(session) = self.view.sessions.get_mut(id) {
             let sharers = sharers(session, &self.view.cards, self.view.in_turns);
             session.open_joiners(self.view.on_demand, &mut self.effects);
+            // All gates and frosts are as they stay now.
+            session.excuse_drop(self.view.now);
             session.run_stopwatches(self.view.now, sharers, &self.view.config);
             session.note_idleness(self.view.now);
             if session.has_entered() {

@@ -162,11 +162,19 @@ impl Session {
     }
 
     /// Whether all processes that may have work in flight are about to come back from a freeze.
-    pub(crate) fn comes_back(&self) -> bool {
-        // Every drop asks, and few sessions have ever been frozen.
+    fn comes_back(&self) -> bool {
+        // Every session on the agenda asks, and few have ever been frozen.
         self.may_be_cold && {
             let mut working = self.working().peekable();
             working.peek().is_some() && working.all(|(_, client)| client.frost.returns())
+        }
+    }
+
+    /// Notes whether the session comes back, which keeps it from counting as stuck.
+    pub(crate) fn excuse_drop(&mut self, now: Nanos) {
+        let comes_back = self.comes_back();
+        if let Lock::Dropping(_, drop) = &mut self.lock {
+            drop.excuse(now, comes_back);
         }
     }
 

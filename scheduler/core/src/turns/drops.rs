@@ -352,11 +352,9 @@ impl Core {
             return false;
         };
         let (sleeper, ends_soon) = (session.has_sleeper(), session.lets_go_soon());
-        let comes_back = session.comes_back();
         let Lock::Dropping(_, drop) = &mut session.lock else {
             return false;
         };
-        drop.excuse(self.view.now, comes_back);
         let gave_way = drop.gives_way();
         let steps = drop.advance(self.view.now, sleeper, ends_soon, &self.view.config);
         // A drop that is undone takes its room back.
