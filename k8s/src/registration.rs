@@ -125,7 +125,7 @@ impl Registration {
         match next {
             Next::Rest => {}
             Next::Wait => {
-                self.registered = None;
+                self.forget_kubelet();
                 return Err(RegistrationError::NoKubelet(self.kubelet.clone()));
             }
             Next::Serve => self.serve()?,
@@ -139,11 +139,19 @@ impl Registration {
         let services = Server::builder().add_service(DevicePluginServer::new(self.plugin.clone()));
         let path = self.socket.path().to_owned();
         let served = self.socket.serve(services);
-        self.registered = None;
+        self.forget_kubelet();
         served.map_err(|cause| RegistrationError::Unserved { path, cause })
     }
 
+    /// Forgets the kubelet that knew the plugin. The next one may ask for the same again, which is logged again.
+    fn forget_kubelet(&mut self) {
+        if self.registered.take().is_some() {
+            self.plugin.notes.clear();
+        }
+    }
+
     async fn register(&mut self) -> Result<(), RegistrationError> {
+        self.forget_kubelet();
         // A kubelet that starts during the call is another one.
         let kubelet = File::at(&self.kubelet);
         let path = self.kubelet.clone();
@@ -169,7 +177,6 @@ impl Registration {
         registered.map_err(|status| unregistered(&status.message()))?;
         self.registered = kubelet;
         self.said = None;
-        self.plugin.notes.clear();
         info!("registered {RESOURCE} with the kubelet at {}", self.kubelet.display());
         Ok(())
     }

@@ -74,7 +74,9 @@ impl View {
             let figures = resident.facts.figures(process.books.get(gpu)?);
             let late = [Way::In, Way::Out].into_iter().find(|&way| resident.transfer.is_late(way));
             let rank = rank(session, places.get(&id).copied());
-            let may_overflow = session.quota.may_oversubscribe() && !card.awaits_room();
+            let is_larger =
+                session.quota.may_oversubscribe() || card.is_too_small_for(&session.sums(gpu));
+            let may_overflow = is_larger && !card.awaits_room();
             let ends_work = process.gate.ends_work();
             let (leaves, returns) = (session.wants_frost, process.frost.returns());
             Some(Row { client, rank, figures, ends_work, late, may_overflow, leaves, returns })

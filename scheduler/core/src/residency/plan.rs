@@ -13,7 +13,7 @@
 //! claims never grows beyond what the card has.
 //!
 //! A process *overflows* the card if it still lacks memory when nobody gives any more. Then it maps the rest from the
-//! host, if its session may be larger than the card.
+//! host, if its session may be larger than the card, or is: what the card had for it is fixed memory of others by now.
 
 use std::cmp::Reverse;
 

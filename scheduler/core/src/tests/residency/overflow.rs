@@ -5,8 +5,8 @@ use gpushare_proto::tenant::Residence;
 use gpushare_proto::{Bytes, ClientId, GateState, Nanos};
 
 use super::{resident, world, world_with};
-use crate::tests::world::{GPU, World, gib, ms};
-use crate::{Event, Lack, WaitsFor};
+use crate::tests::world::{GPU, World, gib, ms, plain};
+use crate::{Config, Event, Lack, WaitsFor};
 
 /// Capacity of the card with its spare chunks.
 const ALL: Bytes = Bytes::mib(8 * 1024 + 160);
@@ -112,6 +112,63 @@ fn memory_that_grows_beyond_the_card_is_mapped_while_the_session_runs() {
     world.run_for(ms(100));
     assert!(world.passes(client) && world.overflows(client, GPU));
     assert_eq!(places(&world, client), (ALL, gib(10) - ALL));
+}
+
+#[test]
+fn a_session_whose_room_became_fixed_memory_of_others_maps_the_rest_until_that_is_free() {
+    let mut world = world();
+    let (_, first) = world.remapping_program(gib(6));
+    let (_, second) = world.busy_remapping_program(gib(8));
+    world.run_for(Nanos::from_secs(3));
+    assert!(world.resident(first, GPU) < gib(1), "the second one needs all of the card");
+    world.frees_on_card(second, GPU, gib(8));
+    let (_, third) = world.remapping_program(Bytes::ZERO);
+    assert!(world.allocate_fixed(third, GPU, gib(4)));
+    world.gets_busy(first);
+    world.run_for(ms(500));
+    let room = ALL - gib(4);
+    assert!(world.passes(first), "it does not wait for a program that may run for weeks");
+    assert_eq!(places(&world, first), (room, gib(6) - room));
+
+    assert!(!world.allocate(first, GPU, gib(1)), "it grows no further");
+    world.goes_idle(first);
+    world.free_fixed(third, GPU, gib(4));
+    world.gets_busy(first);
+    world.run_for(ms(500));
+    assert_eq!(places(&world, first), (gib(6), Bytes::ZERO));
+}
+
+#[test]
+fn a_session_whose_room_became_contexts_of_others_maps_the_rest() {
+    let mut world = World::new(Config { context_reserve: gib(1), quantum: Some(ms(500)), ..plain() });
+    world.send(Event::HostBudget { bytes: gib(100) });
+    let (_, client) = world.remapping_program(gib(8));
+    world.run_for(ms(500));
+    let (_, second) = world.busy_remapping_program(gib(7));
+    world.run_for(Nanos::from_secs(3));
+    assert!(world.resident(client, GPU) < gib(1), "the second one needs most of the card");
+    world.frees_on_card(second, GPU, gib(7));
+    for other in (0..4).map(|_| world.remapping_program(Bytes::ZERO).1).collect::<Vec<_>>() {
+        world.send(Event::Contexts { client: other, gpu: GPU, live: 1 });
+    }
+    world.gets_busy(client);
+    world.run_for(ms(500));
+    assert!(world.passes(client));
+    let (resident, mapped) = places(&world, client);
+    assert_eq!(resident + mapped, gib(8));
+    assert!(mapped > gib(1), "{mapped}");
+}
+
+#[test]
+fn sessions_that_fit_the_card_one_by_one_map_nothing_when_they_take_turns() {
+    let mut world = world();
+    let (_, other) = world.busy_remapping_program(gib(5));
+    let (_, client) = world.busy_remapping_program(gib(6));
+    world.run_for(Nanos::from_secs(2));
+    for _ in 0..40 {
+        world.run_for(ms(50));
+        assert_eq!((world.mapped(client, GPU), world.mapped(other, GPU)), (Bytes::ZERO, Bytes::ZERO));
+    }
 }
 
 #[test]
