@@ -223,8 +223,8 @@ fn refusals(facts: &Explanation) -> Vec<String> {
 fn mapped(ResidenceView { gpu, resident_bytes, mapped_bytes, .. }: &ResidenceView) -> Option<String> {
     (!mapped_bytes.is_zero()).then(|| {
         format!(
-            "it is larger than {gpu}, which has {resident_bytes} of its memory; {mapped_bytes} are mapped from the host, \
-            and kernels reach them at the speed of the bus"
+            "{gpu} has room for {resident_bytes} of its memory; {mapped_bytes} are mapped from the host, and kernels reach \
+             them at the speed of the bus"
         )
     })
 }

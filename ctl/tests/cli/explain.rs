@@ -84,11 +84,11 @@ fn larger_than_the_card(session: u64) -> ResidenceView {
 }
 
 #[test]
-fn a_session_that_is_larger_than_the_card_is_told_how_much_is_on_the_host() {
+fn a_session_for_which_the_card_has_no_room_is_told_how_much_is_on_the_host() {
     let daemon = explaining(explanation(), AdminReply::Orphaned(Vec::new()));
     let said = succeeds(&mut ctl(daemon.dir(), &["explain", "infer"]));
-    let line = "it is larger than gpu0, which has 79GiB of its memory; 16GiB are mapped from the host, and kernels reach \
-                them at the speed of the bus\n";
+    let line = "gpu0 has room for 79GiB of its memory; 16GiB are mapped from the host, and kernels reach them at the \
+                speed of the bus\n";
     assert_eq!(said.matches(line).count(), 1, "{said}");
     let json: Value = json(daemon.dir(), &["explain", "infer"]);
     assert_eq!(json["residences"][0]["mapped_bytes"], Bytes::gib(16).0);

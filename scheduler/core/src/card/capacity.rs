@@ -62,12 +62,6 @@ impl Card {
         }
     }
 
-    /// Whether the movable memory of a session with the sums `own` has no room on the card, even if that of all others
-    /// left: its ceiling was higher when the memory was leased, and contexts and fixed memory have taken of it since.
-    pub(crate) fn is_too_small_for(&self, own: &Sums) -> bool {
-        own.movable.get() > self.capacity() + spare(self.total)
-    }
-
     /// Largest sum of bytes that can be on the card at once, before fixed memory is subtracted. Where memory moves
     /// by goals, headroom and spare chunks are no part of it, whatever the setting, nor is a shortage.
     pub(crate) fn before_fixed(&self) -> Bytes {

@@ -74,12 +74,9 @@ impl View {
             let figures = resident.facts.figures(process.books.get(gpu)?);
             let late = [Way::In, Way::Out].into_iter().find(|&way| resident.transfer.is_late(way));
             let rank = rank(session, places.get(&id).copied());
-            let is_larger =
-                session.quota.may_oversubscribe() || card.is_too_small_for(&session.sums(gpu));
-            let may_overflow = is_larger && !card.awaits_room();
             let ends_work = process.gate.ends_work();
             let (leaves, returns) = (session.wants_frost, process.frost.returns());
-            Some(Row { client, rank, figures, ends_work, late, may_overflow, leaves, returns })
+            Some(Row { client, rank, figures, ends_work, late, leaves, returns })
         };
         let mut rows: Vec<Row> = card.residents.iter().filter_map(row).collect();
         rows.sort_by_key(|row| row.rank);
@@ -369,7 +366,11 @@ impl Core {
             return false;
         }
         let mut rows = self.view.rows(gpu);
-        let supply = Supply { card: self.view.for_remapped(gpu), host: self.view.host_room(gpu, &rows) };
+        let supply = Supply {
+            card: self.view.for_remapped(gpu),
+            host: self.view.host_room(gpu, &rows),
+            grows: self.view.cards.get(gpu).is_some_and(Card::awaits_room),
+        };
         let plan = plan::plan(&mut rows, supply);
         let Some(card) = self.view.cards.get_mut(gpu) else {
             return false;

@@ -144,7 +144,7 @@ impl Facts {
 
     /// Bytes on the card by the process's own word, at most its believed chunks.
     pub(crate) fn said_resident(&self, book: &Book) -> Bytes {
-        self.report.map_or(book.remapped(), |report| report.resident.min(book.chunks))
+        self.report.map_or(book.remapped_used(), |report| report.resident.min(book.chunks))
     }
 
     /// Gives the process a new goal.
@@ -166,7 +166,7 @@ impl Facts {
     pub(crate) fn figures(&self, book: &Book) -> Figures {
         let (used, leased) = (book.remapped_used(), book.remapped());
         let most = book.chunks;
-        let report = self.report.unwrap_or(Residence { resident: leased, ..Residence::default() });
+        let report = self.report.unwrap_or(Residence { resident: used, ..Residence::default() });
         let resident = self.said_resident(book).max(self.measured);
         let said = report.hosted.min(most);
         let unbacked = report.unbacked.min(most - said);
@@ -225,7 +225,9 @@ mod tests {
     fn a_process_is_believed_between_nvml_and_its_chunks() {
         let mut facts = Facts::default();
         let book = book(Bytes::gib(4));
-        assert_eq!(facts.figures(&book).resident, Bytes::gib(4), "before the first report all counts");
+        assert_eq!(facts.figures(&book).resident, Bytes::gib(4), "before the first report all counts that it uses");
+        let unused = Book { free: Bytes::gib(3), ..book };
+        assert_eq!(facts.figures(&unused).resident, Bytes::gib(1), "one without remapped memory never says a word");
         facts.say(GoalNumber(0), report(Bytes::gib(1), Bytes::gib(3)));
         assert_eq!(
             (facts.figures(&book).resident, facts.figures(&book).hosted),

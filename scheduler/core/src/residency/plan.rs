@@ -13,7 +13,8 @@
 //! claims never grows beyond what the card has.
 //!
 //! A process *overflows* the card if it still lacks memory when nobody gives any more. Then it maps the rest from the
-//! host, if its session may be larger than the card, or is: what the card had for it is fixed memory of others by now.
+//! host: its session may be larger than the card, others may have taken its room with memory that cannot leave, or
+//! one of them does not answer.
 
 use std::cmp::Reverse;
 
@@ -59,8 +60,6 @@ pub(crate) struct Row {
     pub(crate) ends_work: bool,
     /// Direction of a move that the process did not carry out in time.
     pub(crate) late: Option<Way>,
-    /// Whether the process may map from the host what the card has no room for.
-    pub(crate) may_overflow: bool,
     /// Whether all its memory is to leave, since its session is to be frozen.
     pub(crate) leaves: bool,
     /// Whether the driver is to bring the process back before its memory comes in.
@@ -74,6 +73,8 @@ pub(crate) struct Supply {
     pub(crate) card: Bytes,
     /// Bytes of host memory that evictions may still bring.
     pub(crate) host: Bytes,
+    /// Whether the card is about to have more, before any process of the plan moves memory.
+    pub(crate) grows: bool,
 }
 
 /// Goals that differ from the present ones, who overflows, and the reason why another holder waits for memory.
@@ -148,16 +149,16 @@ pub(crate) fn plan(rows: &mut [Row], supply: Supply) -> Plan {
     plan.host_is_full = give(rows, supply, short, &mut plan);
     get(rows, supply.card, short, &mut plan);
     let moves = rest_moves(rows);
-    let overflows = |row: &Row| row.may_overflow && !moves;
-    let waiting = || rows.iter().filter(|row| row.needs_higher_goal());
-    if waiting().any(|row| !overflows(row)) {
+    let mut waiting = rows.iter().filter(|row| row.needs_higher_goal()).peekable();
+    if !moves && !supply.grows {
+        plan.overflows = waiting.map(|row| row.client).collect();
+    } else if waiting.peek().is_some() {
         plan.wait_reason = Some(match (moves, plan.host_is_full) {
             (true, _) => Lack::Moves,
             (false, true) => Lack::HostMemory,
             (false, false) => Lack::Kept,
         });
     }
-    plan.overflows = waiting().filter(|row| overflows(row)).map(|row| row.client).collect();
     plan
 }
 
@@ -293,7 +294,6 @@ mod tests {
             figures,
             ends_work: false,
             late: None,
-            may_overflow: false,
             leaves: false,
             returns: false,
         }
@@ -305,8 +305,8 @@ mod tests {
 
     fn goals(rows: &mut [Row], card: Bytes, host: Bytes) -> Vec<(u64, Bytes)> {
         rows.sort_by_key(|row| row.rank);
-        let plan = plan(rows, Supply { card, host });
-        assert_eq!(super::plan(rows, Supply { card, host }).goals.as_slice(), [], "a plan is made once");
+        let plan = plan(rows, Supply { card, host, grows: true });
+        assert_eq!(super::plan(rows, Supply { card, host, grows: true }).goals.as_slice(), [], "a plan is made once");
         let mut goals: Vec<_> = plan.goals.into_iter().map(|(client, goal)| (client.0, goal)).collect();
         goals.sort_unstable();
         goals
@@ -404,7 +404,7 @@ mod tests {
         assert_eq!(goals(&mut rows, gib(10), gib(1)), [(2, gib(5))]);
         let mut rows = [row(1, Rank::Holds(1), 8, 4), waits(2, 0, 6, 6)];
         rows.sort_by_key(|row| row.rank);
-        let plan = plan(&mut rows, Supply { card: gib(10), host: Bytes::ZERO });
+        let plan = plan(&mut rows, Supply { card: gib(10), host: Bytes::ZERO, grows: true });
         assert_eq!((plan.goals.len(), plan.wait_reason), (0, Some(Lack::HostMemory)));
         let mut rows = [row(1, Rank::Holds(1), 8, 4), waits(2, 0, 6, 6)];
         rows[1].figures.prepared = gib(2);
@@ -418,7 +418,7 @@ mod tests {
         rows[2].figures.goal = Some(gib(1));
         assert_eq!(goals(&mut rows, gib(10), WIDE), [(2, gib(1))]);
         rows[1].late = Some(Way::Out);
-        let plan = plan(&mut rows, Supply { card: gib(10), host: WIDE });
+        let plan = plan(&mut rows, Supply { card: gib(10), host: WIDE, grows: true });
         assert_eq!((plan.goals.len(), plan.wait_reason), (0, Some(Lack::Kept)));
     }
 
@@ -438,9 +438,8 @@ mod tests {
 
     #[test]
     fn a_process_overflows_the_card_once_nobody_gives_any_more() {
-        let supply = Supply { card: gib(10), host: WIDE };
+        let supply = Supply { card: gib(10), host: WIDE, grows: false };
         let mut rows = [row(1, Rank::Holds(1), 12, 6), waits(2, 0, 4, 4)];
-        rows[0].may_overflow = true;
         let first = plan(&mut rows, supply);
         assert_eq!(
             (first.goals.as_slice(), first.wait_reason),
@@ -451,9 +450,8 @@ mod tests {
         let second = plan(&mut rows, supply);
         assert_eq!((second.goals.as_slice(), second.wait_reason), (&[(ClientId(1), gib(10))][..], None));
         assert_eq!(second.overflows.as_slice(), [ClientId(1)]);
-        rows[0].may_overflow = false;
-        let third = plan(&mut rows, supply);
-        assert_eq!((third.overflows.len(), third.wait_reason), (0, Some(Lack::Kept)), "its session may not");
+        let third = plan(&mut rows, Supply { grows: true, ..supply });
+        assert_eq!((third.overflows.len(), third.wait_reason), (0, Some(Lack::Kept)), "it has more soon");
     }
 
     #[test]

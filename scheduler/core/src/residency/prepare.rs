@@ -89,7 +89,6 @@ mod tests {
             figures,
             ends_work: false,
             late: None,
-            may_overflow: false,
             leaves: false,
             returns: false,
         }
