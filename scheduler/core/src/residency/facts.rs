@@ -144,7 +144,8 @@ impl Facts {
 
     /// Bytes on the card by the process's own word, at most its believed chunks.
     pub(crate) fn said_resident(&self, book: &Book) -> Bytes {
-        self.report.map_or(book.remapped_used(), |report| report.resident.min(book.chunks))
+        self.report
+            .map_or(book.remapped_used(), |report| report.resident.min(book.chunks))
     }
 
     /// Gives the process a new goal.
@@ -225,9 +226,17 @@ mod tests {
     fn a_process_is_believed_between_nvml_and_its_chunks() {
         let mut facts = Facts::default();
         let book = book(Bytes::gib(4));
-        assert_eq!(facts.figures(&book).resident, Bytes::gib(4), "before the first report all counts that it uses");
+        assert_eq!(
+            facts.figures(&book).resident,
+            Bytes::gib(4),
+            "before the first report all counts that it uses"
+        );
         let unused = Book { free: Bytes::gib(3), ..book };
-        assert_eq!(facts.figures(&unused).resident, Bytes::gib(1), "one without remapped memory never says a word");
+        assert_eq!(
+            facts.figures(&unused).resident,
+            Bytes::gib(1),
+            "one without remapped memory never says a word"
+        );
         facts.say(GoalNumber(0), report(Bytes::gib(1), Bytes::gib(3)));
         assert_eq!(
             (facts.figures(&book).resident, facts.figures(&book).hosted),

@@ -306,7 +306,11 @@ mod tests {
     fn goals(rows: &mut [Row], card: Bytes, host: Bytes) -> Vec<(u64, Bytes)> {
         rows.sort_by_key(|row| row.rank);
         let plan = plan(rows, Supply { card, host, grows: true });
-        assert_eq!(super::plan(rows, Supply { card, host, grows: true }).goals.as_slice(), [], "a plan is made once");
+        assert_eq!(
+            super::plan(rows, Supply { card, host, grows: true }).goals.as_slice(),
+            [],
+            "a plan is made once"
+        );
         let mut goals: Vec<_> = plan.goals.into_iter().map(|(client, goal)| (client.0, goal)).collect();
         goals.sort_unstable();
         goals

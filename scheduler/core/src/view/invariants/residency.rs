@@ -314,7 +314,8 @@ fn only_the_rest_overflows(core: &Core, gpu: GpuId, rows: &[Row]) -> Result<(), 
         return Ok(());
     };
     let mut overflows = rows.iter().filter(|row| card.residents.overflows(row.client));
-    let wrong = overflows.find(|row| !row.needs_higher_goal() || card.awaits_room() || plan::rest_moves(rows));
+    let wrong =
+        overflows.find(|row| !row.needs_higher_goal() || card.awaits_room() || plan::rest_moves(rows));
     hold(rule, wrong.is_none(), || format!("{wrong:?} overflows {gpu}: {rows:?}"))
 }
 
