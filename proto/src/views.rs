@@ -174,8 +174,8 @@ pub struct ResidenceView {
     pub resident_bytes: Bytes,
     /// Bytes that live in host memory and not on the card.
     pub hosted_bytes: Bytes,
-    /// Part of them that is mapped from the host, since the session is larger than the card. Kernels reach it at the
-    /// speed of the bus.
+    /// Part of them that is mapped from the host, since the card has no room for it. Kernels reach it at the speed
+    /// of the bus.
     pub mapped_bytes: Bytes,
     /// Bytes that have to leave the card or to come in, as the goals ask.
     pub moving_bytes: Bytes,

@@ -1,4 +1,4 @@
-//! Addresses that kernels were given as arguments since the last look, for programs that are larger than the card.
+//! Addresses that kernels were given as arguments since the last look, for programs for which the card has no room.
 //!
 //! A driver does not say which memory work touches, so the names in arguments are all there is. A launch notes
 //! them without a lock: one bit for each [`GRANULE`]. Addresses 256 GiB apart share a bit, and an integer may look like

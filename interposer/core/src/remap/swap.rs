@@ -146,7 +146,7 @@ pub struct Engine {
     is_calling: bool,
     /// Bytes that may be mapped from the host.
     host_room: Bytes,
-    /// Whether the process overflows the card: chunks beyond the goal are mapped from the host (`--oversubscribe`).
+    /// Whether the process overflows the card: chunks beyond the goal are mapped from the host.
     overflows: bool,
     /// Whether digests check each chunk that leaves (`--paranoid`).
     is_paranoid: bool,

@@ -74,9 +74,10 @@ impl View {
             let figures = resident.facts.figures(process.books.get(gpu)?);
             let late = [Way::In, Way::Out].into_iter().find(|&way| resident.transfer.is_late(way));
             let rank = rank(session, places.get(&id).copied());
+            let may_overflow = resident.may_map(session.quota.may_oversubscribe());
             let ends_work = process.gate.ends_work();
             let (leaves, returns) = (session.wants_frost, process.frost.returns());
-            Some(Row { client, rank, figures, ends_work, late, leaves, returns })
+            Some(Row { client, rank, figures, ends_work, late, may_overflow, leaves, returns })
         };
         let mut rows: Vec<Row> = card.residents.iter().filter_map(row).collect();
         rows.sort_by_key(|row| row.rank);
@@ -210,6 +211,8 @@ impl Core {
             && let Some(resident) = card.residents.get_mut(client)
         {
             resident.transfer.fail(now, number, held);
+            resident.note_failure(now);
+            self.agenda.look_at(gpu);
         }
         self.card_is_short(client, gpu, refused);
     }
@@ -376,6 +379,9 @@ impl Core {
             return false;
         };
         (card.residents.wait_reason, card.residents.host_is_full) = (plan.wait_reason, plan.host_is_full);
+        let is_whole = |client| rows.iter().any(|row| row.client == client && row.is_whole());
+        card.residents
+            .note_waits(self.view.now, |client| plan.lacks.contains(&client), is_whole);
         let mut goals = plan.goals;
         for row in &rows {
             // A new page has no goal, so the last one is given again.

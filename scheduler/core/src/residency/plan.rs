@@ -13,8 +13,8 @@
 //! claims never grows beyond what the card has.
 //!
 //! A process *overflows* the card if it still lacks memory when nobody gives any more. Then it maps the rest from the
-//! host: its session may be larger than the card, others may have taken its room with memory that cannot leave, or
-//! one of them does not answer.
+//! host: at once if its session may be larger than the card, else after it has waited in vain. Others may have taken its
+//! room with memory that cannot leave, or one of them does not answer.
 
 use std::cmp::Reverse;
 
@@ -60,6 +60,8 @@ pub(crate) struct Row {
     pub(crate) ends_work: bool,
     /// Direction of a move that the process did not carry out in time.
     pub(crate) late: Option<Way>,
+    /// Whether the process may map from the host what the card has no room for.
+    pub(crate) may_overflow: bool,
     /// Whether all its memory is to leave, since its session is to be frozen.
     pub(crate) leaves: bool,
     /// Whether the driver is to bring the process back before its memory comes in.
@@ -83,7 +85,9 @@ pub(crate) struct Plan {
     pub(crate) goals: SmallVec<[(ClientId, Bytes); 4]>,
     /// Reason why a holder that does not overflow the card has less memory than it needs.
     pub(crate) wait_reason: Option<Lack>,
-    /// Processes that overflow the card.
+    /// Processes that lack memory which nobody gives.
+    pub(crate) lacks: SmallVec<[ClientId; 1]>,
+    /// Those of them that overflow the card.
     pub(crate) overflows: SmallVec<[ClientId; 1]>,
     /// Whether the host memory is too small for all that must leave.
     pub(crate) host_is_full: bool,
@@ -114,6 +118,11 @@ impl Row {
     /// Whether the process needs more than its goal allows.
     pub(crate) fn needs_higher_goal(&self) -> bool {
         self.gets() && self.figures.goal < Some(self.figures.whole)
+    }
+
+    /// Whether all memory of the process is on the card.
+    pub(crate) fn is_whole(&self) -> bool {
+        self.figures.resident >= self.figures.whole
     }
 
     /// Whether the process may be asked for its memory.
@@ -149,10 +158,13 @@ pub(crate) fn plan(rows: &mut [Row], supply: Supply) -> Plan {
     plan.host_is_full = give(rows, supply, short, &mut plan);
     get(rows, supply.card, short, &mut plan);
     let moves = rest_moves(rows);
-    let mut waiting = rows.iter().filter(|row| row.needs_higher_goal()).peekable();
-    if !moves && !supply.grows {
-        plan.overflows = waiting.map(|row| row.client).collect();
-    } else if waiting.peek().is_some() {
+    let is_final = !moves && !supply.grows;
+    let waiting = || rows.iter().filter(|row| row.needs_higher_goal());
+    if is_final {
+        plan.lacks = waiting().map(|row| row.client).collect();
+        plan.overflows = waiting().filter(|row| row.may_overflow).map(|row| row.client).collect();
+    }
+    if waiting().any(|row| !is_final || !row.may_overflow) {
         plan.wait_reason = Some(match (moves, plan.host_is_full) {
             (true, _) => Lack::Moves,
             (false, true) => Lack::HostMemory,
@@ -294,6 +306,7 @@ mod tests {
             figures,
             ends_work: false,
             late: None,
+            may_overflow: false,
             leaves: false,
             returns: false,
         }
@@ -444,6 +457,7 @@ mod tests {
     fn a_process_overflows_the_card_once_nobody_gives_any_more() {
         let supply = Supply { card: gib(10), host: WIDE, grows: false };
         let mut rows = [row(1, Rank::Holds(1), 12, 6), waits(2, 0, 4, 4)];
+        rows[0].may_overflow = true;
         let first = plan(&mut rows, supply);
         assert_eq!(
             (first.goals.as_slice(), first.wait_reason),
@@ -455,7 +469,19 @@ mod tests {
         assert_eq!((second.goals.as_slice(), second.wait_reason), (&[(ClientId(1), gib(10))][..], None));
         assert_eq!(second.overflows.as_slice(), [ClientId(1)]);
         let third = plan(&mut rows, Supply { grows: true, ..supply });
-        assert_eq!((third.overflows.len(), third.wait_reason), (0, Some(Lack::Kept)), "it has more soon");
+        assert_eq!(
+            (third.overflows.len(), third.wait_reason),
+            (0, Some(Lack::Kept)),
+            "the card has more soon"
+        );
+        rows[0].may_overflow = false;
+        let fourth = plan(&mut rows, supply);
+        assert_eq!(
+            (fourth.overflows.len(), fourth.wait_reason),
+            (0, Some(Lack::Kept)),
+            "it has not waited yet"
+        );
+        assert_eq!(fourth.lacks.as_slice(), [ClientId(1)]);
     }
 
     #[test]

@@ -89,6 +89,7 @@ mod tests {
             figures,
             ends_work: false,
             late: None,
+            may_overflow: false,
             leaves: false,
             returns: false,
         }

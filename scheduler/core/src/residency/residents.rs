@@ -16,6 +16,9 @@ use crate::residency::transfer::{Task, Transfer, Way};
 
 /// Longest time for which the memory of a dead process counts. The driver returned it after 60 to 80 ms.
 const RETURN: Nanos = Nanos::from_millis(200);
+/// Time for which a process waits for memory that nobody gives, before it maps what is missing from the host. Memory of
+/// the dead is back sooner, and a move that has failed was tried again. Also the pause after a process could not map.
+const GIVING_UP: Nanos = Nanos::from_secs(3);
 /// Time for which a card is taken for as full as it was when the driver had no memory.
 const SHORTAGE: Nanos = Nanos::from_secs(10);
 
@@ -26,13 +29,67 @@ pub(crate) struct Resident {
     pub(crate) transfer: Transfer,
     /// Whether the card has no more room for the process, which maps what is missing from the host.
     overflows: bool,
+    wait: Wait,
+    /// Point in time from which on the process may try again to map memory from the host, if it could not.
+    maps_from: Option<Nanos>,
     /// Host memory that the process should have ready, as its page says.
     host_target: Bytes,
     /// Whether the process has a new page, to which its latest goal is not written yet.
     has_blank_page: bool,
 }
 
+/// Wait of a process for memory that nobody gives. It ends once all memory of the process is on the card.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Wait {
+    /// Time that the process has waited, in all of its turns.
+    waited: Nanos,
+    /// Point in time since which it waits now.
+    since: Option<Nanos>,
+    /// Whether it was in vain, so that what is missing is mapped from the host at once.
+    is_over: bool,
+}
+
 impl Resident {
+    /// Whether the process may map from the host what is missing: it has waited in vain, or need not wait, and it could
+    /// map memory when it tried last.
+    pub(crate) fn may_map(&self, need_not_wait: bool) -> bool {
+        self.maps_from.is_none() && (need_not_wait || self.wait.is_over)
+    }
+
+    /// Notes whether the process lacks memory that nobody gives, and whether all its memory is on the card.
+    fn note_wait(&mut self, now: Nanos, lacks: bool, is_whole: bool) {
+        let Wait { waited, since, is_over } = &mut self.wait;
+        match since {
+            Some(from) if !lacks => (*waited, *since) = (*waited + (now - *from), None),
+            None if lacks && !*is_over => *since = Some(now),
+            _ => {}
+        }
+        if is_whole {
+            self.wait = Wait::default();
+        }
+    }
+
+    /// Notes that the process could not follow its goal. If it was to map memory from the host, it waits before it tries
+    /// again.
+    pub(crate) fn note_failure(&mut self, now: Nanos) {
+        if self.overflows {
+            self.maps_from = Some(now + GIVING_UP);
+        }
+    }
+
+    /// Ends waits whose time is over.
+    fn expire(&mut self, now: Nanos) {
+        if self.gives_up_at().is_some_and(|at| at <= now) {
+            self.wait = Wait { is_over: true, ..Wait::default() };
+        }
+        self.maps_from = self.maps_from.filter(|&from| from > now);
+    }
+
+    /// Point in time at which the process has waited long enough.
+    fn gives_up_at(&self) -> Option<Nanos> {
+        Some(self.wait.since? + (GIVING_UP - self.wait.waited))
+    }
+
     /// Notes that the process has a new page without a goal.
     pub(crate) fn has_new_page(&mut self) {
         self.has_blank_page = self.facts.last() > GoalNumber::NONE;
@@ -193,12 +250,28 @@ impl Residents {
         self.shortage = self.shortage.filter(|shortage| shortage.until > now);
         self.departed
             .retain(|_, departed| departed.until.is_none_or(|until| until > now));
+        self.living.values_mut().for_each(|resident| resident.expire(now));
     }
 
-    /// Point in time at which a move is late, is tried again, memory of a dead process is free, or a shortage is over.
+    /// Point in time at which a move is late or is tried again, a process gives up its wait, memory of a dead process is
+    /// free, or a shortage is over.
     pub(crate) fn deadline(&self) -> Option<Nanos> {
-        let moves = self.living.values().filter_map(|resident| resident.transfer.deadline());
+        let of_resident =
+            |resident: &Resident| [resident.transfer.deadline(), resident.gives_up_at(), resident.maps_from];
+        let living = self.living.values().flat_map(of_resident).flatten();
         let dead = self.departed.values().filter_map(|departed| departed.until);
-        moves.chain(dead).chain(self.shortage.map(|shortage| shortage.until)).min()
+        living.chain(dead).chain(self.shortage.map(|shortage| shortage.until)).min()
+    }
+
+    /// Notes which processes lack memory that nobody gives, and which have all of theirs on the card.
+    pub(crate) fn note_waits(
+        &mut self,
+        now: Nanos,
+        lacks: impl Fn(ClientId) -> bool,
+        is_whole: impl Fn(ClientId) -> bool,
+    ) {
+        for (&client, resident) in &mut self.living {
+            resident.note_wait(now, lacks(client), is_whole(client));
+        }
     }
 }

@@ -122,10 +122,11 @@ fn a_session_whose_room_became_fixed_memory_of_others_maps_the_rest_until_that_i
     world.run_for(Nanos::from_secs(3));
     assert!(world.resident(first, GPU) < gib(1), "the second one needs all of the card");
     world.frees_on_card(second, GPU, gib(8));
+    world.goes_idle(second);
     let (_, third) = world.remapping_program(Bytes::ZERO);
     assert!(world.allocate_fixed(third, GPU, gib(4)));
     world.gets_busy(first);
-    world.run_for(ms(500));
+    world.run_for(Nanos::from_secs(4));
     let room = ALL - gib(4);
     assert!(world.passes(first), "it does not wait for a program that may run for weeks");
     assert_eq!(places(&world, first), (room, gib(6) - room));
@@ -148,15 +149,33 @@ fn a_session_whose_room_became_contexts_of_others_maps_the_rest() {
     world.run_for(Nanos::from_secs(3));
     assert!(world.resident(client, GPU) < gib(1), "the second one needs most of the card");
     world.frees_on_card(second, GPU, gib(7));
+    world.goes_idle(second);
     for other in (0..4).map(|_| world.remapping_program(Bytes::ZERO).1).collect::<Vec<_>>() {
         world.send(Event::Contexts { client: other, gpu: GPU, live: 1 });
     }
     world.gets_busy(client);
-    world.run_for(ms(500));
+    world.run_for(Nanos::from_secs(4));
     assert!(world.passes(client));
     let (resident, mapped) = places(&world, client);
     assert_eq!(resident + mapped, gib(8));
     assert!(mapped > gib(1), "{mapped}");
+}
+
+#[test]
+fn waits_in_several_turns_count_together() {
+    let mut world = world();
+    let (_, first) = world.remapping_program(gib(6));
+    let (_, second) = world.busy_remapping_program(gib(8));
+    world.run_for(Nanos::from_secs(3));
+    world.frees_on_card(second, GPU, gib(2));
+    let (_, third) = world.remapping_program(Bytes::ZERO);
+    assert!(world.allocate_fixed(third, GPU, gib(4)));
+    world.gets_busy(first);
+    let turns = (0..400).filter(|_| {
+        world.run_for(ms(50));
+        world.passes(first)
+    });
+    assert!(turns.count() > 50, "each of its turns ends before it has waited long enough");
 }
 
 #[test]
