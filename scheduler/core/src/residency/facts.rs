@@ -163,6 +163,15 @@ impl Facts {
         self.goals.open.len() <= 1
     }
 
+    /// Largest goal under which the process may still create memory. One that has never reported has no remapped memory,
+    /// so that it acknowledges nothing: of its goals only the latest counts.
+    fn goal_that_counts(&self) -> Option<Bytes> {
+        match self.report {
+            Some(_) => self.goals.most(),
+            None => self.goals.latest(),
+        }
+    }
+
     /// Figures of the process, whose memory book is `book`.
     pub(crate) fn figures(&self, book: &Book) -> Figures {
         let (used, leased) = (book.remapped_used(), book.remapped());
@@ -183,7 +192,7 @@ impl Facts {
             whole: book.whole().max(resident),
             reports: self.report.is_some(),
             goal: self.goals.latest(),
-            claim: self.goals.most().unwrap_or_default().max(resident),
+            claim: self.goal_that_counts().unwrap_or_default().max(resident),
         }
     }
 }
@@ -287,6 +296,16 @@ mod tests {
         assert_eq!(claim(&facts), Bytes::gib(5), "an old acknowledgement changes nothing");
         facts.say(GoalNumber(u64::MAX), report(Bytes::gib(1), Bytes::ZERO));
         assert_eq!((claim(&facts), facts.figures(&book).goal), (Bytes::gib(5), Some(Bytes::gib(5))));
+    }
+
+    #[test]
+    fn a_process_without_remapped_memory_keeps_no_room_by_goals_that_it_never_acknowledges() {
+        let mut facts = Facts::default();
+        let book = Book { is_remapped: true, ..Book::default() };
+        facts.order(Bytes::gib(8));
+        assert_eq!(facts.figures(&book).claim, Bytes::gib(8), "it may begin to");
+        facts.order(Bytes::ZERO);
+        assert_eq!(facts.figures(&book).claim, Bytes::ZERO);
     }
 
     #[test]
