@@ -379,9 +379,11 @@ impl Core {
             return false;
         };
         (card.residents.wait_reason, card.residents.host_is_full) = (plan.wait_reason, plan.host_is_full);
-        let is_whole = |client| rows.iter().any(|row| row.client == client && row.is_whole());
-        card.residents
-            .note_waits(self.view.now, |client| plan.lacks.contains(&client), is_whole);
+        for row in &rows {
+            if let Some(resident) = card.residents.get_mut(row.client) {
+                resident.note_wait(self.view.now, plan.lacks.contains(&row.client), row.is_whole());
+            }
+        }
         let mut goals = plan.goals;
         for row in &rows {
             // A new page has no goal, so the last one is given again.

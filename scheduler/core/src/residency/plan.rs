@@ -87,7 +87,7 @@ pub(crate) struct Plan {
     pub(crate) wait_reason: Option<Lack>,
     /// Processes that lack memory which nobody gives.
     pub(crate) lacks: SmallVec<[ClientId; 1]>,
-    /// Those of them that overflow the card.
+    /// Processes of `lacks` that overflow the card.
     pub(crate) overflows: SmallVec<[ClientId; 1]>,
     /// Whether the host memory is too small for all that must leave.
     pub(crate) host_is_full: bool,

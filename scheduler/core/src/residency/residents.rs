@@ -57,7 +57,7 @@ impl Resident {
     }
 
     /// Notes whether the process lacks memory that nobody gives, and whether all its memory is on the card.
-    fn note_wait(&mut self, now: Nanos, lacks: bool, is_whole: bool) {
+    pub(crate) fn note_wait(&mut self, now: Nanos, lacks: bool, is_whole: bool) {
         let Wait { waited, since, is_over } = &mut self.wait;
         match since {
             Some(from) if !lacks => (*waited, *since) = (*waited + (now - *from), None),
@@ -261,17 +261,5 @@ impl Residents {
         let living = self.living.values().flat_map(of_resident).flatten();
         let dead = self.departed.values().filter_map(|departed| departed.until);
         living.chain(dead).chain(self.shortage.map(|shortage| shortage.until)).min()
-    }
-
-    /// Notes which processes lack memory that nobody gives, and which have all of theirs on the card.
-    pub(crate) fn note_waits(
-        &mut self,
-        now: Nanos,
-        lacks: impl Fn(ClientId) -> bool,
-        is_whole: impl Fn(ClientId) -> bool,
-    ) {
-        for (&client, resident) in &mut self.living {
-            resident.note_wait(now, lacks(client), is_whole(client));
-        }
     }
 }
