@@ -109,15 +109,12 @@ pub(super) fn rdma(facts: &Facts) -> Vec<Outcome> {
 }
 
 pub(super) fn host_numa(facts: &Facts) -> Vec<Outcome> {
-    each(facts, |card| {
-        match card.host_numa {
+    each(facts, |card| match card.host_numa {
         Some(1) => Outcome::ok("handles of the host's memory"),
         _ => Outcome::ok(
-            "no handles of the host's memory: remapped memory cannot exceed the card (`--oversubscribe`), and waits while \
-             memory of others cannot leave the card",
+            "no handles of the host's memory: remapped memory cannot exceed what the card has for it",
         )
         .hint("driver 550 or newer may have them"),
-    }
     })
 }
 
