@@ -76,15 +76,21 @@ class Daemon:
         """How far a session is frozen, and why it cannot be."""
         return json.loads(self.tell("explain", session, "--json"))["frost"]
 
-    def handoff_since(self, number, limit=10):
-        """The last handoff, once it has ended and the card has counted more than `number` of them."""
+    def handoff_since(self, moment, limit=10):
+        """The last handoff, once one has ended that had not at a moment of time.monotonic() and no memory moves.
+
+        The number of handoffs that a card counts does not tell, since it is of those of the lock: memory also leaves for a
+        program that shares the lock already.
+        """
         end = time.monotonic() + limit
         while True:
+            asked = time.monotonic()
             (moves,) = self.status()["handoffs"]
-            if moves["running"] is None and self.gpu()["handoffs"] > number:
-                return moves["last"]["handoff"]
-            if time.monotonic() > end:
-                raise DaemonFailed(f"no handoff ended after number {number} within {limit} s")
+            last = moves["last"]
+            if moves["running"] is None and last is not None and asked - last["ago_ns"] / 1e9 > moment:
+                return last["handoff"]
+            if asked > end:
+                raise DaemonFailed(f"no handoff ended within {limit} s")
             time.sleep(0.01)
 
     def wait_for_mode(self, mode, limit=10):

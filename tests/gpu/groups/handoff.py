@@ -118,9 +118,9 @@ class Size:
         floor, out, back, came = self.floor, [], [], []
         for number in range(ROUNDS):
             other = self.start(f"third-{number}")
-            number = self.daemon.gpu()["handoffs"]
+            began = time.monotonic()
             self.hold(other)
-            out.append(self.daemon.handoff_since(number)["took_ns"] / 1e9)
+            out.append(self.daemon.handoff_since(began)["took_ns"] / 1e9)
             other.finish()
             had = self.daemon.gpu()["moved_bytes"]
             back.append(first.ask("step", HANDOFF_LIMIT)["seconds"] - step)
@@ -140,9 +140,9 @@ class Size:
     def handoff(self, program, step):
         """Seconds of the handoff to a program after the other one has gone idle, and of its wait."""
         time.sleep(QUIET_SECONDS)
-        number = self.daemon.gpu()["handoffs"]
+        began = time.monotonic()
         wait = program.ask("step", HANDOFF_LIMIT)["seconds"] - step
-        return self.daemon.handoff_since(number)["took_ns"] / 1e9, wait
+        return self.daemon.handoff_since(began)["took_ns"] / 1e9, wait
 
     def start(self, name):
         program = self.programs.start(f"{name}-{self.gib}", HOLDER, shared=True, backend="remap", paranoid=False)

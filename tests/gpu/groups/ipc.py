@@ -53,12 +53,12 @@ def one_tensor(figures, daemon, programs):
         program.ask(f"hold {mib}", LIMIT)
 
     def handoffs():
-        before = daemon.gpu()["handoffs"]
+        before = daemon.gpu()["moved_bytes"]
         for _ in range(ROUNDS):
             for program in (own, other):
                 program.ask("step", LIMIT)
             figures.check("ipc: both see each other's changes between handoffs", sharer.ask("step", LIMIT)["is_right"])
-        figures.check("ipc: memory of the others moved meanwhile", daemon.gpu()["handoffs"] > before, daemon.status())
+        figures.check("ipc: memory of the others moved meanwhile", daemon.gpu()["moved_bytes"] > before, daemon.status())
         figures.check("ipc: the tensor is counted once", is_about(daemon.used_mib("ipc-open")), daemon.session("ipc-open"))
 
     says_of(figures, "under gpushare", sharer, handoffs)
