@@ -37,6 +37,7 @@ mod copies;
 mod host;
 mod launches;
 mod memory;
+mod segments;
 mod streams;
 
 use command::{Line, Word};

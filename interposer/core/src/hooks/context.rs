@@ -5,6 +5,7 @@ use std::cell::Cell;
 use std::ptr::null_mut;
 use std::time::{Duration, Instant};
 
+use super::mapping::{end_last_context, stay_for_context};
 use crate::driver::answer;
 use crate::driver::contexts::{Kind, Live, Visit};
 use crate::driver::types::{CUDA_SUCCESS, CUcontext, CUdevice, CUgreenCtx, CUresult};
@@ -84,6 +85,7 @@ pub unsafe fn create(
 /// `cuCtxDestroy`: removes the context with all its memory.
 pub fn destroy(context: CUcontext, real: impl FnOnce() -> CUresult) -> CUresult {
     let Some(state) = known() else { return real() };
+    let _pass = stay_for_context(state);
     let live = state.contexts.visit_to_destroy();
     let frozen = state.window.freeze(context);
     let result = ending(real);
@@ -97,6 +99,7 @@ pub fn destroy(context: CUcontext, real: impl FnOnce() -> CUresult) -> CUresult 
 /// call destroyed it.
 pub fn release_primary(device: CUdevice, real: impl FnOnce() -> CUresult) -> CUresult {
     let Some(state) = known() else { return real() };
+    let _pass = stay_for_context(state);
     let live = state.contexts.visit_to_destroy();
     let frozen = live.primary(device).and_then(|context| state.window.freeze(context));
     let result = ending(real);
@@ -120,6 +123,7 @@ pub unsafe fn attach(made: *mut CUcontext, real: impl FnOnce() -> CUresult) -> C
 pub fn detach(context: CUcontext, real: impl FnOnce() -> CUresult) -> CUresult {
     let Some(state) = known() else { return real() };
     // This user may be the last one, so everything is prepared for destruction.
+    let _pass = stay_for_context(state);
     let mut live = state.contexts.visit_to_destroy();
     let frozen = state.window.freeze(context);
     let result = ending(real);
@@ -167,6 +171,7 @@ pub unsafe fn create_green(
 /// lives.
 pub fn destroy_green(part: CUgreenCtx, real: impl FnOnce() -> CUresult) -> CUresult {
     let Some(state) = known() else { return real() };
+    let _pass = stay_for_context(state);
     let mut live = state.contexts.visit_to_destroy();
     let context = live.green(part.addr());
     let frozen = context.and_then(|context| state.window.freeze(context));
@@ -220,6 +225,10 @@ fn remove(state: &'static State, mut live: Visit<'_>, context: CUcontext, frozen
     end(state, context);
     state.memory.end_context(context, device, left == 0);
     drop(live);
+    if left == 0 {
+        // Without the list of contexts, which steps of a move need.
+        end_last_context(state, device);
+    }
     state.send_contexts(device, left);
 }
 

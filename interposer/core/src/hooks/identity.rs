@@ -6,6 +6,7 @@ use std::ptr::null_mut;
 use std::slice::from_raw_parts;
 
 use super::addresses::look;
+use super::mapping::is_adopted;
 use crate::driver::types::{
     ACCESS_READ_WRITE, ATTRIBUTE_ACCESS_FLAGS, ATTRIBUTE_BUFFER_ID, ATTRIBUTE_CONTEXT,
     ATTRIBUTE_DEVICE_ORDINAL, ATTRIBUTE_DEVICE_POINTER, ATTRIBUTE_HANDLE_TYPES, ATTRIBUTE_HOST_POINTER,
@@ -27,7 +28,7 @@ pub unsafe fn attribute(
     real: impl FnOnce() -> CUresult,
 ) -> CUresult {
     let Some((start, block)) = moves(address).filter(|_| !data.is_null()) else {
-        return real();
+        return look_at(address, real);
     };
     if attribute == ATTRIBUTE_HOST_POINTER {
         // Device memory has no address on the host.
@@ -57,7 +58,7 @@ pub unsafe fn attributes(
     address: CUdeviceptr,
     real: impl FnOnce() -> CUresult,
 ) -> CUresult {
-    let Some((start, block)) = moves(address) else { return real() };
+    let Some((start, block)) = moves(address) else { return look_at(address, real) };
     if count == 0 || wanted.is_null() || data.is_null() {
         return real();
     }
@@ -95,7 +96,7 @@ pub unsafe fn address_range(
     address: CUdeviceptr,
     real: impl FnOnce() -> CUresult,
 ) -> CUresult {
-    let Some((start, block)) = moves(address) else { return real() };
+    let Some((start, block)) = moves(address) else { return look_at(address, real) };
     // SAFETY: either may be null (the driver allows that), else it is writable.
     unsafe {
         if !base.is_null() {
@@ -112,6 +113,12 @@ pub unsafe fn address_range(
 /// memory, like the driver.
 pub fn range(address: CUdeviceptr, real: impl FnOnce() -> CUresult) -> CUresult {
     if moves(address).is_some() { CUDA_ERROR_INVALID_VALUE } else { real() }
+}
+
+/// Asks the driver about an address. Where the application has mapped memory itself, only the driver knows the answer, and
+/// only while the memory is on the card.
+fn look_at(address: CUdeviceptr, real: impl FnOnce() -> CUresult) -> CUresult {
+    if is_adopted(address) { look(real) } else { real() }
 }
 
 /// Returns the block around an address, if the block is managed memory in place of device memory.

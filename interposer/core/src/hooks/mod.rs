@@ -19,6 +19,7 @@ pub mod ipc;
 pub mod location;
 pub mod lookup;
 pub mod mapping;
+pub mod sparse;
 pub mod marks;
 pub mod module;
 pub mod peers;

@@ -8,6 +8,7 @@
 //! ```
 
 pub mod allocations;
+mod created;
 mod deferred;
 pub(crate) mod handles;
 pub(crate) mod headroom;
@@ -25,7 +26,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use gpushare_proto::page::{Goal, Page};
 use gpushare_proto::{Backend, Bytes};
 
-use crate::daemon::{Daemon, MemoryKind};
+use crate::daemon::Daemon;
 use crate::driver::Driver;
 use crate::driver::types::{
     CUDA_ERROR_INVALID_VALUE, CUDA_SUCCESS, CUcontext, CUdevice, CUdeviceptr, CUresult, CUstream,
@@ -33,7 +34,7 @@ use crate::driver::types::{
 use crate::process::lock;
 use crate::remap::Remap;
 use allocations::{Allocations, Block, Origin};
-use handles::{Charge, Handles};
+use handles::Handles;
 use {deferred::Deferred, imports::Imports, lease::Lease, placement::Placement, pools::Pools};
 
 #[derive(Debug)]
@@ -220,12 +221,6 @@ impl Memory {
 
     pub(crate) fn handles(&self) -> MutexGuard<'_, Handles> {
         lock(&self.handles)
-    }
-
-    pub(crate) fn give_back_pieces(&self, pieces: impl IntoIterator<Item = Charge>) {
-        for Charge { device, bytes } in pieces {
-            self.give_back(device, bytes, MemoryKind::Fixed);
-        }
     }
 }
 

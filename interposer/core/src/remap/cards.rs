@@ -11,6 +11,7 @@
 mod allocations;
 mod exports;
 mod follow;
+mod handles;
 mod reports;
 mod want;
 

@@ -140,6 +140,35 @@ impl Chunk {
         }
     }
 
+    /// Creates a chunk of memory that is mapped and usable already, by a handle that is now the chunk's.
+    pub const fn of_mapped(span: Span, (tier, handle): (Tier, CUmemHandle), is_checked: bool) -> Self {
+        let state = State::Backed {
+            backing: Backing { tier, handle },
+            mapping: Mapping::Accessible,
+            bytes: Holder::Handle(None),
+        };
+        Self { state, aim: Aim::At(tier), ..Self::new(span, is_checked) }
+    }
+
+    /// Takes kind and handle of the memory out of a usable chunk that rests there, with the slot that it keeps. The
+    /// mapping stays, and of the chunk nothing is left.
+    pub fn take_memory(&mut self) -> Option<((Tier, CUmemHandle), Option<Slot>)> {
+        let rests = self.is_usable() && !self.is_busy() && self.aim != Aim::Gone;
+        let State::Backed { backing, .. } = self.state else { return None };
+        let is_there = rests && self.aim == Aim::At(backing.tier);
+        let gone = State::Hole { slot: None };
+        match std::mem::replace(&mut self.state, gone) {
+            State::Backed { bytes, .. } if is_there => {
+                self.aim = Aim::Gone;
+                Some(((backing.tier, backing.handle), bytes.into_slot()))
+            }
+            other => {
+                self.state = other;
+                None
+            }
+        }
+    }
+
     /// Returns the addresses of the chunk.
     pub const fn span(&self) -> Span {
         self.span

@@ -14,6 +14,7 @@ use crate::error::CudaError;
 use crate::gpu::{DEFAULT_STREAM, Gpu};
 use crate::kernels::Kernel;
 use crate::memory::{Buffer, Door};
+use crate::segments::Segment;
 use crate::streams::Latch;
 
 /// `CU_STREAM_LEGACY` and `CU_STREAM_PER_THREAD`.
@@ -52,6 +53,7 @@ pub(super) struct Desk {
     start: Box<dyn Fn() -> Result<Gpu, CudaError> + Send + Sync>,
     gpu: OnceLock<Result<Gpu, CudaError>>,
     pub(super) buffers: Names<Buffer>,
+    pub(super) segments: Names<Segment>,
     pub(super) fetched: Names<HostWords>,
     pub(super) streams: Names<Handle>,
     pub(super) events: Names<Handle>,
@@ -67,6 +69,7 @@ impl Desk {
             start: Box::new(start),
             gpu: OnceLock::new(),
             buffers: Names::new("buffer"),
+            segments: Names::new("segment"),
             fetched: Names::new("fetched buffer"),
             streams: Names::new("stream"),
             events: Names::new("event"),
@@ -108,6 +111,7 @@ impl Desk {
     pub(super) fn execute(&self, command: &Command) -> Answer {
         match command {
             Command::Memory(command) => self.memory(command),
+            Command::Segment(command) => self.segments(command),
             Command::Copy(command) => self.copies(command),
             Command::Launch(command) => self.launches(command),
             Command::Stream(command) => self.on_streams(command),

@@ -75,18 +75,18 @@ impl Engine {
     }
 
     /// Bytes of all handles on the card.
-    pub(super) const fn present(&self) -> Bytes {
-        self.chunks.bytes(Sum::Present)
+    pub(super) fn present(&self) -> Bytes {
+        self.chunks.bytes(Sum::Present) + self.loose
     }
 
     /// Bytes of the card that are taken, or will be.
-    const fn held(&self) -> Bytes {
-        self.chunks.bytes(Sum::Held)
+    fn held(&self) -> Bytes {
+        self.chunks.bytes(Sum::Held) + self.loose
     }
 
     /// Bytes of the card that are taken and that nothing takes away.
-    const fn committed(&self) -> Bytes {
-        self.chunks.bytes(Sum::Committed)
+    fn committed(&self) -> Bytes {
+        self.chunks.bytes(Sum::Committed) + self.loose
     }
 
     /// Bytes that are mapped from the host, or will be.

@@ -1,0 +1,111 @@
+//! Memory that the application creates by handle and maps itself (`cuMemCreate`), on cards whose memory is remapped.
+
+use gpushare_proto::{Backend, Bytes};
+
+use super::Memory;
+use super::handles::{Adopted, Charge, Ended, Handles};
+use crate::daemon::MemoryKind;
+use crate::driver::contexts::Contexts;
+use crate::driver::types::{
+    AllocationProperties, CUDA_ERROR_NOT_SUPPORTED, CUDA_SUCCESS, CUdevice, CUmemHandle, CUresult,
+};
+use crate::driver::unknown::UNKNOWN;
+use crate::driver::{Driver, rdma};
+use crate::remap::space::GRANULE;
+use crate::remap::swap::CHUNK;
+use crate::remap::vmm::{Span, Tier};
+use crate::remap::{NotAllocated, Want};
+
+impl Memory {
+    /// Returns whether gpushare could move memory of the current device that is created so. It can create no piece again
+    /// that is larger than a chunk, and does not see who else reaches memory for RDMA. A function that gpushare does not
+    /// know would not understand a name.
+    pub(crate) fn can_move(&self, device: CUdevice, size: Bytes, properties: &AllocationProperties) -> bool {
+        let is_piece = size <= CHUNK && size.0.is_multiple_of(GRANULE.0) && !size.is_zero();
+        is_piece
+            && properties.is_plain()
+            && self.driver.current_device() == Some(device)
+            && self.backend_on(device) == Backend::Remap
+            && UNKNOWN.is_empty()
+            && !(properties.is_for_rdma() && rdma::may_happen())
+    }
+
+    /// Creates memory that has a name by `create`, which returns the driver's handle. Returns the name. The quota is
+    /// reserved.
+    pub(crate) fn create_own(
+        &'static self,
+        parts: (&'static Driver, &'static Contexts),
+        charge: Charge,
+        properties: AllocationProperties,
+        want: &mut Option<Want>,
+        create: impl FnOnce() -> Result<CUmemHandle, CUresult>,
+    ) -> Result<CUmemHandle, NotAllocated> {
+        let Charge { device, bytes, .. } = charge;
+        self.begin_remap(parts, device)?;
+        let mut name = Err(NotAllocated::Failed(CUDA_ERROR_NOT_SUPPORTED));
+        self.remap.create(device, bytes, want, || {
+            // Locked only now, since the wait for room may be long.
+            let mut handles = self.handles();
+            match create() {
+                Ok(handle) => {
+                    name = Ok(handles.create_own(handle, charge, properties));
+                    CUDA_SUCCESS
+                }
+                Err(error) => error,
+            }
+        })?;
+        name
+    }
+
+    /// Gives adopted memory back to the driver, so that names mean handles. The thread is inside the gate.
+    ///
+    /// # Errors
+    /// The memory is lost with its context.
+    pub(crate) fn give_to_driver(&self, handles: &mut Handles, adopted: &[Adopted]) -> Result<(), CUresult> {
+        for &adopted in adopted {
+            let memory = self.remap.give_up(adopted.device, adopted.span.address)?;
+            handles.give_to_driver(adopted, memory);
+        }
+        Ok(())
+    }
+
+    /// Moves what is mapped in a range from now on, which is for the kernels of `device` alone, as far as it has no other
+    /// use.
+    pub(crate) fn adopt(&self, handles: &mut Handles, range: Span, device: CUdevice) {
+        for adoptable in handles.adoptable_in(range, device) {
+            self.remap.adopt(device, adoptable.span, adoptable.memory, adoptable.properties);
+            handles.note_adopted(adoptable);
+        }
+    }
+
+    /// Unmaps adopted memory that has no other use, wherever it is.
+    pub(crate) fn end_adopted(&self, adopted: Adopted) {
+        self.remap.end_adopted(adopted.device, adopted.span.address);
+    }
+
+    /// Gives back what belongs to pieces of memory that have no further use: handles that gpushare keeps, and quota.
+    pub(crate) fn end_pieces(&self, pieces: impl IntoIterator<Item = Ended>) {
+        for Ended { charge: Charge { device, bytes, kind }, held } in pieces {
+            if let (Some((tier, handle)), Some(release)) = (held, self.driver.mem_release) {
+                // SAFETY: gpushare's own reference, which nobody uses any more.
+                unsafe { release(handle) };
+                if tier == Tier::Device {
+                    self.remap.end_created(device, bytes);
+                }
+            }
+            self.give_back(device, bytes, kind);
+        }
+    }
+}
+
+impl Charge {
+    /// Charge of memory that gpushare can move.
+    pub(crate) const fn movable(device: CUdevice, bytes: Bytes) -> Self {
+        Self { device, bytes, kind: MemoryKind::Movable }
+    }
+
+    /// Charge of memory that stays on the card.
+    pub(crate) const fn fixed(device: CUdevice, bytes: Bytes) -> Self {
+        Self { device, bytes, kind: MemoryKind::Fixed }
+    }
+}
