@@ -146,6 +146,22 @@ fn memory_that_is_mapped_twice_or_exported_stays() -> anyhow::Result<()> {
     Ok(())
 }
 
+/// Without a context nothing could be copied.
+#[test]
+fn memory_by_handle_stays_once_the_last_context_has_ended() -> anyhow::Result<()> {
+    let (world, mut daemon, mut program) = program()?;
+    program.must("segment s 20MiB 2; fill s 7; sync")?;
+    send_out(&mut daemon, Bytes::ZERO)?;
+    let ending = program.tell("release")?;
+    assert!(program.answer_within(ending, Duration::from_millis(300)).is_err());
+    bring_in(&mut daemon)?;
+    program.done(ending)?;
+    let all = PIECE + PIECE;
+    until("the client says so", || Ok((daemon.residence().1.pinned == all).then_some(())))?;
+    assert_eq!(on_card(&world, &program)?, all);
+    Ok(())
+}
+
 /// The driver's answers to calls in an odd order do not depend on whether gpushare moves the memory.
 #[test]
 fn handles_of_memory_that_moves_answer_as_the_drivers() -> anyhow::Result<()> {
@@ -189,7 +205,11 @@ fn handles_of_memory_that_moves_answer_as_the_drivers() -> anyhow::Result<()> {
     };
     let alone = ask(&Sharing::Native, "alone")?;
     for backend in ["remap", "native", "managed"] {
-        assert_eq!(ask(&Sharing::session(backend).and(&["--backend", backend]), backend)?, alone, "{backend}");
+        assert_eq!(
+            ask(&Sharing::session(backend).and(&["--backend", backend]), backend)?,
+            alone,
+            "{backend}"
+        );
     }
     Ok(())
 }

@@ -229,3 +229,27 @@ pub struct KernelNode {
     pub kernel: CUfunction,
     context: CUcontext,
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn plain_memory_has_no_special_use() {
+        let memory = |kind, handle_types, place| AllocationProperties::new(kind, handle_types, [place, 0]);
+        for handle_types in [0, HANDLE_DESCRIPTOR, HANDLE_FABRIC, HANDLE_DESCRIPTOR | HANDLE_FABRIC] {
+            assert!(memory(ALLOCATION_PINNED, handle_types, LOCATION_DEVICE).is_plain());
+        }
+        assert!(!memory(ALLOCATION_MANAGED, 0, LOCATION_DEVICE).is_plain());
+        assert!(!memory(ALLOCATION_PINNED, 0, LOCATION_HOST_NUMA).is_plain());
+        assert!(!memory(ALLOCATION_PINNED, 2, LOCATION_DEVICE).is_plain(), "a handle of Windows");
+        let with = |index: usize| {
+            let mut flags = [0; 8];
+            flags[index] = 1;
+            AllocationProperties { flags, ..memory(ALLOCATION_PINNED, 0, LOCATION_DEVICE) }
+        };
+        assert!(!with(0).is_plain(), "compressed");
+        assert!(with(1).is_plain() && with(1).is_for_rdma());
+        assert!(!with(2).is_plain(), "for sparse arrays");
+    }
+}

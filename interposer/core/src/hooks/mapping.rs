@@ -19,6 +19,7 @@ use crate::driver::types::{
 use crate::freeze::facts::{NOTED, Noted};
 use crate::gate::Pass;
 use crate::memory::handles::{Adopted, Charge, Ended, Handles, is_name};
+use crate::process::is_exiting;
 use crate::remap::vmm::Span;
 use crate::state::State;
 
@@ -348,7 +349,9 @@ pub unsafe fn retain(
 /// Returns a pass if memory that the application has mapped itself may move. While it lives, the memory is on its card,
 /// and a context of the card may end.
 pub(super) fn stay_for_context(state: &State) -> Option<Pass<'static>> {
-    let moves = with_names().is_some() && !state.memory.handles().adopted_in(EVERYWHERE).is_empty();
+    // At the exit nobody needs the memory any more.
+    let may_move = with_names().is_some() && !is_exiting();
+    let moves = may_move && !state.memory.handles().adopted_in(EVERYWHERE).is_empty();
     // A program whose wait is interrupted ends.
     moves.then(|| work::pass().ok()).flatten()
 }
@@ -356,7 +359,7 @@ pub(super) fn stay_for_context(state: &State) -> Option<Pass<'static>> {
 /// Leaves memory that the application has mapped itself to the driver, since the last context of the device has ended.
 /// Without one, no memory can be copied.
 pub(super) fn end_last_context(state: &State, device: CUdevice) {
-    if with_names().is_some() {
+    if with_names().is_some() && !is_exiting() {
         let mut handles = state.memory.handles();
         let mut adopted = handles.adopted_in(EVERYWHERE);
         adopted.retain(|adopted| adopted.device == device);

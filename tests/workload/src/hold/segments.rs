@@ -68,7 +68,7 @@ impl Desk {
                 gpu.unmap_segment(&segment, *first, count.unwrap_or(segment.handles.len()))?;
             }
             SegmentCommand::ReleaseSegment { segment } => {
-                gpu.release_segment(&self.segments.get(segment)?)?
+                gpu.release_segment(&self.segments.get(segment)?)?;
             }
             SegmentCommand::FreeSegment { segment } => gpu.free_segment(&self.segments.get(segment)?)?,
             SegmentCommand::ExportSegment { segment } => {
