@@ -84,7 +84,7 @@ impl World {
             Step::Allocate(units) => drop(self.allocate(Bytes::mib(2 * units))),
             Step::Adopt(units) => {
                 self.card.fail_at(&[]);
-                drop(self.adopt(Bytes::mib(2 * units)));
+                let _ = self.adopt(Bytes::mib(2 * units));
             }
             Step::GiveUp(index) => self.pick(index).into_iter().for_each(|address| self.give_up(address)),
             Step::Free(index) => self.pick(index).into_iter().for_each(|address| self.free(address)),
