@@ -146,6 +146,20 @@ fn memory_that_is_mapped_twice_or_exported_stays() -> anyhow::Result<()> {
     Ok(())
 }
 
+#[test]
+fn a_call_that_fails_pins_nothing() -> anyhow::Result<()> {
+    let (world, mut daemon, mut program) = program()?;
+    program.must("segment s 20MiB 2; fill s 7; sync")?;
+    for line in ["map-segment s", "unmap-segment s 0 3", "export-segment s 8"] {
+        assert_eq!(program.ask(line)?.error(), Some("CUDA_ERROR_INVALID_VALUE"), "{line}");
+    }
+    send_out(&mut daemon, Bytes::ZERO)?;
+    assert_eq!(on_card(&world, &program)?, Bytes::ZERO);
+    bring_in(&mut daemon)?;
+    program.must("check s 7")?;
+    Ok(())
+}
+
 /// Without a context nothing could be copied.
 #[test]
 fn memory_by_handle_stays_once_the_last_context_has_ended() -> anyhow::Result<()> {

@@ -110,15 +110,13 @@ impl Gpu {
         unsafe { self.device.driver.mem_address_free(segment.address, size) }
     }
 
-    /// Exports the memory of a handle, and closes the descriptor.
-    pub fn export_of_segment(&self, segment: &Segment, index: usize) -> Result<(), CudaError> {
+    /// Exports the memory of a handle by a kind of handle, and closes the descriptor.
+    pub fn export_of_segment(&self, segment: &Segment, index: usize, kind: c_int) -> Result<(), CudaError> {
         let mut descriptor: c_int = -1;
         let handle = segment.handles.get(index).copied().unwrap_or(0);
         // SAFETY: the result is writable.
         unsafe {
-            self.device
-                .driver
-                .mem_export_handle(&raw mut descriptor, handle, DESCRIPTOR, 0)?;
+            self.device.driver.mem_export_handle(&raw mut descriptor, handle, kind, 0)?;
             drop(OwnedFd::from_raw_fd(descriptor));
         }
         Ok(())

@@ -27,9 +27,25 @@ use crate::state::State;
 const EVERYWHERE: Span = Span { address: 0, size: Bytes::MAX };
 
 /// Table of handles, locked while no memory is adopted of what a call is about. The pass keeps that so.
-struct AtDriver<'a> {
-    handles: MutexGuard<'a, Handles>,
+struct AtDriver {
+    state: &'static State,
+    handles: MutexGuard<'static, Handles>,
+    /// Memory that was adopted before the call.
+    taken: Vec<Adopted>,
     _pass: Option<Pass<'static>>,
+}
+
+impl AtDriver {
+    /// Runs the call. If it fails, and so has changed nothing, what was adopted is so again.
+    fn run(&mut self, real: impl FnOnce() -> CUresult) -> CUresult {
+        let result = real();
+        if result != CUDA_SUCCESS {
+            for Adopted { device, span, .. } in std::mem::take(&mut self.taken) {
+                uncancelled(|| self.state.memory.adopt(&mut self.handles, span, device));
+            }
+        }
+        result
+    }
 }
 
 /// Locks the table of handles once the driver has all memory that `meant` returns. If there is some, the thread passes
@@ -37,20 +53,14 @@ struct AtDriver<'a> {
 ///
 /// # Errors
 /// Result for the application.
-fn at_driver(
-    state: &'static State,
-    meant: impl Fn(&Handles) -> Vec<Adopted>,
-) -> Result<AtDriver<'static>, CUresult> {
+fn at_driver(state: &'static State, meant: impl Fn(&Handles) -> Vec<Adopted>) -> Result<AtDriver, CUresult> {
     let mut pass = None;
     loop {
         let mut handles = state.memory.handles();
-        let adopted = meant(&handles);
-        if adopted.is_empty() {
-            return Ok(AtDriver { handles, _pass: pass });
-        }
-        if pass.is_some() {
-            uncancelled(|| state.memory.give_to_driver(&mut handles, &adopted))?;
-            return Ok(AtDriver { handles, _pass: pass });
+        let taken = meant(&handles);
+        if taken.is_empty() || pass.is_some() {
+            uncancelled(|| state.memory.give_to_driver(&mut handles, &taken))?;
+            return Ok(AtDriver { state, handles, taken, _pass: pass });
         }
         drop(handles);
         pass = Some(work::pass()?);
@@ -177,8 +187,7 @@ pub fn map(
     let held = there.handles.with_driver(handle);
     // Where memory is away the driver sees none, and would map the other there.
     let is_taken = !there.handles.adopted_in(range(address, size)).is_empty();
-    let Some(held) = held.filter(|_| !is_taken) else { return CUDA_ERROR_INVALID_VALUE };
-    let result = real(held);
+    let result = there.run(|| held.filter(|_| !is_taken).map_or(CUDA_ERROR_INVALID_VALUE, real));
     if result == CUDA_SUCCESS {
         there.handles.map(address, Bytes(size as u64), handle);
     }
@@ -209,7 +218,7 @@ pub fn unmap(address: CUdeviceptr, size: usize, real: impl FnOnce() -> CUresult)
         Ok(there) => there,
         Err(error) => return error,
     };
-    let result = real();
+    let result = there.run(real);
     if result == CUDA_SUCCESS {
         let ended = there.handles.unmap(address, range.size);
         drop(there);
@@ -236,9 +245,12 @@ pub unsafe fn set_access(
         Ok(there) => there,
         Err(error) => return error,
     };
-    let result = real();
+    let result = there.run(real);
+    if result != CUDA_SUCCESS {
+        return result;
+    }
     // SAFETY: the driver has just read as many.
-    let only = (result == CUDA_SUCCESS && count == 1).then(|| unsafe { access.read() });
+    let only = (count == 1).then(|| unsafe { access.read() });
     match only.map(|access| (access.location, access.flags)) {
         Some(([LOCATION_DEVICE, device], ACCESS_READ_WRITE)) => {
             uncancelled(|| state.memory.adopt(&mut there.handles, range, device));
@@ -276,13 +288,15 @@ pub fn bind(address: CUdeviceptr, size: usize, real: impl FnOnce() -> CUresult) 
 pub(super) fn stay(address: CUdeviceptr, size: usize, real: impl FnOnce() -> CUresult) -> CUresult {
     let Some(state) = with_names() else { return real() };
     let range = range(address, size);
-    match at_driver(state, |handles| handles.adopted_in(range)) {
-        Ok(mut there) => {
-            there.handles.keep_in(range);
-            real()
-        }
-        Err(error) => error,
+    let mut there = match at_driver(state, |handles| handles.adopted_in(range)) {
+        Ok(there) => there,
+        Err(error) => return error,
+    };
+    let result = there.run(real);
+    if result == CUDA_SUCCESS {
+        there.handles.keep_in(range);
     }
+    result
 }
 
 /// Runs a call that binds the memory of a handle to something, or gives it to another process. The memory stays from now
@@ -292,14 +306,16 @@ pub fn give(handle: CUmemHandle, real: impl FnOnce(CUmemHandle) -> CUresult) -> 
         return real(handle);
     }
     let Some(state) = State::existing() else { return CUDA_ERROR_INVALID_VALUE };
-    let there = at_driver(state, |handles| handles.adopted_of(handle));
-    let (mut there, held) = match there.map(|there| (there.handles.with_driver(handle), there)) {
-        Ok((Some(held), there)) => (there, held),
-        Ok((None, _)) => return CUDA_ERROR_INVALID_VALUE,
+    let mut there = match at_driver(state, |handles| handles.adopted_of(handle)) {
+        Ok(there) => there,
         Err(error) => return error,
     };
-    there.handles.keep_named(handle);
-    real(held)
+    let held = there.handles.with_driver(handle);
+    let result = there.run(|| held.map_or(CUDA_ERROR_INVALID_VALUE, real));
+    if result == CUDA_SUCCESS {
+        there.handles.keep_named(handle);
+    }
+    result
 }
 
 /// `cuMemGetAllocationPropertiesFromHandle`: answers for a name what the application asked for.

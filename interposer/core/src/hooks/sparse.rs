@@ -53,7 +53,6 @@ pub unsafe fn map_arrays(
         if let Err(error) = uncancelled(|| state.memory.give_to_driver(&mut handles, &adopted)) {
             return error;
         }
-        handles.keep_named(part.handle);
         let Some(held) = handles.with_driver(part.handle) else {
             return CUDA_ERROR_INVALID_VALUE;
         };
@@ -66,6 +65,7 @@ pub unsafe fn map_arrays(
     let mut free = Vec::new();
     for part in given {
         let handle = (part.operation == MEM_OPERATION_MAP).then_some(part.handle);
+        handle.into_iter().for_each(|handle| handles.keep_named(handle));
         free.extend(handles.tile(part.tile(), handle));
     }
     drop(handles);

@@ -30,8 +30,12 @@ pub(super) enum SegmentCommand {
     ReleaseSegment { segment: String },
     /// Give the addresses of a segment back
     FreeSegment { segment: String },
-    /// Export the first handle of a segment
-    ExportSegment { segment: String },
+    /// Export the first handle of a segment, or by another kind of handle
+    ExportSegment {
+        segment: String,
+        #[arg(default_value_t = 1)]
+        kind: i32,
+    },
     /// As what the first handle of a segment was created
     SegmentProperties { segment: String },
 }
@@ -71,8 +75,8 @@ impl Desk {
                 gpu.release_segment(&self.segments.get(segment)?)?;
             }
             SegmentCommand::FreeSegment { segment } => gpu.free_segment(&self.segments.get(segment)?)?,
-            SegmentCommand::ExportSegment { segment } => {
-                gpu.export_of_segment(&self.segments.get(segment)?, 0)?;
+            SegmentCommand::ExportSegment { segment, kind } => {
+                gpu.export_of_segment(&self.segments.get(segment)?, 0, *kind)?;
             }
             SegmentCommand::SegmentProperties { segment } => {
                 let [exports, kind, device] = gpu.properties_of_segment(&self.segments.get(segment)?, 0)?;
