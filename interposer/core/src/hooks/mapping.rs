@@ -251,11 +251,14 @@ pub unsafe fn set_access(
     }
     // SAFETY: the driver has just read as many.
     let only = (count == 1).then(|| unsafe { access.read() });
-    match only.map(|access| (access.location, access.flags)) {
-        Some(([LOCATION_DEVICE, device], ACCESS_READ_WRITE)) => {
-            uncancelled(|| state.memory.adopt(&mut there.handles, range, device));
-        }
-        _ => there.handles.keep_in(range),
+    let device = match only.map(|access| (access.location, access.flags)) {
+        Some(([LOCATION_DEVICE, device], ACCESS_READ_WRITE)) => Some(device),
+        _ => None,
+    };
+    // Memory of another device was given to a peer, who keeps it when its own device gets it by a call of its own.
+    there.handles.keep_but(range, device);
+    if let Some(device) = device {
+        uncancelled(|| state.memory.adopt(&mut there.handles, range, device));
     }
     result
 }

@@ -169,22 +169,29 @@ impl Handles {
 
     /// Lets all memory of which a part is in a range stay where it is from now on.
     pub(crate) fn keep_in(&mut self, range: Span) {
+        self.keep_but(range, None);
+    }
+
+    /// Lets memory of which a part is in a range stay where it is from now on, but for memory of one device.
+    pub(crate) fn keep_but(&mut self, range: Span, device: Option<CUdevice>) {
         let before_end = self.mapped.range(..range.end()).rev();
         let inside =
             before_end.take_while(|(start, (bytes, _))| start.saturating_add(bytes.0) > range.address);
-        let pieces: Vec<_> = inside.map(|(_, &(_, piece))| piece).collect();
-        pieces.into_iter().for_each(|piece| self.keep(piece));
+        for (_, (_, piece)) in inside {
+            if let Some(piece) = self.pieces.get_mut(piece)
+                && Some(piece.charge.device) != device
+                && let Some(own) = &mut piece.own
+            {
+                own.stays = true;
+            }
+        }
     }
 
     /// Lets the memory of a name stay where it is from now on.
     pub(crate) fn keep_named(&mut self, handle: CUmemHandle) {
-        if let Some(piece) = self.handles.get(&handle).map(|named| named.piece) {
-            self.keep(piece);
-        }
-    }
-
-    fn keep(&mut self, piece: PieceId) {
-        if let Some(own) = self.own(piece) {
+        if let Some(piece) = self.handles.get(&handle).map(|named| named.piece)
+            && let Some(own) = self.own(piece)
+        {
             own.stays = true;
         }
     }

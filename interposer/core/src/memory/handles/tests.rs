@@ -193,6 +193,25 @@ fn what_is_mapped_once_and_whole_is_adopted() {
 }
 
 #[test]
+fn memory_that_a_peer_may_use_stays() {
+    // The peer's access comes first, or last.
+    for calls in [[1, 0], [0, 1]] {
+        let mut handles = Handles::default();
+        mapped_own(&mut handles, 7, 0x10000);
+        for device in calls {
+            for adopted in handles.adopted_in(span(0x10000, 1)) {
+                handles.give_to_driver(adopted, (Tier::Device, 8));
+            }
+            handles.keep_but(span(0x10000, 1), Some(device));
+            let adoptable = handles.adoptable_in(span(0x10000, 1), device);
+            adoptable.into_iter().for_each(|adoptable| handles.note_adopted(adoptable));
+        }
+        assert_eq!(handles.adopted_in(span(0x10000, 1)), [], "{calls:?}");
+        assert_eq!(adopt(&mut handles, span(0x10000, 1)), [0_u64; 0], "access of its own device again");
+    }
+}
+
+#[test]
 fn adopted_memory_is_found_by_address_and_by_name() {
     let mut handles = Handles::default();
     let name = mapped_own(&mut handles, 7, 0x10000);
