@@ -13,7 +13,7 @@ use crate::driver::unknown::UNKNOWN;
 use crate::driver::{Driver, rdma};
 use crate::remap::space::GRANULE;
 use crate::remap::swap::CHUNK;
-use crate::remap::vmm::{Span, Tier};
+use crate::remap::vmm::Span;
 use crate::remap::{NotAllocated, Want};
 
 impl Memory {
@@ -63,8 +63,8 @@ impl Memory {
     /// The memory is lost with its context.
     pub(crate) fn give_to_driver(&self, handles: &mut Handles, adopted: &[Adopted]) -> Result<(), CUresult> {
         for &adopted in adopted {
-            let memory = self.remap.give_up(adopted.device, adopted.span.address)?;
-            handles.give_to_driver(adopted, memory);
+            let handle = self.remap.give_up(adopted.device, adopted.span.address)?;
+            handles.give_to_driver(adopted, handle);
         }
         Ok(())
     }
@@ -73,7 +73,7 @@ impl Memory {
     /// use.
     pub(crate) fn adopt(&self, handles: &mut Handles, range: Span, device: CUdevice) {
         for adoptable in handles.adoptable_in(range, device) {
-            self.remap.adopt(device, adoptable.span, adoptable.memory, adoptable.properties);
+            self.remap.adopt(device, adoptable.span, adoptable.handle, adoptable.properties);
             handles.note_adopted(adoptable);
         }
     }
@@ -86,12 +86,10 @@ impl Memory {
     /// Gives back what belongs to pieces of memory that have no further use: handles that gpushare keeps, and quota.
     pub(crate) fn end_pieces(&self, pieces: impl IntoIterator<Item = Ended>) {
         for Ended { charge: Charge { device, bytes, kind }, held } in pieces {
-            if let (Some((tier, handle)), Some(release)) = (held, self.driver.mem_release) {
+            if let (Some(handle), Some(release)) = (held, self.driver.mem_release) {
                 // SAFETY: gpushare's own reference, which nobody uses any more.
                 unsafe { release(handle) };
-                if tier == Tier::Device {
-                    self.remap.end_created(device, bytes);
-                }
+                self.remap.end_created(device, bytes);
             }
             self.give_back(device, bytes, kind);
         }

@@ -21,7 +21,6 @@ use gpushare_proto::Bytes;
 
 use crate::daemon::MemoryKind;
 use crate::driver::types::{CUdevice, CUdeviceptr, CUmemHandle};
-use crate::remap::vmm::Tier;
 
 use own::Own;
 pub(crate) use own::{Adopted, is_name};
@@ -67,8 +66,8 @@ pub(crate) struct Charge {
 pub(crate) struct Ended {
     /// Quota to give back.
     pub charge: Charge,
-    /// Kind and handle of the memory that gpushare still has from the driver, if the piece had a name.
-    pub held: Option<(Tier, CUmemHandle)>,
+    /// Handle of the memory that gpushare still has from the driver, if the piece had a name.
+    pub held: Option<CUmemHandle>,
 }
 
 /// Part of a sparse array, as in `CUarrayMapInfo`.

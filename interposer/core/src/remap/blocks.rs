@@ -22,7 +22,7 @@ use super::names::Named;
 use super::pins::{Pins, Reason};
 use super::space::{Space, round_up};
 use super::swap::{Birth, Engine, GivenUp, Loan};
-use super::vmm::{Answer, Call, Span, Tier, VmmError};
+use super::vmm::{Answer, Call, Span, VmmError};
 use crate::driver::types::{CUdeviceptr, CUmemHandle};
 
 /// Blocks of one card, with the engine that moves their chunks.
@@ -186,9 +186,9 @@ impl Blocks {
     }
 
     /// Makes memory that the program has created and mapped at its own addresses a block of one chunk.
-    pub fn adopt(&mut self, block: Span, memory: (Tier, CUmemHandle)) {
+    pub fn adopt(&mut self, block: Span, handle: CUmemHandle) {
         self.blocks.insert(block.address, block);
-        self.engine.adopt(block, memory);
+        self.engine.adopt(block, handle);
     }
 
     /// Leaves the memory of an adopted block to the program. Returns `None` while it is away or moves.

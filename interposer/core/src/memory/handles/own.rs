@@ -14,7 +14,7 @@ use gpushare_proto::Bytes;
 
 use super::{Charge, Handles, Named, Piece, PieceId};
 use crate::driver::types::{AllocationProperties, CUdevice, CUdeviceptr, CUmemHandle};
-use crate::remap::vmm::{Span, Tier};
+use crate::remap::vmm::Span;
 
 /// Upper bits of all names. As an address it would be invalid, so no driver's handle looks like it.
 const TAG: CUmemHandle = 0x6770;
@@ -39,16 +39,16 @@ pub(super) struct Own {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Place {
     /// gpushare keeps the handle for the application.
-    Driver(Tier, CUmemHandle),
+    Driver(CUmemHandle),
     /// The engine has the handle, if there is one.
     Adopted,
 }
 
 impl Own {
     /// Returns the handle that gpushare keeps.
-    pub(super) const fn held(self) -> Option<(Tier, CUmemHandle)> {
+    pub(super) const fn held(self) -> Option<CUmemHandle> {
         match self.place {
-            Place::Driver(tier, handle) => Some((tier, handle)),
+            Place::Driver(handle) => Some(handle),
             Place::Adopted => None,
         }
     }
@@ -68,7 +68,7 @@ pub(crate) struct Adopted {
 pub(crate) struct Adoptable {
     piece: PieceId,
     pub(crate) span: Span,
-    pub(crate) memory: (Tier, CUmemHandle),
+    pub(crate) handle: CUmemHandle,
     pub(crate) properties: AllocationProperties,
 }
 
@@ -80,7 +80,7 @@ impl Handles {
         charge: Charge,
         properties: AllocationProperties,
     ) -> CUmemHandle {
-        let place = Place::Driver(Tier::Device, handle);
+        let place = Place::Driver(handle);
         let piece = self.add(charge, Some(Own { properties, place, stays: false }));
         self.handles.insert(name(piece), Named { piece, references: 1 });
         name(piece)
@@ -110,7 +110,7 @@ impl Handles {
             return Some(handle);
         }
         let piece = self.pieces.get(&self.handles.get(&handle)?.piece)?;
-        piece.own?.held().map(|(_, held)| held)
+        piece.own?.held()
     }
 
     /// Returns the adopted memory of which a part is in a range.
@@ -154,9 +154,9 @@ impl Handles {
     }
 
     /// Notes that adopted memory is with the driver again, which has it by this handle.
-    pub(crate) fn give_to_driver(&mut self, adopted: Adopted, (tier, handle): (Tier, CUmemHandle)) {
+    pub(crate) fn give_to_driver(&mut self, adopted: Adopted, handle: CUmemHandle) {
         if let Some(own) = self.own(adopted.piece) {
-            own.place = Place::Driver(tier, handle);
+            own.place = Place::Driver(handle);
         }
     }
 
@@ -206,8 +206,8 @@ impl Handles {
             let references = self.handles.get(&name(id)).map_or(0, |named| named.references);
             let span = Span { address, size };
             let is_simple = size == charge.bytes && *uses == references + 1 && span.end() <= range.end();
-            let memory = own.held().filter(|_| is_simple)?;
-            Some(Adoptable { piece: id, span, memory, properties: own.properties })
+            let handle = own.held().filter(|_| is_simple)?;
+            Some(Adoptable { piece: id, span, handle, properties: own.properties })
         };
         mapped.filter_map(adoptable).collect()
     }

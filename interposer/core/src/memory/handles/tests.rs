@@ -153,7 +153,7 @@ fn adopt(handles: &mut Handles, range: Span) -> Vec<CUdeviceptr> {
 }
 
 fn ended(held: Option<CUmemHandle>) -> Ended {
-    Ended { charge: MOVABLE, held: held.map(|held| (Tier::Device, held)) }
+    Ended { charge: MOVABLE, held }
 }
 
 #[test]
@@ -200,7 +200,7 @@ fn memory_that_a_peer_may_use_stays() {
         mapped_own(&mut handles, 7, 0x10000);
         for device in calls {
             for adopted in handles.adopted_in(span(0x10000, 1)) {
-                handles.give_to_driver(adopted, (Tier::Device, 8));
+                handles.give_to_driver(adopted, 8);
             }
             handles.keep_but(span(0x10000, 1), Some(device));
             let adoptable = handles.adoptable_in(span(0x10000, 1), device);
@@ -222,7 +222,7 @@ fn adopted_memory_is_found_by_address_and_by_name() {
     assert_eq!(at(handles.adopted_in(Span { address: 0x10fff, size: Bytes(2) })), [0x11000, 0x10000]);
     assert_eq!(at(handles.adopted_in(span(0x12000, 1))), [0_u64; 0]);
     let adopted = handles.adopted_of(name)[0];
-    handles.give_to_driver(adopted, (Tier::Device, 9));
+    handles.give_to_driver(adopted, 9);
     assert_eq!((handles.with_driver(name), handles.adopted_of(name)), (Some(9), vec![]));
     assert_eq!(handles.release(name), None);
     assert_eq!(handles.unmap(0x10000, SIZE), [ended(Some(9))]);

@@ -12,7 +12,7 @@ use crate::driver::types::{
 };
 use crate::remap::blocks::AllocationError;
 use crate::remap::lanes::Moving;
-use crate::remap::vmm::{Span, Tier, VmmError};
+use crate::remap::vmm::{Span, VmmError};
 
 /// Longest wait for steps of a chunk that are under way.
 const PATIENCE: Duration = Duration::from_secs(2);
@@ -75,13 +75,13 @@ impl Remap {
         &self,
         device: CUdevice,
         span: Span,
-        memory: (Tier, CUmemHandle),
+        handle: CUmemHandle,
         properties: AllocationProperties,
     ) {
         let Some(card) = self.card(device) else { return };
         card.hardware.note_adopted(span.address, properties);
         card.lanes.change(|moving| {
-            moving.blocks.adopt(span, memory);
+            moving.blocks.adopt(span, handle);
             moving.bound_pool();
         });
     }
@@ -95,22 +95,22 @@ impl Remap {
         &self,
         device: CUdevice,
         address: CUdeviceptr,
-    ) -> Result<(Tier, CUmemHandle), CUresult> {
+    ) -> Result<CUmemHandle, CUresult> {
         let card = self.card(device).ok_or(CUDA_ERROR_INVALID_VALUE)?;
         let give_up = |moving: &mut Moving| match moving.blocks.give_up(address) {
-            Some((memory, slot)) => {
+            Some((handle, slot)) => {
                 slot.into_iter().for_each(|slot| moving.pool.put(slot));
-                Some(Ok(memory))
+                Some(Ok(handle))
             }
             None => match moving.blocks.engine().lost() {
                 Some(VmmError::ContextLost(error) | VmmError::Refused(error)) => Some(Err(error)),
                 Some(VmmError::OutOfMemory) | None => None,
             },
         };
-        let memory = card.lanes.wait_within(PATIENCE, give_up).unwrap_or(Err(CUDA_ERROR_UNKNOWN))?;
+        let handle = card.lanes.wait_within(PATIENCE, give_up).unwrap_or(Err(CUDA_ERROR_UNKNOWN))?;
         card.hardware.forget_adopted(address);
         card.lanes.change(Moving::bound_pool);
-        Ok(memory)
+        Ok(handle)
     }
 
     /// Unmaps adopted memory and gives it back, wherever it is. Waits until the driver has nothing of it.

@@ -12,10 +12,10 @@ use super::Engine;
 use crate::driver::types::{CUdeviceptr, CUmemHandle};
 use crate::remap::chunk::Chunk;
 use crate::remap::host::Slot;
-use crate::remap::vmm::{Span, Tier};
+use crate::remap::vmm::Span;
 
 /// Memory of a chunk that is no longer the engine's, and the slot that the chunk had.
-pub type GivenUp = ((Tier, CUmemHandle), Option<Slot>);
+pub type GivenUp = (CUmemHandle, Option<Slot>);
 
 impl Engine {
     /// Counts memory of the card that is about to be created. Returns `false` if the goal has no room for it.
@@ -35,26 +35,23 @@ impl Engine {
     }
 
     /// Makes loose memory that is mapped and usable at `span` a chunk. The engine releases the handle from now on.
-    pub fn adopt(&mut self, span: Span, memory: (Tier, CUmemHandle)) {
-        let mut chunk = Chunk::of_mapped(span, memory, self.is_paranoid);
+    pub fn adopt(&mut self, span: Span, handle: CUmemHandle) {
+        let mut chunk = Chunk::adopted(span, handle, self.is_paranoid);
         if self.is_immovable {
             chunk.make_immovable();
         }
-        if memory.0 == Tier::Device {
-            self.end_loose(span.size);
-        }
+        self.end_loose(span.size);
         self.insert(chunk, false);
     }
 
-    /// Makes the memory of a chunk loose again. Its mapping stays. Returns `None` while the memory is away or moves.
+    /// Makes the memory of a chunk loose again, which is on the card. Its mapping stays. Returns `None` while the memory is
+    /// away or moves.
     pub fn give_up(&mut self, address: CUdeviceptr) -> Option<GivenUp> {
         let entry = self.chunks.get(address).filter(|entry| entry.lent == 0)?;
         let size = entry.chunk.span().size;
         let given_up = self.chunks.change(address, |entry| entry.chunk.take_memory())??;
         self.chunks.remove(address);
-        if given_up.0.0 == Tier::Device {
-            self.loose += size;
-        }
+        self.loose += size;
         self.is_settled = false;
         Some(given_up)
     }

@@ -27,7 +27,7 @@ impl World {
 
     pub(super) fn adopt(&mut self, size: Bytes) -> Option<Span> {
         let (span, handle) = self.map(size)?;
-        self.engine.adopt(span, (Tier::Device, handle));
+        self.engine.adopt(span, handle);
         self.truth.insert(span.address, (size, 0));
         Some(span)
     }
@@ -77,15 +77,15 @@ fn memory_that_is_given_up_keeps_its_mapping_and_its_bytes() {
     assert!(world.engine.give_up(span.address).is_none(), "it is away");
     assert_eq!(enter(&mut world, 2, Bytes::gib(1)), Ok(()));
     let (_, value) = world.truth.remove(&span.address).unwrap();
-    let ((tier, handle), slot) = world.engine.give_up(span.address).unwrap();
+    let (handle, slot) = world.engine.give_up(span.address).unwrap();
     slot.into_iter().for_each(|slot| world.pool.put(slot));
-    assert_eq!((tier, world.card.at(span.address)), (Tier::Device, Some(value)));
+    assert_eq!(world.card.at(span.address), Some(value));
     assert_eq!(world.engine.place(span.address), None);
     evict(&mut world, 3, Bytes::ZERO);
     let figures = world.engine.figures();
     assert_eq!((figures.resident, figures.immovable), (span.size, span.size));
     // And adopted again.
-    world.engine.adopt(span, (tier, handle));
+    world.engine.adopt(span, handle);
     world.truth.insert(span.address, (span.size, value));
     world.run();
     assert_eq!(world.engine.figures().resident, Bytes::ZERO);
@@ -107,7 +107,7 @@ fn memory_that_moves_is_not_given_up_before_its_step_has_ended() {
     world.run();
     assert_eq!(world.open(), Ok(()));
     world.truth.remove(&span.address);
-    let ((_, handle), slot) = world.engine.give_up(span.address).unwrap();
+    let (handle, slot) = world.engine.give_up(span.address).unwrap();
     slot.into_iter().for_each(|slot| world.pool.put(slot));
     world.card.unmap(span).unwrap();
     world.card.release(handle).unwrap();
@@ -123,5 +123,35 @@ fn memory_that_is_adopted_by_a_pinned_process_stays() {
     evict(&mut world, 1, Bytes::ZERO);
     assert_eq!(world.engine.place(span.address), Some(Place::Immovable));
     world.set_phase(Phase::Open);
+    world.end();
+}
+
+#[test]
+fn adopted_memory_is_on_the_card_where_the_process_overflows_it() {
+    let mut world = World::with(&[SMALL; 2]);
+    let span = adopted(&mut world, SMALL);
+    evict(&mut world, 1, Bytes::ZERO);
+    world.engine.set_overflows(true);
+    assert_eq!(enter(&mut world, 2, SMALL), Ok(()), "the others are mapped from the host");
+    assert_eq!(world.engine.place(span.address), Some(Place::Device));
+    assert_eq!(world.engine.figures().mapped, SMALL + SMALL);
+    // Work names the others, and still they do not take its place.
+    let others = world.truth.keys().copied().filter(|address| *address != span.address);
+    let others: BTreeSet<_> = others.collect();
+    for _ in 0..3 {
+        world.set_phase(Phase::Drained);
+        world.engine.note_uses(&others);
+        world.run();
+        assert_eq!(world.engine.place(span.address), Some(Place::Device));
+        assert_eq!(enter(&mut world, 2, SMALL), Ok(()));
+    }
+    // Without room for it the process waits.
+    evict(&mut world, 3, Bytes::ZERO);
+    assert_eq!(enter(&mut world, 4, Bytes::mib(16)), Err(Obstacle::Goal(Bytes::mib(16))));
+    world.engine.pin_all();
+    world.run();
+    assert!(world.engine.can_open().is_err(), "also if it must not move");
+    assert_eq!(enter(&mut world, 5, SMALL), Ok(()));
+    assert_eq!(world.engine.place(span.address), Some(Place::Immovable));
     world.end();
 }

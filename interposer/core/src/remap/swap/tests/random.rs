@@ -72,11 +72,11 @@ impl World {
 
     /// Gives memory up to the program, which lets the engine move it again.
     fn give_up(&mut self, address: CUdeviceptr) {
-        let Some((memory, slot)) = self.engine.give_up(address) else { return };
+        let Some((handle, slot)) = self.engine.give_up(address) else { return };
         slot.into_iter().for_each(|slot| self.pool.put(slot));
         let (size, value) = self.truth[&address];
         assert_eq!(self.card.at(address), Some(value));
-        self.engine.adopt(Span { address, size }, memory);
+        self.engine.adopt(Span { address, size }, handle);
     }
 
     fn apply(&mut self, number: u64, step: &Step) {
