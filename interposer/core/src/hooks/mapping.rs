@@ -205,13 +205,10 @@ pub fn unmap(address: CUdeviceptr, size: usize, real: impl FnOnce() -> CUresult)
     let Some(state) = with_names() else {
         return after(real, |handles| handles.unmap(address, range.size));
     };
-    let mut handles = state.memory.handles();
+    let handles = state.memory.handles();
     if let Some(ending) = handles.ends_with(range) {
-        uncancelled(|| ending.iter().for_each(|adopted| state.memory.end_adopted(*adopted)));
-        let ended = handles.unmap(address, range.size);
-        drop(handles);
-        state.memory.end_pieces(ended);
-        return CUDA_SUCCESS;
+        let unmapped = uncancelled(|| state.memory.unmap_adopted(handles, &ending));
+        return unmapped.err().unwrap_or(CUDA_SUCCESS);
     }
     drop(handles);
     let mut there = match at_driver(state, |handles| handles.adopted_in(range)) {

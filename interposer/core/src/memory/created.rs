@@ -1,5 +1,7 @@
 //! Memory that the application creates by handle and maps itself (`cuMemCreate`), on cards whose memory is remapped.
 
+use std::sync::MutexGuard;
+
 use gpushare_proto::{Backend, Bytes};
 
 use super::Memory;
@@ -78,9 +80,25 @@ impl Memory {
         }
     }
 
-    /// Unmaps adopted memory that has no other use, wherever it is.
-    pub(crate) fn end_adopted(&self, adopted: Adopted) {
-        self.remap.end_adopted(adopted.device, adopted.span.address);
+    /// Unmaps adopted memory, wherever it is, and ends what has no further use. What follows a failure stays.
+    ///
+    /// # Errors
+    /// Result for the application.
+    pub(crate) fn unmap_adopted(
+        &self,
+        mut handles: MutexGuard<'_, Handles>,
+        adopted: &[Adopted],
+    ) -> Result<(), CUresult> {
+        let mut ended = Vec::new();
+        let unmap = |Adopted { device, span, .. }: &Adopted| {
+            self.remap.end_adopted(*device, span.address)?;
+            ended.extend(handles.unmap(span.address, span.size));
+            Ok(())
+        };
+        let result = adopted.iter().try_for_each(unmap);
+        drop(handles);
+        self.end_pieces(ended);
+        result
     }
 
     /// Gives back what belongs to pieces of memory that have no further use: handles that gpushare keeps, and quota.

@@ -194,9 +194,14 @@ impl Blocks {
     /// Leaves the memory of an adopted block to the program. Returns `None` while it is away or moves.
     pub fn give_up(&mut self, address: CUdeviceptr) -> Option<GivenUp> {
         let given_up = self.engine.give_up(address)?;
+        self.forget(address);
+        Some(given_up)
+    }
+
+    /// Forgets an adopted block, whose chunk has ended.
+    pub fn forget(&mut self, address: CUdeviceptr) {
         self.blocks.remove(&address);
         self.pins.forget(address);
-        Some(given_up)
     }
 
     /// Gives the memory of unused shared blocks back, as when the card is full.

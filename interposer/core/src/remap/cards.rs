@@ -103,10 +103,7 @@ impl From<AllocationError> for NotAllocated {
     fn from(error: AllocationError) -> Self {
         match error {
             AllocationError::NoRoom(bytes) => Self::NotNow(bytes),
-            AllocationError::Driver(VmmError::OutOfMemory) => Self::Failed(CUDA_ERROR_OUT_OF_MEMORY),
-            AllocationError::Driver(VmmError::ContextLost(result) | VmmError::Refused(result)) => {
-                Self::Failed(result)
-            }
+            AllocationError::Driver(error) => Self::Failed(error.result()),
         }
     }
 }

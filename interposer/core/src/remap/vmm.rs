@@ -121,6 +121,14 @@ impl VmmError {
             other => other.into(),
         }
     }
+
+    /// Returns the driver's result.
+    pub const fn result(self) -> CUresult {
+        match self {
+            Self::OutOfMemory => CUDA_ERROR_OUT_OF_MEMORY,
+            Self::ContextLost(result) | Self::Refused(result) => result,
+        }
+    }
 }
 
 impl From<CUresult> for VmmError {

@@ -91,21 +91,20 @@ impl Remap {
     ///
     /// # Errors
     /// The memory is lost with its context, or something is wrong with it.
-    pub(crate) fn give_up(
-        &self,
-        device: CUdevice,
-        address: CUdeviceptr,
-    ) -> Result<CUmemHandle, CUresult> {
+    pub(crate) fn give_up(&self, device: CUdevice, address: CUdeviceptr) -> Result<CUmemHandle, CUresult> {
         let card = self.card(device).ok_or(CUDA_ERROR_INVALID_VALUE)?;
         let give_up = |moving: &mut Moving| match moving.blocks.give_up(address) {
             Some((handle, slot)) => {
                 slot.into_iter().for_each(|slot| moving.pool.put(slot));
                 Some(Ok(handle))
             }
-            None => match moving.blocks.engine().lost() {
-                Some(VmmError::ContextLost(error) | VmmError::Refused(error)) => Some(Err(error)),
-                Some(VmmError::OutOfMemory) | None => None,
-            },
+            None => {
+                let engine = moving.blocks.engine();
+                let ended = engine
+                    .end_of(address)
+                    .map(|end| end.map_or_else(VmmError::result, |()| CUDA_ERROR_INVALID_VALUE));
+                ended.or_else(|| Some(engine.lost()?.result())).map(Err)
+            }
         };
         let handle = card.lanes.wait_within(PATIENCE, give_up).unwrap_or(Err(CUDA_ERROR_UNKNOWN))?;
         card.hardware.forget_adopted(address);
@@ -114,10 +113,19 @@ impl Remap {
     }
 
     /// Unmaps adopted memory and gives it back, wherever it is. Waits until the driver has nothing of it.
-    pub(crate) fn end_adopted(&self, device: CUdevice, address: CUdeviceptr) {
-        if let Some(card) = self.card(device) {
-            card.free(address);
-            card.hardware.forget_adopted(address);
-        }
+    ///
+    /// # Errors
+    /// The driver's result. It still has something of the memory, and the call may be made again.
+    pub(crate) fn end_adopted(&self, device: CUdevice, address: CUdeviceptr) -> Result<(), CUresult> {
+        let Some(card) = self.card(device) else { return Ok(()) };
+        card.lanes.change(|moving| moving.blocks.engine().free(address));
+        let ended = card.lanes.wait_for(|moving| moving.blocks.engine().end_of(address));
+        ended.map_err(VmmError::result)?;
+        card.hardware.forget_adopted(address);
+        card.lanes.change(|moving| {
+            moving.blocks.forget(address);
+            moving.bound_pool();
+        });
+        Ok(())
     }
 }

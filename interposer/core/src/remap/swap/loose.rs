@@ -8,11 +8,11 @@
 
 use gpushare_proto::Bytes;
 
-use super::Engine;
+use super::{Engine, Entry, Trouble};
 use crate::driver::types::{CUdeviceptr, CUmemHandle};
-use crate::remap::chunk::Chunk;
+use crate::remap::chunk::{Aim, Chunk};
 use crate::remap::host::Slot;
-use crate::remap::vmm::Span;
+use crate::remap::vmm::{Span, VmmError};
 
 /// Memory of a chunk that is no longer the engine's, and the slot that the chunk had.
 pub type GivenUp = (CUmemHandle, Option<Slot>);
@@ -42,6 +42,18 @@ impl Engine {
         }
         self.end_loose(span.size);
         self.insert(chunk, false);
+    }
+
+    /// Returns how the free of an adopted chunk has ended, if it has. After an error the driver still has something of the
+    /// chunk, which may be freed again.
+    pub fn end_of(&self, address: CUdeviceptr) -> Option<Result<(), VmmError>> {
+        let Some(Entry { chunk, trouble, .. }) = self.chunks.get(address) else {
+            return Some(Ok(()));
+        };
+        match trouble {
+            Some(Trouble::Driver(_, error)) if chunk.aim() == Aim::Gone => Some(Err(*error)),
+            _ => None,
+        }
     }
 
     /// Makes the memory of a chunk loose again, which is on the card. Its mapping stays. Returns `None` while the memory is

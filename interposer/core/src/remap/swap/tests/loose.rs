@@ -155,3 +155,25 @@ fn adopted_memory_is_on_the_card_where_the_process_overflows_it() {
     assert_eq!(world.engine.place(span.address), Some(Place::Immovable));
     world.end();
 }
+
+#[test]
+fn adopted_memory_that_the_driver_does_not_take_back_is_freed_again() {
+    // The mapping, or the handle.
+    for fails in [0, 1] {
+        let mut world = World::new(false);
+        let span = adopted(&mut world, SMALL);
+        world.card.fail_at(&[fails]);
+        world.engine.free(span.address);
+        assert_eq!(world.engine.end_of(span.address), None, "it has not ended");
+        world.truth.remove(&span.address);
+        world.run();
+        assert_eq!(world.engine.end_of(span.address), Some(Err(VmmError::Refused(1))));
+        assert_eq!(world.engine.figures().resident, SMALL);
+        assert!(world.engine.give_up(span.address).is_none());
+        world.engine.free(span.address);
+        world.run();
+        assert_eq!(world.engine.end_of(span.address), Some(Ok(())));
+        assert_eq!(world.engine.take_gone(), [], "its addresses are the program's");
+        world.end();
+    }
+}
