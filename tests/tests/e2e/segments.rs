@@ -1,7 +1,7 @@
 //! Memory that a program creates by handle and maps itself, as PyTorch's expandable segments: it moves like memory of
 //! `cuMemAlloc` while it is mapped once, and stays in every other case.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::Context;
 use gpushare_proto::{Bytes, GateState, names};
@@ -157,6 +157,37 @@ fn a_call_that_fails_pins_nothing() -> anyhow::Result<()> {
     assert_eq!(on_card(&world, &program)?, Bytes::ZERO);
     bring_in(&mut daemon)?;
     program.must("check s 7")?;
+    Ok(())
+}
+
+/// Destructors of static objects run after the end of gpushare.
+#[test]
+fn memory_that_is_away_ends_at_once_at_the_exit() -> anyhow::Result<()> {
+    let (world, mut daemon, mut program) = program()?;
+    program.must("segment s 20MiB 4; fill s 7; sync; end-segment-at-exit s")?;
+    send_out(&mut daemon, Bytes::ZERO)?;
+    let began = Instant::now();
+    assert!(program.quit()?.success());
+    assert!(began.elapsed() < Duration::from_secs(4), "it waited for its memory");
+    let stderr = program.process().stderr();
+    assert!(stderr.contains("segment s ended at exit"), "{stderr}");
+    drop(world);
+    Ok(())
+}
+
+#[test]
+fn an_unmapping_that_the_driver_refuses_fails_and_is_made_again() -> anyhow::Result<()> {
+    let (world, _daemon) = World::of(Bytes::mib(256))?.with_daemon(&[])?;
+    let mut command = world.workload(&Sharing::session("a").and(&["--backend", "remap"]));
+    command.env("SIMGPU_FAULTS", "cuMemUnmap@1=304");
+    let mut program = Program::begin(command, &world, "a")?;
+    program.ready()?;
+    program.must("segment s 20MiB 2; release-segment s; fill s 7; sync")?;
+    assert_eq!(program.ask("unmap-segment s")?.error(), Some("CUDA_ERROR_OPERATING_SYSTEM"));
+    assert_eq!(on_card(&world, &program)?, PIECE + PIECE);
+    program.must("unmap-segment s; free-segment s")?;
+    assert!(on_card(&world, &program)? <= SMALL);
+    program.must("segment t 20MiB 8")?;
     Ok(())
 }
 

@@ -195,7 +195,7 @@ pub fn map(
 }
 
 /// `cuMemUnmap`: gives quota back for memory without further use. Memory that ends with this mapping is not brought back
-/// before.
+/// before. At the exit nothing is: the gate may be closed for good.
 pub fn unmap(address: CUdeviceptr, size: usize, real: impl FnOnce() -> CUresult) -> CUresult {
     // As the driver answers for memory of `cuMemAlloc`.
     if super::identity::moves(address).is_some() {
@@ -206,7 +206,7 @@ pub fn unmap(address: CUdeviceptr, size: usize, real: impl FnOnce() -> CUresult)
         return after(real, |handles| handles.unmap(address, range.size));
     };
     let handles = state.memory.handles();
-    if let Some(ending) = handles.ends_with(range) {
+    if let Some(ending) = handles.ends_with(range, is_exiting()) {
         let unmapped = uncancelled(|| state.memory.unmap_adopted(handles, &ending));
         return unmapped.err().unwrap_or(CUDA_SUCCESS);
     }

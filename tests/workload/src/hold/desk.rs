@@ -1,7 +1,7 @@
 //! What all threads of `hold` work on: the GPU, from the first command that needs it, and every named thing.
 
-use std::sync::OnceLock;
 use std::sync::atomic::AtomicU32;
+use std::sync::{Mutex, OnceLock};
 
 use gpushare_proto::Bytes;
 use serde_json::{Value, json};
@@ -54,6 +54,8 @@ pub(super) struct Desk {
     gpu: OnceLock<Result<Gpu, CudaError>>,
     pub(super) buffers: Names<Buffer>,
     pub(super) segments: Names<Segment>,
+    /// Segments that end at the exit of the program.
+    pub(super) ending: Mutex<Vec<String>>,
     pub(super) fetched: Names<HostWords>,
     pub(super) streams: Names<Handle>,
     pub(super) events: Names<Handle>,
@@ -70,6 +72,7 @@ impl Desk {
             gpu: OnceLock::new(),
             buffers: Names::new("buffer"),
             segments: Names::new("segment"),
+            ending: Mutex::default(),
             fetched: Names::new("fetched buffer"),
             streams: Names::new("stream"),
             events: Names::new("event"),
@@ -82,9 +85,14 @@ impl Desk {
 
     /// The GPU, with its context current on this thread.
     pub(super) fn gpu(&self) -> Result<&Gpu, CudaError> {
-        let gpu = self.gpu.get_or_init(|| (self.start)()).as_ref().map_err(Clone::clone)?;
+        let gpu = self.gpu_without_context()?;
         gpu.enter()?;
         Ok(gpu)
+    }
+
+    /// The GPU, for calls that need no current context.
+    pub(super) fn gpu_without_context(&self) -> Result<&Gpu, CudaError> {
+        self.gpu.get_or_init(|| (self.start)()).as_ref().map_err(Clone::clone)
     }
 
     /// Allocates the buffer `hold` and fills it with ones.

@@ -1,10 +1,12 @@
 //! `hold`: memory that the program creates by handle and maps itself.
 
+use std::sync::{MutexGuard, PoisonError};
+
 use clap::Subcommand;
 use gpushare_proto::Bytes;
 use serde_json::json;
 
-use super::desk::{Answer, Desk, done};
+use super::desk::{Answer, Desk, Failure, done};
 use crate::segments::Segment;
 
 #[derive(Clone, Debug, Subcommand)]
@@ -30,6 +32,8 @@ pub(super) enum SegmentCommand {
     ReleaseSegment { segment: String },
     /// Give the addresses of a segment back
     FreeSegment { segment: String },
+    /// Unmap a segment and release its handles at the exit of the program
+    EndSegmentAtExit { segment: String },
     /// Export the first handle of a segment, or by another kind of handle
     ExportSegment {
         segment: String,
@@ -41,6 +45,19 @@ pub(super) enum SegmentCommand {
 }
 
 impl Desk {
+    /// Names of the segments that end at the exit of the program.
+    pub(super) fn ending(&self) -> MutexGuard<'_, Vec<String>> {
+        self.ending.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Unmaps a segment and releases its handles.
+    pub(super) fn end_segment(&self, name: &str) -> Result<(), Failure> {
+        let (gpu, segment) = (self.gpu_without_context()?, self.segments.get(name)?);
+        gpu.unmap_segment(&segment, 0, segment.handles.len())?;
+        gpu.release_segment(&segment)?;
+        Ok(())
+    }
+
     pub(super) fn segments(&self, command: &SegmentCommand) -> Answer {
         let gpu = self.gpu()?;
         match command {
@@ -75,6 +92,7 @@ impl Desk {
                 gpu.release_segment(&self.segments.get(segment)?)?;
             }
             SegmentCommand::FreeSegment { segment } => gpu.free_segment(&self.segments.get(segment)?)?,
+            SegmentCommand::EndSegmentAtExit { segment } => self.ending().push(segment.clone()),
             SegmentCommand::ExportSegment { segment, kind } => {
                 gpu.export_of_segment(&self.segments.get(segment)?, 0, *kind)?;
             }

@@ -139,13 +139,15 @@ impl Handles {
         (own.as_ref()?.place == Place::Adopted).then_some(Adopted { piece, device: charge.device, span })
     }
 
-    /// Returns the adopted memory that makes up a range, if all of it ends when the range is unmapped.
-    pub(crate) fn ends_with(&self, range: Span) -> Option<Vec<Adopted>> {
+    /// Returns the adopted memory that makes up a range, if all of it ends when the range is unmapped. At the exit of the
+    /// process it ends although it has names, which mean nothing any more then and may be released.
+    pub(crate) fn ends_with(&self, range: Span, is_exiting: bool) -> Option<Vec<Adopted>> {
         let mut inside = self.adopted_in(range);
         inside.sort_by_key(|adopted| adopted.span.address);
         let mut next = range.address;
         for Adopted { piece, span, .. } in &inside {
-            if span.address != next || self.pieces.get(piece)?.uses != 1 {
+            let is_last_use = is_exiting || self.pieces.get(piece)?.uses == 1;
+            if span.address != next || !is_last_use {
                 return None;
             }
             next = span.end();

@@ -235,11 +235,22 @@ fn a_range_ends_with_its_mappings_where_no_name_is_left() {
     adopt(&mut handles, span(0x10000, 3));
     assert_eq!(handles.release(names[0]), None);
     assert_eq!(handles.release(names[1]), None);
-    assert_eq!(handles.ends_with(span(0x10000, 2)).map(|ending| ending.len()), Some(2));
-    assert_eq!(handles.ends_with(span(0x10000, 3)), None, "the last one has a name");
-    assert_eq!(handles.ends_with(span(0xf000, 2)), None, "nothing is mapped at the beginning");
-    assert_eq!(handles.ends_with(Span { address: 0x10800, size: SIZE }), None, "parts of two");
+    assert_eq!(handles.ends_with(span(0x10000, 2), false).map(|ending| ending.len()), Some(2));
+    assert_eq!(handles.ends_with(span(0x10000, 3), false), None, "the last one has a name");
+    assert_eq!(handles.ends_with(span(0xf000, 2), false), None, "nothing is mapped at the beginning");
+    assert_eq!(handles.ends_with(Span { address: 0x10800, size: SIZE }, false), None, "parts of two");
     assert_eq!(handles.retain_own(0x10fff), Some(names[0]), "it has its name again");
-    assert_eq!(handles.ends_with(span(0x10000, 1)), None);
+    assert_eq!(handles.ends_with(span(0x10000, 1), false), None);
     assert_eq!(handles.unmap(0x11000, SIZE), [ended(None)]);
+}
+
+#[test]
+fn at_the_exit_a_name_outlives_its_memory() {
+    let mut handles = Handles::default();
+    let name = mapped_own(&mut handles, 7, 0x10000);
+    adopt(&mut handles, span(0x10000, 1));
+    assert_eq!(handles.ends_with(span(0x10000, 1), true).map(|ending| ending.len()), Some(1));
+    assert_eq!(handles.unmap(0x10000, SIZE), []);
+    assert_eq!((handles.with_driver(name), handles.adopted_of(name)), (None, vec![]));
+    assert_eq!(handles.release(name), Some(ended(None)));
 }

@@ -7,9 +7,10 @@ use gpushare_sys::unwind::uncancelled;
 
 use super::{NotAllocated, Remap, Want};
 use crate::driver::types::{
-    AllocationProperties, CUDA_ERROR_INVALID_VALUE, CUDA_ERROR_NOT_SUPPORTED, CUDA_ERROR_OUT_OF_MEMORY,
+    AllocationProperties, CUDA_ERROR_DEINITIALIZED, CUDA_ERROR_INVALID_VALUE, CUDA_ERROR_NOT_SUPPORTED, CUDA_ERROR_OUT_OF_MEMORY,
     CUDA_ERROR_UNKNOWN, CUDA_SUCCESS, CUdevice, CUdeviceptr, CUmemHandle, CUresult,
 };
+use crate::process::is_exiting;
 use crate::remap::blocks::AllocationError;
 use crate::remap::lanes::Moving;
 use crate::remap::vmm::{Span, VmmError};
@@ -103,7 +104,10 @@ impl Remap {
                 let ended = engine
                     .end_of(address)
                     .map(|end| end.map_or_else(VmmError::result, |()| CUDA_ERROR_INVALID_VALUE));
-                ended.or_else(|| Some(engine.lost()?.result())).map(Err)
+                let lost = engine.lost().map(VmmError::result);
+                // Nothing moves any more.
+                let parked = is_exiting().then_some(CUDA_ERROR_DEINITIALIZED);
+                ended.or(lost).or(parked).map(Err)
             }
         };
         let handle = card.lanes.wait_within(PATIENCE, give_up).unwrap_or(Err(CUDA_ERROR_UNKNOWN))?;
