@@ -27,9 +27,9 @@ use crate::state::State;
 const EVERYWHERE: Span = Span { address: 0, size: Bytes::MAX };
 
 /// Table of handles, locked while no memory is adopted of what a call is about. The pass keeps that so.
-struct AtDriver {
+pub(super) struct AtDriver {
     state: &'static State,
-    handles: MutexGuard<'static, Handles>,
+    pub(super) handles: MutexGuard<'static, Handles>,
     /// Memory that was adopted before the call.
     taken: Vec<Adopted>,
     _pass: Option<Pass<'static>>,
@@ -37,12 +37,10 @@ struct AtDriver {
 
 impl AtDriver {
     /// Runs the call. If it fails, and so has changed nothing, what was adopted is so again.
-    fn run(&mut self, real: impl FnOnce() -> CUresult) -> CUresult {
+    pub(super) fn run(&mut self, real: impl FnOnce() -> CUresult) -> CUresult {
         let result = real();
         if result != CUDA_SUCCESS {
-            for Adopted { device, span, .. } in std::mem::take(&mut self.taken) {
-                uncancelled(|| self.state.memory.adopt(&mut self.handles, span, device));
-            }
+            uncancelled(|| self.state.memory.adopt_again(&mut self.handles, &self.taken));
         }
         result
     }
@@ -54,7 +52,15 @@ impl AtDriver {
 /// # Errors
 /// Result for the application.
 fn at_driver(state: &'static State, meant: impl Fn(&Handles) -> Vec<Adopted>) -> Result<AtDriver, CUresult> {
-    let mut pass = None;
+    at_driver_with(state, None, meant)
+}
+
+/// Does the same as [`at_driver`], for a thread that may have passed the gate already.
+pub(super) fn at_driver_with(
+    state: &'static State,
+    mut pass: Option<Pass<'static>>,
+    meant: impl Fn(&Handles) -> Vec<Adopted>,
+) -> Result<AtDriver, CUresult> {
     loop {
         let mut handles = state.memory.handles();
         let taken = meant(&handles);
@@ -379,8 +385,10 @@ pub(super) fn end_last_context(state: &State, device: CUdevice) {
         let mut handles = state.memory.handles();
         let mut adopted = handles.adopted_in(EVERYWHERE);
         adopted.retain(|adopted| adopted.device == device);
-        // What fails is away, and comes back with the next context.
-        let _ = uncancelled(|| state.memory.give_to_driver(&mut handles, &adopted));
+        for memory in adopted {
+            // What fails is away, and comes back with the next context.
+            let _ = uncancelled(|| state.memory.give_to_driver(&mut handles, &[memory]));
+        }
     }
 }
 

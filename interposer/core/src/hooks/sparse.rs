@@ -1,14 +1,14 @@
 //! Hooks of sparse arrays, into parts of which the application maps memory by handle. Such memory never moves.
 
+use std::collections::BTreeSet;
 use std::ffi::{c_int, c_uint};
 
-use gpushare_sys::unwind::uncancelled;
-
+use super::mapping::at_driver_with;
 use super::work;
 use crate::driver::types::{
     ARRAY_PART_TAIL, CUDA_ERROR_INVALID_VALUE, CUDA_SUCCESS, CUmemHandle, CUresult, MEM_OPERATION_MAP,
 };
-use crate::memory::handles::Tile;
+use crate::memory::handles::{Handles, Tile};
 use crate::state::State;
 
 /// Mapping of a part of a sparse array (`CUarrayMapInfo`).
@@ -37,7 +37,7 @@ pub unsafe fn map_arrays(
     real: impl FnOnce(*mut ArrayMap) -> CUresult,
 ) -> CUresult {
     // Before the lock of the handles, so that a thread that waits at the gate delays no other.
-    let _pass = match work::pass() {
+    let pass = match work::pass() {
         Ok(pass) => pass,
         Err(interrupted) => return interrupted,
     };
@@ -46,29 +46,29 @@ pub unsafe fn map_arrays(
     };
     // SAFETY: readable, as the driver's function demands.
     let given: Vec<ArrayMap> = (0..count as usize).map(|index| unsafe { parts.add(index).read() }).collect();
-    let mut translated = given.clone();
-    let mut handles = state.memory.handles();
-    for part in translated.iter_mut().filter(|part| part.operation == MEM_OPERATION_MAP) {
-        let adopted = handles.adopted_of(part.handle);
-        if let Err(error) = uncancelled(|| state.memory.give_to_driver(&mut handles, &adopted)) {
-            return error;
-        }
-        let Some(held) = handles.with_driver(part.handle) else {
-            return CUDA_ERROR_INVALID_VALUE;
-        };
-        part.handle = held;
-    }
-    let result = real(translated.as_mut_ptr());
+    // A handle may be mapped into several parts.
+    let named: BTreeSet<_> = given.iter().filter_map(ArrayMap::mapped).collect();
+    let meant = |handles: &Handles| named.iter().flat_map(|&handle| handles.adopted_of(handle)).collect();
+    let mut there = match at_driver_with(state, Some(pass), meant) {
+        Ok(there) => there,
+        Err(error) => return error,
+    };
+    let translate = |part: &ArrayMap| match part.mapped() {
+        Some(handle) => Some(ArrayMap { handle: there.handles.with_driver(handle)?, ..*part }),
+        None => Some(*part),
+    };
+    let translated: Option<Vec<_>> = given.iter().map(translate).collect();
+    let result = there.run(|| match translated {
+        Some(mut translated) => real(translated.as_mut_ptr()),
+        None => CUDA_ERROR_INVALID_VALUE,
+    });
     if result != CUDA_SUCCESS {
         return result;
     }
-    let mut free = Vec::new();
-    for part in given {
-        let handle = (part.operation == MEM_OPERATION_MAP).then_some(part.handle);
-        handle.into_iter().for_each(|handle| handles.keep_named(handle));
-        free.extend(handles.tile(part.tile(), handle));
-    }
-    drop(handles);
+    named.iter().for_each(|&handle| there.handles.keep_named(handle));
+    let tile = |part: ArrayMap| there.handles.tile(part.tile(), part.mapped());
+    let free: Vec<_> = given.into_iter().flat_map(tile).collect();
+    drop(there);
     state.memory.end_pieces(free);
     result
 }
@@ -93,6 +93,11 @@ pub(super) fn end_array(state: &State, resource: u64, real: impl FnOnce() -> CUr
 }
 
 impl ArrayMap {
+    /// Returns the handle of the memory that is to be mapped; `None` where a mapping is to be removed.
+    fn mapped(&self) -> Option<CUmemHandle> {
+        (self.operation == MEM_OPERATION_MAP).then_some(self.handle)
+    }
+
     fn tile(&self) -> Tile {
         let [a, b, c, d] = self.part;
         let half = |value: u64| [value & u64::from(u32::MAX), value >> 32];

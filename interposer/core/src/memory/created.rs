@@ -62,13 +62,25 @@ impl Memory {
     /// Gives adopted memory back to the driver, so that names mean handles. The thread is inside the gate.
     ///
     /// # Errors
-    /// The memory is lost with its context.
+    /// The memory is lost with its context. All of it is adopted as before.
     pub(crate) fn give_to_driver(&self, handles: &mut Handles, adopted: &[Adopted]) -> Result<(), CUresult> {
-        for &adopted in adopted {
-            let handle = self.remap.give_up(adopted.device, adopted.span.address)?;
-            handles.give_to_driver(adopted, handle);
+        for (count, memory) in adopted.iter().enumerate() {
+            match self.remap.give_up(memory.device, memory.span.address) {
+                Ok(handle) => handles.give_to_driver(*memory, handle),
+                Err(error) => {
+                    self.adopt_again(handles, &adopted[..count]);
+                    return Err(error);
+                }
+            }
         }
         Ok(())
+    }
+
+    /// Adopts memory again that was given back to the driver for a call that has changed nothing.
+    pub(crate) fn adopt_again(&self, handles: &mut Handles, given: &[Adopted]) {
+        for &Adopted { device, span, .. } in given {
+            self.adopt(handles, span, device);
+        }
     }
 
     /// Moves what is mapped in a range from now on, which is for the kernels of `device` alone, as far as it has no other

@@ -7,8 +7,8 @@ use gpushare_sys::unwind::uncancelled;
 
 use super::{NotAllocated, Remap, Want};
 use crate::driver::types::{
-    AllocationProperties, CUDA_ERROR_DEINITIALIZED, CUDA_ERROR_INVALID_VALUE, CUDA_ERROR_NOT_SUPPORTED, CUDA_ERROR_OUT_OF_MEMORY,
-    CUDA_ERROR_UNKNOWN, CUDA_SUCCESS, CUdevice, CUdeviceptr, CUmemHandle, CUresult,
+    AllocationProperties, CUDA_ERROR_DEINITIALIZED, CUDA_ERROR_INVALID_VALUE, CUDA_ERROR_NOT_SUPPORTED,
+    CUDA_ERROR_OUT_OF_MEMORY, CUDA_ERROR_UNKNOWN, CUDA_SUCCESS, CUdevice, CUdeviceptr, CUmemHandle, CUresult,
 };
 use crate::process::is_exiting;
 use crate::remap::blocks::AllocationError;
