@@ -76,6 +76,31 @@ fn memory_by_handle_leaves_the_card_and_comes_back_with_its_bytes() -> anyhow::R
     Ok(())
 }
 
+/// Triton asks for the device pointer of each argument before a launch.
+#[test]
+fn questions_about_memory_that_is_away_are_answered_at_once() -> anyhow::Result<()> {
+    let (_world, mut daemon, mut program) = program()?;
+    program.must("segment s 20MiB 2; fill s 7; sync")?;
+    let facts = ["memory_type", "managed", "ordinal", "range_start", "range_bytes"];
+    let ask = |program: &mut Program| -> anyhow::Result<Vec<serde_json::Value>> {
+        let told = [program.tell("attributes s 21MiB")?, program.tell("buffer-id s")?];
+        let answers = [
+            program.answer_within(told[0], Duration::from_secs(5))?,
+            program.answer_within(told[1], Duration::from_secs(5))?,
+        ];
+        let mut values: Vec<_> = facts.iter().map(|fact| answers[0].json()[fact].clone()).collect();
+        values.push(answers[1].json()["number"].clone());
+        Ok(values)
+    };
+    let before = ask(&mut program)?;
+    assert!(before.iter().all(|value| !value.is_null()), "{before:?}");
+    send_out(&mut daemon, Bytes::ZERO)?;
+    assert_eq!(ask(&mut program)?, before);
+    bring_in(&mut daemon)?;
+    assert_eq!(ask(&mut program)?, before);
+    Ok(())
+}
+
 #[test]
 fn memory_that_is_away_ends_with_its_last_mapping_without_coming_back() -> anyhow::Result<()> {
     let (world, mut daemon, mut program) = program()?;
@@ -177,14 +202,14 @@ fn memory_that_is_away_ends_at_once_at_the_exit() -> anyhow::Result<()> {
 
 #[test]
 fn an_unmapping_that_the_driver_refuses_fails_and_is_made_again() -> anyhow::Result<()> {
-    let (world, _daemon) = World::of(Bytes::mib(256))?.with_daemon(&[])?;
+    let (world, daemon) = World::of(Bytes::mib(256))?.with_daemon(&[])?;
     let mut command = world.workload(&Sharing::session("a").and(&["--backend", "remap"]));
-    command.env("SIMGPU_FAULTS", "cuMemUnmap@1=304");
+    command.env("SIMGPU_FAULTS", "cuMemUnmap@1=801");
     let mut program = Program::begin(command, &world, "a")?;
     program.ready()?;
     program.must("segment s 20MiB 2; release-segment s; fill s 7; sync")?;
-    assert_eq!(program.ask("unmap-segment s")?.error(), Some("CUDA_ERROR_OPERATING_SYSTEM"));
-    assert_eq!(on_card(&world, &program)?, PIECE + PIECE);
+    assert_eq!(program.ask("unmap-segment s")?.error(), Some("CUDA_ERROR_NOT_SUPPORTED"));
+    assert_eq!(daemon.session("a")?.gpus[0].allocated_bytes, PIECE + PIECE);
     program.must("unmap-segment s; free-segment s")?;
     assert!(on_card(&world, &program)? <= SMALL);
     program.must("segment t 20MiB 8")?;

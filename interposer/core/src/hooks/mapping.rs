@@ -73,11 +73,6 @@ pub(super) fn at_driver_with(
     }
 }
 
-/// Returns whether gpushare moves memory that the application has mapped around an address.
-pub(super) fn is_adopted(address: CUdeviceptr) -> bool {
-    with_names().is_some_and(|state| !state.memory.handles().adopted_in(range(address, 1)).is_empty())
-}
-
 /// Returns the state of a process in which handles may have names.
 fn with_names() -> Option<&'static State> {
     State::existing().filter(|state| state.memory.remap.is_used())
@@ -223,7 +218,7 @@ pub fn unmap(address: CUdeviceptr, size: usize, real: impl FnOnce() -> CUresult)
     };
     let result = there.run(real);
     if result == CUDA_SUCCESS {
-        let ended = there.handles.unmap(address, range.size);
+        let ended = state.memory.note_unmapped(&mut there.handles, range);
         drop(there);
         state.memory.end_pieces(ended);
     }

@@ -87,6 +87,8 @@ impl Memory {
     /// use.
     pub(crate) fn adopt(&self, handles: &mut Handles, range: Span, device: CUdevice) {
         for adoptable in handles.adoptable_in(range, device) {
+            // It is on the card for the last time for sure.
+            self.mapped.note(adoptable.span, || self.driver.facts(adoptable.span, device));
             self.remap.adopt(device, adoptable.span, adoptable.handle, adoptable.properties);
             handles.note_adopted(adoptable);
         }
@@ -104,13 +106,19 @@ impl Memory {
         let mut ended = Vec::new();
         let unmap = |Adopted { device, span, .. }: &Adopted| {
             self.remap.end_adopted(*device, span.address)?;
-            ended.extend(handles.unmap(span.address, span.size));
+            ended.extend(self.note_unmapped(&mut handles, *span));
             Ok(())
         };
         let result = adopted.iter().try_for_each(unmap);
         drop(handles);
         self.end_pieces(ended);
         result
+    }
+
+    /// Notes that the application has unmapped a range. Returns the pieces that have no further use.
+    pub(crate) fn note_unmapped(&self, handles: &mut Handles, range: Span) -> Vec<Ended> {
+        self.mapped.forget(range);
+        handles.unmap(range.address, range.size)
     }
 
     /// Gives back what belongs to pieces of memory that have no further use: handles that gpushare keeps, and quota.

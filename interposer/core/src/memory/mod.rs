@@ -14,6 +14,7 @@ pub(crate) mod handles;
 pub(crate) mod headroom;
 mod imports;
 pub mod lease;
+pub(crate) mod mapped;
 mod placement;
 pub(crate) mod pools;
 mod quota;
@@ -35,6 +36,7 @@ use crate::process::lock;
 use crate::remap::Remap;
 use allocations::{Allocations, Block, Origin};
 use handles::Handles;
+use mapped::Mapped;
 use {deferred::Deferred, imports::Imports, lease::Lease, placement::Placement, pools::Pools};
 
 #[derive(Debug)]
@@ -48,6 +50,7 @@ pub(crate) struct Memory {
     pub(crate) blocks: Allocations,
     arrays: Allocations,
     handles: Mutex<Handles>,
+    pub(crate) mapped: Mapped,
     pools: Pools,
     deferred: Deferred,
     pub(crate) remap: Remap,
@@ -83,6 +86,7 @@ impl Memory {
             blocks: Allocations::default(),
             arrays: Allocations::default(),
             handles: Mutex::default(),
+            mapped: Mapped::default(),
             pools: Pools::default(),
             deferred: Deferred::default(),
             remap: Remap::default(),
