@@ -4,8 +4,6 @@
 //! Under the backend `remap`, plain memory that is mapped once is *adopted* by the engine, which moves it like memory of
 //! `cuMemAlloc`. The application has a name for it in place of the driver's handle (`memory/handles/own.rs`).
 
-use std::sync::MutexGuard;
-
 use gpushare_proto::Bytes;
 use gpushare_sys::unwind::uncancelled;
 
@@ -18,7 +16,7 @@ use crate::driver::types::{
 };
 use crate::freeze::facts::{NOTED, Noted};
 use crate::gate::Pass;
-use crate::memory::handles::{Adopted, Charge, Ended, Handles, is_name};
+use crate::memory::handles::{Adopted, Charge, Ended, Handles, Locked, is_holder, is_name};
 use crate::process::is_exiting;
 use crate::remap::vmm::Span;
 use crate::state::State;
@@ -29,7 +27,7 @@ const EVERYWHERE: Span = Span { address: 0, size: Bytes::MAX };
 /// Table of handles, locked while no memory is adopted of what a call is about. The pass keeps that so.
 pub(super) struct AtDriver {
     state: &'static State,
-    pub(super) handles: MutexGuard<'static, Handles>,
+    pub(super) handles: Locked<'static>,
     /// Memory that was adopted before the call.
     taken: Vec<Adopted>,
     _pass: Option<Pass<'static>>,
@@ -73,9 +71,15 @@ pub(super) fn at_driver_with(
     }
 }
 
+/// Returns the state of the process, except in a call of the driver that the thread makes with the table of handles
+/// locked.
+pub(super) fn known() -> Option<&'static State> {
+    State::existing().filter(|_| !is_holder())
+}
+
 /// Returns the state of a process in which handles may have names.
 fn with_names() -> Option<&'static State> {
-    State::existing().filter(|state| state.memory.remap.is_used())
+    known().filter(|state| state.memory.remap.is_used())
 }
 
 const fn range(address: CUdeviceptr, size: usize) -> Span {
@@ -100,7 +104,8 @@ pub unsafe fn create(
     if device.is_none() {
         NOTED.note(Noted::HostHandles);
     }
-    let (Some(state), Some(device)) = (State::get(), device) else {
+    let state = State::get().filter(|_| !is_holder());
+    let (Some(state), Some(device)) = (state, device) else {
         return real();
     };
     // The call may come before any context.
@@ -154,7 +159,7 @@ pub fn release(handle: CUmemHandle, real: impl FnOnce() -> CUresult) -> CUresult
     if !is_name(handle) {
         return after(real, |handles| handles.release(handle));
     }
-    let Some(state) = State::existing() else { return CUDA_ERROR_INVALID_VALUE };
+    let Some(state) = known() else { return CUDA_ERROR_INVALID_VALUE };
     let mut handles = state.memory.handles();
     if handles.properties(handle).is_none() {
         return CUDA_ERROR_INVALID_VALUE;
@@ -306,7 +311,7 @@ pub fn give(handle: CUmemHandle, real: impl FnOnce(CUmemHandle) -> CUresult) -> 
     if !is_name(handle) {
         return real(handle);
     }
-    let Some(state) = State::existing() else { return CUDA_ERROR_INVALID_VALUE };
+    let Some(state) = known() else { return CUDA_ERROR_INVALID_VALUE };
     let mut there = match at_driver(state, |handles| handles.adopted_of(handle)) {
         Ok(there) => there,
         Err(error) => return error,
@@ -328,12 +333,12 @@ pub unsafe fn describe(
     if !is_name(handle) {
         return real();
     }
-    let known = State::existing().and_then(|state| state.memory.handles().properties(handle));
-    let Some(known) = known.filter(|_| !properties.is_null()) else {
+    let made = known().and_then(|state| state.memory.handles().properties(handle));
+    let Some(made) = made.filter(|_| !properties.is_null()) else {
         return CUDA_ERROR_INVALID_VALUE;
     };
     // SAFETY: writable, as the driver's function demands.
-    unsafe { properties.write(known) };
+    unsafe { properties.write(made) };
     CUDA_SUCCESS
 }
 
@@ -393,7 +398,7 @@ fn after<I: IntoIterator<Item = Ended>>(
     real: impl FnOnce() -> CUresult,
     note: impl FnOnce(&mut Handles) -> I,
 ) -> CUresult {
-    let Some(state) = State::existing() else { return real() };
+    let Some(state) = known() else { return real() };
     let mut handles = state.memory.handles();
     let result = real();
     if result != CUDA_SUCCESS {

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::ffi::{c_int, c_uint};
 
-use super::mapping::at_driver_with;
+use super::mapping::{at_driver_with, known};
 use super::work;
 use crate::driver::types::{
     ARRAY_PART_TAIL, CUDA_ERROR_INVALID_VALUE, CUDA_SUCCESS, CUmemHandle, CUresult, MEM_OPERATION_MAP,
@@ -41,7 +41,7 @@ pub unsafe fn map_arrays(
         Ok(pass) => pass,
         Err(interrupted) => return interrupted,
     };
-    let Some(state) = State::existing().filter(|_| !parts.is_null()) else {
+    let Some(state) = known().filter(|_| !parts.is_null()) else {
         return real(parts);
     };
     // SAFETY: readable, as the driver's function demands.
@@ -76,6 +76,9 @@ pub unsafe fn map_arrays(
 /// Calls the driver to destroy an array, and gives back the quota of memory that was mapped only there. The
 /// mappings are removed first, because the driver may reuse the array's handle.
 pub(super) fn end_array(state: &State, resource: u64, real: impl FnOnce() -> CUresult) -> CUresult {
+    if known().is_none() {
+        return real();
+    }
     let parts = state.memory.handles().take_parts(resource);
     let result = real();
     if parts.is_empty() {

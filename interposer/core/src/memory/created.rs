@@ -1,11 +1,9 @@
 //! Memory that the application creates by handle and maps itself (`cuMemCreate`), on cards whose memory is remapped.
 
-use std::sync::MutexGuard;
-
 use gpushare_proto::{Backend, Bytes};
 
 use super::Memory;
-use super::handles::{Adopted, Charge, Ended, Handles};
+use super::handles::{Adopted, Charge, Ended, Handles, Locked};
 use crate::daemon::MemoryKind;
 use crate::driver::contexts::Contexts;
 use crate::driver::types::{
@@ -98,11 +96,7 @@ impl Memory {
     ///
     /// # Errors
     /// Result for the application.
-    pub(crate) fn unmap_adopted(
-        &self,
-        mut handles: MutexGuard<'_, Handles>,
-        adopted: &[Adopted],
-    ) -> Result<(), CUresult> {
+    pub(crate) fn unmap_adopted(&self, mut handles: Locked<'_>, adopted: &[Adopted]) -> Result<(), CUresult> {
         let mut ended = Vec::new();
         let unmap = |Adopted { device, span, .. }: &Adopted| {
             self.remap.end_adopted(*device, span.address)?;

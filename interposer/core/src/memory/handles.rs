@@ -12,6 +12,7 @@
 //! Plain memory of a card that gpushare remaps has a *name* in place of the driver's handle, since that changes when
 //! the memory moves (`own.rs`).
 
+mod locked;
 mod own;
 
 use std::collections::BTreeMap;
@@ -22,6 +23,7 @@ use gpushare_proto::Bytes;
 use crate::daemon::MemoryKind;
 use crate::driver::types::{CUdevice, CUdeviceptr, CUmemHandle};
 
+pub(crate) use locked::{Locked, is_holder};
 use own::Own;
 pub(crate) use own::{Adopted, is_name};
 

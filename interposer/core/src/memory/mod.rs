@@ -22,7 +22,7 @@ mod remapped;
 mod usage;
 
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::{Arc, Mutex};
 
 use gpushare_proto::page::{Goal, Page};
 use gpushare_proto::{Backend, Bytes};
@@ -32,10 +32,9 @@ use crate::driver::Driver;
 use crate::driver::types::{
     CUDA_ERROR_INVALID_VALUE, CUDA_SUCCESS, CUcontext, CUdevice, CUdeviceptr, CUresult, CUstream,
 };
-use crate::process::lock;
 use crate::remap::Remap;
 use allocations::{Allocations, Block, Origin};
-use handles::Handles;
+use handles::{Handles, Locked};
 use mapped::Mapped;
 use {deferred::Deferred, imports::Imports, lease::Lease, placement::Placement, pools::Pools};
 
@@ -223,8 +222,9 @@ impl Memory {
         self.imports.is_used() || self.remap.was_exported()
     }
 
-    pub(crate) fn handles(&self) -> MutexGuard<'_, Handles> {
-        lock(&self.handles)
+    /// Locks the table of handles. The thread must not be its holder ([`handles::is_holder`]).
+    pub(crate) fn handles(&self) -> Locked<'_> {
+        Locked::new(&self.handles)
     }
 }
 
