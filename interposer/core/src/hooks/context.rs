@@ -5,9 +5,9 @@ use std::cell::Cell;
 use std::ptr::null_mut;
 use std::time::{Duration, Instant};
 
-use super::mapping::{end_last_context, stay_for_context};
+use super::mapping::{end_last_context, visit_to_end};
 use crate::driver::answer;
-use crate::driver::contexts::{Kind, Live, Visit};
+use crate::driver::contexts::{Kind, Visit};
 use crate::driver::types::{CUDA_SUCCESS, CUcontext, CUdevice, CUgreenCtx, CUresult};
 use crate::memory::headroom;
 use crate::state::{State, without_state};
@@ -85,8 +85,7 @@ pub unsafe fn create(
 /// `cuCtxDestroy`: removes the context with all its memory.
 pub fn destroy(context: CUcontext, real: impl FnOnce() -> CUresult) -> CUresult {
     let Some(state) = known() else { return real() };
-    let _pass = stay_for_context(state);
-    let live = state.contexts.visit_to_destroy();
+    let (_pass, live) = visit_to_end(state, |live| live.device_of(context));
     let frozen = state.window.freeze(context);
     let result = ending(real);
     if result == CUDA_SUCCESS {
@@ -99,8 +98,7 @@ pub fn destroy(context: CUcontext, real: impl FnOnce() -> CUresult) -> CUresult 
 /// call destroyed it.
 pub fn release_primary(device: CUdevice, real: impl FnOnce() -> CUresult) -> CUresult {
     let Some(state) = known() else { return real() };
-    let _pass = stay_for_context(state);
-    let live = state.contexts.visit_to_destroy();
+    let (_pass, live) = visit_to_end(state, |live| live.primary(device).map(|_| device));
     let frozen = live.primary(device).and_then(|context| state.window.freeze(context));
     let result = ending(real);
     if result == CUDA_SUCCESS {
@@ -123,8 +121,7 @@ pub unsafe fn attach(made: *mut CUcontext, real: impl FnOnce() -> CUresult) -> C
 pub fn detach(context: CUcontext, real: impl FnOnce() -> CUresult) -> CUresult {
     let Some(state) = known() else { return real() };
     // This user may be the last one, so everything is prepared for destruction.
-    let _pass = stay_for_context(state);
-    let mut live = state.contexts.visit_to_destroy();
+    let (_pass, mut live) = visit_to_end(state, |live| live.device_of(context));
     let frozen = state.window.freeze(context);
     let result = ending(real);
     if result == CUDA_SUCCESS {
@@ -171,12 +168,10 @@ pub unsafe fn create_green(
 /// lives.
 pub fn destroy_green(part: CUgreenCtx, real: impl FnOnce() -> CUresult) -> CUresult {
     let Some(state) = known() else { return real() };
-    let _pass = stay_for_context(state);
-    let mut live = state.contexts.visit_to_destroy();
+    let (_pass, mut live) = visit_to_end(state, |live| live.device_of(live.green(part.addr())?));
     let context = live.green(part.addr());
     let frozen = context.and_then(|context| state.window.freeze(context));
-    let of_primary = live.iter().find(|known| Some(known.context()) == context).map(Live::device);
-    let of_primary = of_primary.and_then(|device| state.window.freeze(live.primary(device)?));
+    let of_primary = context.and_then(|context| state.window.freeze(live.primary(live.device_of(context)?)?));
     let result = ending(real);
     let Some(context) = context.filter(|_| result == CUDA_SUCCESS) else { return result };
     let Some(device) = live.remove(context) else { return result };

@@ -10,6 +10,7 @@ use gpushare_sys::unwind::uncancelled;
 use super::allocation::await_room;
 use super::location::Location;
 use super::work;
+use crate::driver::contexts::Visit;
 use crate::driver::types::{
     ACCESS_READ_WRITE, Access, AllocationProperties, CUDA_ERROR_INVALID_VALUE, CUDA_SUCCESS, CUdevice,
     CUdeviceptr, CUmemHandle, CUresult, LOCATION_DEVICE,
@@ -368,14 +369,25 @@ pub unsafe fn retain(
     })
 }
 
-/// Returns a pass if memory that the application has mapped itself may move. While it lives, the memory is on its card,
-/// and a context of the card may end.
-pub(super) fn stay_for_context(state: &State) -> Option<Pass<'static>> {
-    // At the exit nobody needs the memory any more.
-    let may_move = with_names().is_some() && !is_exiting();
-    let moves = may_move && !state.memory.handles().adopted_in(EVERYWHERE).is_empty();
+/// Visits the contexts for a call that may end one, of the device that `device` returns. If it is the device's last one, and
+/// memory there that the application has mapped itself may move, the thread passes the gate before. While the pass lives,
+/// the memory is on its card.
+pub(super) fn visit_to_end(
+    state: &'static State,
+    device: impl Fn(&Visit<'static>) -> Option<CUdevice>,
+) -> (Option<Pass<'static>>, Visit<'static>) {
+    let is_last = |live: &Visit<'static>| device(live).filter(|&device| live.count(device) == 1);
+    let needs_pass = |live: &Visit<'static>| {
+        // At the exit nobody needs the memory any more.
+        is_last(live).is_some_and(|device| state.memory.remap.has_adopted(device)) && !is_exiting()
+    };
+    let live = state.contexts.visit_to_destroy();
+    if !needs_pass(&live) {
+        return (None, live);
+    }
+    drop(live);
     // A program whose wait is interrupted ends.
-    moves.then(|| work::pass().ok()).flatten()
+    (work::pass().ok(), state.contexts.visit_to_destroy())
 }
 
 /// Leaves memory that the application has mapped itself to the driver, since the last context of the device has ended.

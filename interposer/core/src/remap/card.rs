@@ -172,6 +172,11 @@ impl OnCard {
         lock(&self.adopted).remove(&address);
     }
 
+    /// Returns whether there is memory of the program.
+    pub(super) fn has_adopted(&self) -> bool {
+        !lock(&self.adopted).is_empty()
+    }
+
     fn adopted(&self, address: CUdeviceptr) -> Option<AllocationProperties> {
         lock(&self.adopted).get(&address).copied()
     }

@@ -87,6 +87,11 @@ impl Remap {
         });
     }
 
+    /// Returns whether a card moves memory of [`Self::create`].
+    pub(crate) fn has_adopted(&self, device: CUdevice) -> bool {
+        self.card(device).is_some_and(|card| card.hardware.has_adopted())
+    }
+
     /// Leaves adopted memory to the program, where it is mapped. The thread is inside the gate, so the memory is not
     /// away.
     ///
