@@ -7,17 +7,25 @@
 use std::ffi::OsStr;
 use std::fs;
 use std::path::Path;
-use std::sync::OnceLock;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 /// Modules of the driver itself.
 const OF_DRIVER: [&str; 3] = ["nvidia_uvm", "nvidia_modeset", "nvidia_drm"];
 /// Modules that find the driver's module by name, so that they are not listed as its users.
 const UNLISTED: [&str; 1] = ["nvidia_fs"];
 
-/// Returns whether memory that was created for RDMA may be reached so on this machine.
+/// Returns whether memory that was created for RDMA may be reached so on this machine. A module may be loaded at any time,
+/// so this looks each time. Once it was so it stays so, as a device may know the pages.
 pub(crate) fn may_happen() -> bool {
-    static KNOWN: OnceLock<bool> = OnceLock::new();
-    *KNOWN.get_or_init(|| may_happen_by(Path::new("/sys/module")))
+    static HAS_HAPPENED: AtomicBool = AtomicBool::new(false);
+    may_happen_since(&HAS_HAPPENED, Path::new("/sys/module"))
+}
+
+fn may_happen_since(has_happened: &AtomicBool, modules: &Path) -> bool {
+    if !has_happened.load(Ordering::Relaxed) && may_happen_by(modules) {
+        has_happened.store(true, Ordering::Relaxed);
+    }
+    has_happened.load(Ordering::Relaxed)
 }
 
 fn may_happen_by(modules: &Path) -> bool {
@@ -50,5 +58,17 @@ mod tests {
         fs::remove_dir(modules.join("nvidia/holders/nvidia_peermem")).unwrap();
         fs::create_dir(modules.join("nvidia_fs")).unwrap();
         assert!(may_happen_by(modules));
+    }
+
+    #[test]
+    fn a_module_that_is_loaded_later_counts_from_then_on() {
+        let folder = tempfile::tempdir().unwrap();
+        let (modules, foreign) = (folder.path(), folder.path().join("nvidia_fs"));
+        let has_happened = AtomicBool::new(false);
+        assert!(!may_happen_since(&has_happened, modules));
+        fs::create_dir(&foreign).unwrap();
+        assert!(may_happen_since(&has_happened, modules));
+        fs::remove_dir(&foreign).unwrap();
+        assert!(may_happen_since(&has_happened, modules), "it may have told a device of pages");
     }
 }

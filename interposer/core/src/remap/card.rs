@@ -177,6 +177,13 @@ impl OnCard {
         !lock(&self.adopted).is_empty()
     }
 
+    /// Returns the addresses of memory of the program that other devices of the bus may reach.
+    pub(super) fn adopted_for_rdma(&self) -> Vec<CUdeviceptr> {
+        let adopted = lock(&self.adopted);
+        let reachable = adopted.iter().filter(|(_, properties)| properties.is_for_rdma());
+        reachable.map(|(address, _)| *address).collect()
+    }
+
     fn adopted(&self, address: CUdeviceptr) -> Option<AllocationProperties> {
         lock(&self.adopted).get(&address).copied()
     }

@@ -268,6 +268,7 @@ impl Remap {
             // Work that a function started which gpushare does not know is no part of the proof.
             self.keep(Reason::UnknownFunctions);
         }
+        self.keep_reachable();
         if let Some(named) = self.names.take() {
             self.cards()
                 .for_each(|(_, card)| card.lanes.change(|moving| moving.blocks.note_named(&named)));

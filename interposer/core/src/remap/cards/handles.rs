@@ -6,6 +6,7 @@ use gpushare_proto::Bytes;
 use gpushare_sys::unwind::uncancelled;
 
 use super::{NotAllocated, Remap, Want};
+use crate::driver::rdma;
 use crate::driver::types::{
     AllocationProperties, CUDA_ERROR_DEINITIALIZED, CUDA_ERROR_INVALID_VALUE, CUDA_ERROR_NOT_SUPPORTED,
     CUDA_ERROR_OUT_OF_MEMORY, CUDA_ERROR_UNKNOWN, CUDA_SUCCESS, CUdevice, CUdeviceptr, CUmemHandle, CUresult,
@@ -13,6 +14,7 @@ use crate::driver::types::{
 use crate::process::is_exiting;
 use crate::remap::blocks::AllocationError;
 use crate::remap::lanes::Moving;
+use crate::remap::pins::Reason;
 use crate::remap::vmm::{Span, VmmError};
 
 /// Longest wait for steps of a chunk that are under way.
@@ -90,6 +92,20 @@ impl Remap {
     /// Returns whether a card moves memory of [`Self::create`].
     pub(crate) fn has_adopted(&self, device: CUdevice) -> bool {
         self.card(device).is_some_and(|card| card.hardware.has_adopted())
+    }
+
+    /// Keeps memory that other devices of the bus may reach where it is, if they can do that by now.
+    pub(super) fn keep_reachable(&self) {
+        for (_, card) in self.cards() {
+            let reachable = card.hardware.adopted_for_rdma();
+            if !reachable.is_empty() && rdma::may_happen() {
+                card.lanes.change(|moving| {
+                    for address in reachable {
+                        moving.blocks.pin(address, Reason::NamedToDevice);
+                    }
+                });
+            }
+        }
     }
 
     /// Leaves adopted memory to the program, where it is mapped. The thread is inside the gate, so the memory is not
