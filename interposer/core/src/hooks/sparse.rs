@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::ffi::{c_int, c_uint};
 
-use super::mapping::{at_driver_with, known};
+use super::handles::{at_driver_with, known};
 use super::work;
 use crate::driver::types::{
     ARRAY_PART_TAIL, CUDA_ERROR_INVALID_VALUE, CUDA_SUCCESS, CUmemHandle, CUresult, MEM_OPERATION_MAP,
