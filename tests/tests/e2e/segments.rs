@@ -18,10 +18,18 @@ const SMALL: Bytes = Bytes::mib(2);
 
 /// A program whose memory is remapped, and the daemon that the test plays for it.
 fn program() -> anyhow::Result<(World, ScriptedDaemon, Program)> {
+    program_with("")
+}
+
+/// A program whose driver fails as `SIMGPU_FAULTS` says.
+fn program_with(faults: &str) -> anyhow::Result<(World, ScriptedDaemon, Program)> {
     let world = World::of(Bytes::mib(256))?;
     let daemon = ScriptedDaemon::listen(&world)?;
     let mut command = world.workload(&Sharing::Preload);
-    command.env(names::BACKEND, "remap").env(names::PARANOID, "1");
+    command
+        .env(names::BACKEND, "remap")
+        .env(names::PARANOID, "1")
+        .env("SIMGPU_FAULTS", faults);
     let mut program = Program::begin(command, &world, "a")?;
     program.ready()?;
     Ok((world, daemon, program))
@@ -213,6 +221,29 @@ fn an_unmapping_that_the_driver_refuses_fails_and_is_made_again() -> anyhow::Res
     program.must("unmap-segment s; free-segment s")?;
     assert!(on_card(&world, &program)? <= SMALL);
     program.must("segment t 20MiB 8")?;
+    Ok(())
+}
+
+#[test]
+fn a_call_that_cannot_get_all_memory_pins_nothing() -> anyhow::Result<()> {
+    let (world, mut daemon, mut program) = program_with("cuMemUnmap@1=801")?;
+    program.must("segment s 20MiB 2; release-segment s; fill s 7; sync")?;
+    // The first piece is half ended, and so cannot be had. The other one can.
+    assert_eq!(program.ask("unmap-segment s 0 1")?.error(), Some("CUDA_ERROR_NOT_SUPPORTED"));
+    assert!(program.ask("allow-segment s")?.error().is_some());
+    send_out(&mut daemon, Bytes::ZERO)?;
+    until("nothing stays", || Ok((on_card(&world, &program)? == Bytes::ZERO).then_some(())))?;
+    Ok(())
+}
+
+#[test]
+fn a_context_that_is_not_the_last_ends_while_memory_is_away() -> anyhow::Result<()> {
+    let (_world, mut daemon, mut program) = program()?;
+    program.must("make c; segment s 20MiB 2; fill s 7; sync")?;
+    send_out(&mut daemon, Bytes::ZERO)?;
+    program.must("end c")?;
+    bring_in(&mut daemon)?;
+    program.must("check s 7")?;
     Ok(())
 }
 
