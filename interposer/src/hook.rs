@@ -17,6 +17,7 @@
 //!                                            as `blocking`, but a few bytes of rewritten memory are copied by the
 //!                                            asynchronous export `twin`; `source` is the host memory that it reads
 //!   [hook: a, b] ...                         calls hook(a, b, || the driver's function)
+//!   [x => hook: a, b] ...                    calls hook(a, b, x, |x| the driver's function), which may change x
 //! ```
 //!
 //! A line names every export with these arguments and this behaviour. `gpushare-symbols` knows the base name
@@ -93,6 +94,12 @@ macro_rules! hooks {
             None => hooks!(@enter blocking $row $real),
         }
     }};
+    (@enter [$changed:ident => $hook:path : $($given:expr),*] $row:ident $real:expr) => {
+        gpushare_client::process::panics::guest(move || $hook($($given,)* $changed, move |$changed| {
+            gpushare_client::freeze::hold::pause();
+            $real
+        }))
+    };
     (@enter [$hook:path : $($given:expr),*] $row:ident $real:expr) => {
         gpushare_client::process::panics::guest(move || $hook($($given,)* move || {
             gpushare_client::freeze::hold::pause();

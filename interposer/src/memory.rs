@@ -3,15 +3,17 @@
 use std::ffi::{c_int, c_uint, c_ulonglong};
 
 use gpushare_client::driver::types::{
-    CUarray, CUdevice, CUdeviceptr, CUmemHandle, CUpointerAttribute, CUstream,
+    Access, AllocationProperties, CUarray, CUdevice, CUdeviceptr, CUmemHandle, CUpointerAttribute, CUstream,
 };
 use gpushare_client::hooks::allocation::{alloc, alloc_as, alloc_pitch, alloc_pitch_narrow, free};
 use gpushare_client::hooks::array::{self, Flat, Solid, create_levels};
 use gpushare_client::hooks::figures::{get_info, get_info_narrow, total_mem, total_mem_narrow};
 use gpushare_client::hooks::identity::{address_range, attribute, attributes, range};
-use gpushare_client::hooks::ipc::{close, give_out, hand_out, open, prepare, share};
-use gpushare_client::hooks::location::Properties;
-use gpushare_client::hooks::mapping::{self, ArrayMap, change, map, map_arrays, release, retain, unmap};
+use gpushare_client::hooks::ipc::{close, export_handle, give_out, hand_out, open, prepare, share};
+use gpushare_client::hooks::mapping::{
+    self, bind, describe, free_addresses, give, map, release, retain, set_access, unmap,
+};
+use gpushare_client::hooks::sparse::{ArrayMap, map_arrays};
 use gpushare_client::memory::allocations::Origin::{Managed, Native};
 use gpushare_client::sharing::handle::RawHandle;
 
@@ -43,25 +45,41 @@ hooks! {
     );
 
     [mapping::create: handle, size, properties] cuMemCreate(
-        handle: *mut CUmemHandle, size: usize, properties: *const Properties, flags: c_ulonglong
+        handle: *mut CUmemHandle, size: usize, properties: *const AllocationProperties, flags: c_ulonglong
     );
     [release: handle] cuMemRelease(handle: CUmemHandle);
-    [map: address, size, handle] cuMemMap(
+    [handle => map: address, size] cuMemMap(
         address: CUdeviceptr, size: usize, offset: usize, handle: CUmemHandle, flags: c_ulonglong
     );
     [unmap: address, size] cuMemUnmap(address: CUdeviceptr, size: usize);
-    [change: address] cuMemSetAccess(address: CUdeviceptr, size: usize, access: Pointer, count: usize);
-    [change: address] cuMemAddressFree(address: CUdeviceptr, size: usize);
-    [change: address] cuMulticastBindAddr(
+    [set_access: address, size, access, count] cuMemSetAccess(
+        address: CUdeviceptr, size: usize, access: *const Access, count: usize
+    );
+    [free_addresses: address, size] cuMemAddressFree(address: CUdeviceptr, size: usize);
+    [bind: address, size] cuMulticastBindAddr(
         object: CUmemHandle, offset: usize, address: CUdeviceptr, size: usize, flags: c_ulonglong
     );
-    [change: address] cuMulticastBindAddr_v2(
+    [bind: address, size] cuMulticastBindAddr_v2(
         object: CUmemHandle, device: CUdevice, offset: usize, address: CUdeviceptr, size: usize, flags: c_ulonglong
     );
-    [change: address.addr() as CUdeviceptr] cuLogicalEndpointBindAddr(
+    [bind: address.addr() as CUdeviceptr, size as usize] cuLogicalEndpointBindAddr(
         endpoint: c_uint, device: CUdevice, offset: u64, address: Pointer, size: u64, flags: c_ulonglong
     );
-    [map_arrays: parts, count] cuMemMapArrayAsync cuMemMapArrayAsync_ptsz(
+    [memory => give:] cuMulticastBindMem(
+        object: CUmemHandle, offset: usize, memory: CUmemHandle, from: usize, size: usize, flags: c_ulonglong
+    );
+    [memory => give:] cuMulticastBindMem_v2(
+        object: CUmemHandle, device: CUdevice, offset: usize, memory: CUmemHandle, from: usize, size: usize,
+        flags: c_ulonglong
+    );
+    [memory => give:] cuLogicalEndpointBindMem(
+        endpoint: c_uint, device: CUdevice, offset: u64, memory: CUmemHandle, from: u64, size: u64,
+        flags: c_ulonglong
+    );
+    [describe: properties, handle] cuMemGetAllocationPropertiesFromHandle(
+        properties: *mut AllocationProperties, handle: CUmemHandle
+    );
+    [parts => map_arrays: count] cuMemMapArrayAsync cuMemMapArrayAsync_ptsz(
         parts: *mut ArrayMap, count: c_uint, stream: CUstream
     );
     [retain: handle, address.addr() as CUdeviceptr] cuMemRetainAllocationHandle(
@@ -73,13 +91,13 @@ hooks! {
         address: *mut CUdeviceptr, handle: RawHandle, flags: c_uint
     );
     [close: address] cuIpcCloseMemHandle(address: CUdeviceptr);
-    [hand_out: address] cuMemGetHandleForAddressRange(
+    [hand_out: address, size] cuMemGetHandleForAddressRange(
         handle: Pointer, address: CUdeviceptr, size: usize, kind: c_int, flags: c_ulonglong
     );
     [prepare: address] cuPointerSetAttribute(
         value: Pointer, attribute: CUpointerAttribute, address: CUdeviceptr
     );
-    [share:] cuMemExportToShareableHandle(
+    [handle => export_handle:] cuMemExportToShareableHandle(
         shareable: Pointer, handle: CUmemHandle, kind: c_int, flags: c_ulonglong
     );
     [share:] cuMemImportFromShareableHandle(handle: *mut CUmemHandle, shareable: Pointer, kind: c_int);

@@ -75,7 +75,7 @@ families! {
     Context = "contexts are counted and reported to the daemon";
     Allocation = "memory is charged to the quota and, under the managed backend, allocated so that it can move";
     Pool = "memory of pools is charged by what the pool takes from the card";
-    Mapping = "memory that an application maps itself is charged by handle";
+    Mapping = "memory that an application maps itself is charged by handle, and moves where that is simple";
     Array = "arrays are charged at the size that they take on the card";
     Ipc = "memory that other processes share stays, and its process is not frozen; managed memory is not shared";
     GraphMemory = "memory of graphs is charged when their reserve grows";

@@ -28,6 +28,7 @@ mod utilization;
 mod orphans;
 mod backends;
 mod remap;
+mod segments;
 mod addresses;
 mod audit;
 mod captures;

@@ -134,6 +134,10 @@ driver_functions! {
     mem_create = "cuMemCreate" + "" @ 10020
         (handle: *mut u64, bytes: usize, properties: *const HandleProperties, flags: u64);
     mem_release = "cuMemRelease" + "" @ 10020 (handle: u64);
+    mem_export_handle = "cuMemExportToShareableHandle" + "" @ 10020
+        (shareable: *mut c_int, handle: u64, kind: c_int, flags: u64);
+    mem_handle_properties = "cuMemGetAllocationPropertiesFromHandle" + "" @ 10020
+        (properties: *mut HandleProperties, handle: u64);
     mem_retain_handle = "cuMemRetainAllocationHandle" + "" @ 11000 (handle: *mut u64, address: *const c_void);
     mem_address_reserve = "cuMemAddressReserve" + "" @ 10020
         (address: *mut DevicePtr, bytes: usize, alignment: usize, wish: DevicePtr, flags: u64);

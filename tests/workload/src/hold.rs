@@ -27,6 +27,7 @@ use crate::device::Device;
 use crate::error::CudaError;
 use crate::gpu::Gpu;
 
+mod at_exit;
 mod command;
 mod contexts;
 mod desk;
@@ -37,6 +38,7 @@ mod copies;
 mod host;
 mod launches;
 mod memory;
+mod segments;
 mod streams;
 
 use command::{Line, Word};
@@ -59,7 +61,13 @@ pub fn run(
     open: impl Fn() -> Result<Device, CudaError> + Send + Sync + 'static,
     options: &Options,
 ) -> Result<ExitCode, CudaError> {
-    let desk = Arc::new(Desk::new(move || Gpu::start(open()?)));
+    let start = move || {
+        let device = open()?;
+        at_exit::register();
+        Gpu::start(device)
+    };
+    let desk = Arc::new(Desk::new(start));
+    at_exit::keep(&desk);
     if !options.lazy {
         desk.gpu()?;
     }

@@ -13,6 +13,7 @@ pub mod device;
 pub mod kernels;
 pub mod gpu;
 pub mod memory;
+pub mod segments;
 pub mod streams;
 pub mod sharing;
 pub mod pattern;

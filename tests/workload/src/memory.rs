@@ -85,6 +85,7 @@ const ATTACH_GLOBAL: c_uint = 1;
 const PITCH_ROW: usize = 1024;
 
 const ATTRIBUTE_MEMORY_TYPE: c_int = 2;
+const ATTRIBUTE_BUFFER_ID: c_int = 7;
 const ATTRIBUTE_IS_MANAGED: c_int = 8;
 const ATTRIBUTE_DEVICE_ORDINAL: c_int = 9;
 const ATTRIBUTE_RANGE_START: c_int = 11;
@@ -311,12 +312,7 @@ impl Gpu {
 
     /// The attributes of an address.
     pub fn pointer_facts(&self, address: DevicePtr) -> Result<PointerFacts, CudaError> {
-        let attribute = |which: c_int| {
-            let mut value = 0u64;
-            // SAFETY: every attribute asked for here is at most eight bytes wide.
-            unsafe { self.device.driver.pointer_attribute((&raw mut value).cast(), which, address) }?;
-            Ok(value)
-        };
+        let attribute = |which| self.pointer_attribute(which, address);
         Ok(PointerFacts {
             memory_type: attribute(ATTRIBUTE_MEMORY_TYPE)? as u32,
             managed: attribute(ATTRIBUTE_IS_MANAGED)? as u8 != 0,
@@ -324,6 +320,18 @@ impl Gpu {
             range_start: attribute(ATTRIBUTE_RANGE_START)?,
             range_bytes: attribute(ATTRIBUTE_RANGE_SIZE)?,
         })
+    }
+
+    /// The number of the memory at an address.
+    pub fn buffer_id(&self, address: DevicePtr) -> Result<u64, CudaError> {
+        self.pointer_attribute(ATTRIBUTE_BUFFER_ID, address)
+    }
+
+    fn pointer_attribute(&self, which: c_int, address: DevicePtr) -> Result<u64, CudaError> {
+        let mut value = 0u64;
+        // SAFETY: every attribute asked for here is at most eight bytes wide.
+        unsafe { self.device.driver.pointer_attribute((&raw mut value).cast(), which, address) }?;
+        Ok(value)
     }
 
     /// Copies words to the start of a buffer and waits.

@@ -246,6 +246,11 @@ impl List {
         self.contexts.iter_mut().find(|known| known.context == context)
     }
 
+    /// Returns the device of a live context.
+    pub fn device_of(&self, context: CUcontext) -> Option<CUdevice> {
+        self.iter().find(|known| known.context == context).map(Live::device)
+    }
+
     /// Removes a dead context and returns its device; `None` for an unknown context.
     pub fn remove(&mut self, context: CUcontext) -> Option<CUdevice> {
         let at = self.contexts.iter().position(|known| known.context == context)?;

@@ -8,6 +8,7 @@ mod functions;
 pub mod contexts;
 pub mod hook_table;
 mod questions;
+pub(crate) mod rdma;
 pub mod unknown;
 #[cfg(test)]
 pub(crate) mod fake;

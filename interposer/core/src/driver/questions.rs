@@ -8,11 +8,15 @@ use gpushare_proto::{Abilities, Bytes, GpuUuid};
 
 use super::{Driver, MemoryCalls, answer};
 use crate::driver::types::{
-    ATTRIBUTE_CONCURRENT_MANAGED_ACCESS, ATTRIBUTE_HANDLE_DESCRIPTORS, ATTRIBUTE_HOST_REGISTER,
-    ATTRIBUTE_IS_MANAGED, ATTRIBUTE_MEMORY_TYPE, ATTRIBUTE_VIRTUAL_MEMORY, CAPTURE_STATUS_ACTIVE,
+    ATTRIBUTE_BUFFER_ID, ATTRIBUTE_CONCURRENT_MANAGED_ACCESS, ATTRIBUTE_CONTEXT,
+    ATTRIBUTE_HANDLE_DESCRIPTORS, ATTRIBUTE_HOST_REGISTER, ATTRIBUTE_IS_MANAGED, ATTRIBUTE_MEMORY_TYPE,
+    ATTRIBUTE_RANGE_SIZE, ATTRIBUTE_RANGE_START, ATTRIBUTE_VIRTUAL_MEMORY, CAPTURE_STATUS_ACTIVE,
     CUDA_ERROR_INVALID_VALUE, CUDA_ERROR_NOT_INITIALIZED, CUDA_SUCCESS, CUcontext, CUdevice, CUdeviceptr,
-    CUevent, CUresult, CUstream, MEMORYTYPE_DEVICE, REFUSED_FOR_CAPTURE, STREAM_LEGACY, STREAM_PER_THREAD,
+    CUevent, CUpointerAttribute, CUresult, CUstream, MEMORYTYPE_DEVICE, REFUSED_FOR_CAPTURE, STREAM_LEGACY,
+    STREAM_PER_THREAD,
 };
+use crate::memory::mapped::Facts;
+use crate::remap::vmm::Span;
 
 impl Driver {
     /// Returns the context of a stream; the current context if the driver cannot say.
@@ -81,15 +85,30 @@ impl Driver {
 
     /// Returns whether an address is memory of a card that the driver never moves.
     pub(crate) fn is_device_memory(&self, address: CUdeviceptr) -> bool {
-        let attribute = |attribute| {
-            let mut value = 0_u32;
-            let ask = self.pointer_get_attribute?;
-            // SAFETY: the attributes asked for have at most four bytes.
-            let result = unsafe { ask((&raw mut value).cast(), attribute, address) };
-            (result == CUDA_SUCCESS).then_some(value)
-        };
-        attribute(ATTRIBUTE_MEMORY_TYPE) == Some(MEMORYTYPE_DEVICE)
+        let attribute = |attribute| self.pointer_attribute(attribute, address);
+        attribute(ATTRIBUTE_MEMORY_TYPE) == Some(MEMORYTYPE_DEVICE.into())
             && attribute(ATTRIBUTE_IS_MANAGED) == Some(0)
+    }
+
+    /// Returns what the driver states about memory of a device that is mapped at `span`.
+    pub(crate) fn facts(&self, span: Span, device: CUdevice) -> Facts {
+        let attribute =
+            |attribute, otherwise: u64| self.pointer_attribute(attribute, span.address).unwrap_or(otherwise);
+        let range = Span {
+            address: attribute(ATTRIBUTE_RANGE_START, span.address),
+            size: Bytes(attribute(ATTRIBUTE_RANGE_SIZE, span.size.0)),
+        };
+        let context = attribute(ATTRIBUTE_CONTEXT, 0) as usize;
+        Facts { range, device, context, buffer: attribute(ATTRIBUTE_BUFFER_ID, span.address) }
+    }
+
+    /// Returns an attribute of an address, which has at most eight bytes.
+    fn pointer_attribute(&self, attribute: CUpointerAttribute, address: CUdeviceptr) -> Option<u64> {
+        let mut value = 0_u64;
+        let ask = self.pointer_get_attribute?;
+        // SAFETY: the attributes asked for have at most eight bytes.
+        let result = unsafe { ask((&raw mut value).cast(), attribute, address) };
+        (result == CUDA_SUCCESS).then_some(value)
     }
 
     /// Returns whether the driver knows nothing of an address: it is ordinary memory of the host.

@@ -99,6 +99,7 @@ constants! {
         GRAPH_MEM_RESERVED = 2, CU_GRAPH_MEM_ATTR_RESERVED_MEM_CURRENT;
         ALLOCATION_PINNED = 1, CU_MEM_ALLOCATION_TYPE_PINNED;
         HANDLE_DESCRIPTOR = 1, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
+        HANDLE_FABRIC = 8, CU_MEM_HANDLE_TYPE_FABRIC;
         ALLOCATION_MANAGED = 2, CU_MEM_ALLOCATION_TYPE_MANAGED;
         ACCESS_READ_WRITE = 3, CU_MEM_ACCESS_FLAGS_PROT_READWRITE;
         NODE_KERNEL = 0, CU_GRAPH_NODE_TYPE_KERNEL;
@@ -161,7 +162,7 @@ constants! {
 pub const ARRAY_WITHOUT_MEMORY: c_uint = 0xc0;
 
 /// Description of memory that is created by handle (`CUmemAllocationProp`).
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(C)]
 pub struct AllocationProperties {
     kind: c_int,
@@ -169,6 +170,7 @@ pub struct AllocationProperties {
     /// Kind and number of the location (`CUmemLocation`).
     location: [c_int; 2],
     security: usize,
+    /// Kind of compression, whether other devices of the bus may reach the memory, use (two bytes), and reserved bytes.
     flags: [u8; 8],
 }
 
@@ -177,6 +179,26 @@ impl AllocationProperties {
     /// 0 for none.
     pub const fn new(kind: c_int, handle_types: c_int, location: [c_int; 2]) -> Self {
         Self { kind, handle_types, location, security: 0, flags: [0; 8] }
+    }
+
+    /// Returns the kind and the number of the location.
+    pub const fn location(&self) -> [c_int; 2] {
+        self.location
+    }
+
+    /// Returns whether the memory is plain memory of a whole device. Other processes may be able to get it, and other
+    /// devices of the bus to reach it.
+    pub fn is_plain(&self) -> bool {
+        let Self { kind, handle_types, location: [place, _], security, flags } = *self;
+        let [compression, _, usage @ ..] = flags;
+        let is_known = handle_types & !(HANDLE_DESCRIPTOR | HANDLE_FABRIC) == 0;
+        let is_special = security != 0 || compression != 0 || usage != [0; 6];
+        (kind, place) == (ALLOCATION_PINNED, LOCATION_DEVICE) && is_known && !is_special
+    }
+
+    /// Returns whether other devices of the bus may reach the memory (`gpuDirectRDMACapable`).
+    pub const fn is_for_rdma(&self) -> bool {
+        self.flags[1] != 0
     }
 }
 
@@ -206,4 +228,28 @@ pub struct KernelNode {
     /// Library kernel that the node launches; null if the node launches a function.
     pub kernel: CUfunction,
     context: CUcontext,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn plain_memory_has_no_special_use() {
+        let memory = |kind, handle_types, place| AllocationProperties::new(kind, handle_types, [place, 0]);
+        for handle_types in [0, HANDLE_DESCRIPTOR, HANDLE_FABRIC, HANDLE_DESCRIPTOR | HANDLE_FABRIC] {
+            assert!(memory(ALLOCATION_PINNED, handle_types, LOCATION_DEVICE).is_plain());
+        }
+        assert!(!memory(ALLOCATION_MANAGED, 0, LOCATION_DEVICE).is_plain());
+        assert!(!memory(ALLOCATION_PINNED, 0, LOCATION_HOST_NUMA).is_plain());
+        assert!(!memory(ALLOCATION_PINNED, 2, LOCATION_DEVICE).is_plain(), "a handle of Windows");
+        let with = |index: usize| {
+            let mut flags = [0; 8];
+            flags[index] = 1;
+            AllocationProperties { flags, ..memory(ALLOCATION_PINNED, 0, LOCATION_DEVICE) }
+        };
+        assert!(!with(0).is_plain(), "compressed");
+        assert!(with(1).is_plain() && with(1).is_for_rdma());
+        assert!(!with(2).is_plain(), "for sparse arrays");
+    }
 }

@@ -12,7 +12,7 @@ use crate::driver::types::{
 };
 use crate::memory::Table;
 use crate::memory::allocations::Origin;
-use crate::remap::NotAllocated;
+use crate::remap::{NotAllocated, Want};
 use crate::state::State;
 
 /// Longest wait of an allocation under an open gate for memory of others to leave the card.
@@ -168,28 +168,50 @@ unsafe fn charged_remapped(
     {
         return refused;
     }
-    let (mut waited, mut want, mut tells_at) = (Duration::ZERO, None, FULL.0);
     let size = Bytes(size as u64);
-    let allocate = || loop {
-        let made = state
-            .memory
-            .allocate_remapped(&state.driver, &state.contexts, device, size, &mut want);
-        // If it cannot start now, a later call or message starts it.
-        state.start_drainer();
+    let allocate = || {
+        let made = await_room(state, device, |want| {
+            let parts = (&state.driver, &state.contexts);
+            state.memory.allocate_remapped(parts, device, size, want)
+        });
         match made {
             Ok(made) => {
                 // SAFETY: writable, as the caller promises.
                 unsafe { address.write(made) };
-                return CUDA_SUCCESS;
+                CUDA_SUCCESS
             }
-            Err(NotAllocated::Failed(result)) => return result,
+            Err(error) => error,
+        }
+    };
+    // SAFETY: `allocate` writes `address` when it succeeds.
+    unsafe { charged(state, device, address, size.0 as usize, Origin::Remapped, allocate) }
+}
+
+/// Runs `allocate` until the card has room for the memory. Meanwhile the thread waits at the gate, and then for memory of
+/// others that leaves the card.
+///
+/// # Errors
+/// Result for the application.
+pub(super) fn await_room<T>(
+    state: &'static State,
+    device: CUdevice,
+    mut allocate: impl FnMut(&mut Option<Want>) -> Result<T, NotAllocated>,
+) -> Result<T, CUresult> {
+    let (mut waited, mut want, mut tells_at) = (Duration::ZERO, None, FULL.0);
+    loop {
+        let made = allocate(&mut want);
+        // If it cannot start now, a later call or message starts it.
+        state.start_drainer();
+        match made {
+            Ok(made) => return Ok(made),
+            Err(NotAllocated::Failed(result)) => return Err(result),
             Err(no @ (NotAllocated::NotNow(bytes) | NotAllocated::CardFull(bytes))) => {
                 drop(want.take());
                 want = state.memory.remap.want(device, bytes);
                 // A program that waits for its turn needs no room before.
                 match super::work::pass() {
                     Ok(pass) => drop(pass),
-                    Err(interrupted) => return interrupted,
+                    Err(interrupted) => return Err(interrupted),
                 }
                 let is_full = matches!(no, NotAllocated::CardFull(_));
                 let patience = match state.memory.remap.has_goal(device) {
@@ -197,7 +219,7 @@ unsafe fn charged_remapped(
                     false => FIRST_GOAL_PATIENCE,
                 };
                 if waited >= patience {
-                    return CUDA_ERROR_OUT_OF_MEMORY;
+                    return Err(CUDA_ERROR_OUT_OF_MEMORY);
                 }
                 if is_full && waited >= tells_at {
                     tells_at = waited + FULL.1;
@@ -207,9 +229,7 @@ unsafe fn charged_remapped(
                 waited += state.memory.wait_for_room();
             }
         }
-    };
-    // SAFETY: `allocate` writes `address` when it succeeds.
-    unsafe { charged(state, device, address, size.0 as usize, Origin::Remapped, allocate) }
+    }
 }
 
 /// Allocates managed memory in place of device memory, like [`charged`].

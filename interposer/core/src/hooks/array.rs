@@ -12,7 +12,7 @@ use std::ffi::{c_int, c_uint};
 use gpushare_proto::Bytes;
 
 use super::allocation::shared;
-use super::mapping;
+use super::sparse;
 use crate::driver::types::{ARRAY_CUBEMAP, ARRAY_LAYERED, ARRAY_WITHOUT_MEMORY, CUarray, CUresult};
 use crate::memory::Table;
 use crate::memory::allocations::Origin;
@@ -194,7 +194,7 @@ unsafe fn charged<Descriptor: Copy + Into<Shape>>(
 pub fn destroy(array: CUarray, real: impl FnOnce() -> CUresult) -> CUresult {
     let Some(state) = State::existing() else { return real() };
     let key = array.addr() as u64;
-    state.memory.free(Table::Arrays, key, || mapping::end_array(state, key, real))
+    state.memory.free(Table::Arrays, key, || sparse::end_array(state, key, real))
 }
 
 #[cfg(test)]

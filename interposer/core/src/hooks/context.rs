@@ -5,8 +5,9 @@ use std::cell::Cell;
 use std::ptr::null_mut;
 use std::time::{Duration, Instant};
 
+use super::mapping::{end_last_context, visit_to_end};
 use crate::driver::answer;
-use crate::driver::contexts::{Kind, Live, Visit};
+use crate::driver::contexts::{Kind, Visit};
 use crate::driver::types::{CUDA_SUCCESS, CUcontext, CUdevice, CUgreenCtx, CUresult};
 use crate::memory::headroom;
 use crate::state::{State, without_state};
@@ -84,7 +85,7 @@ pub unsafe fn create(
 /// `cuCtxDestroy`: removes the context with all its memory.
 pub fn destroy(context: CUcontext, real: impl FnOnce() -> CUresult) -> CUresult {
     let Some(state) = known() else { return real() };
-    let live = state.contexts.visit_to_destroy();
+    let (_pass, live) = visit_to_end(state, |live| live.device_of(context));
     let frozen = state.window.freeze(context);
     let result = ending(real);
     if result == CUDA_SUCCESS {
@@ -97,7 +98,7 @@ pub fn destroy(context: CUcontext, real: impl FnOnce() -> CUresult) -> CUresult 
 /// call destroyed it.
 pub fn release_primary(device: CUdevice, real: impl FnOnce() -> CUresult) -> CUresult {
     let Some(state) = known() else { return real() };
-    let live = state.contexts.visit_to_destroy();
+    let (_pass, live) = visit_to_end(state, |live| live.primary(device).map(|_| device));
     let frozen = live.primary(device).and_then(|context| state.window.freeze(context));
     let result = ending(real);
     if result == CUDA_SUCCESS {
@@ -120,7 +121,7 @@ pub unsafe fn attach(made: *mut CUcontext, real: impl FnOnce() -> CUresult) -> C
 pub fn detach(context: CUcontext, real: impl FnOnce() -> CUresult) -> CUresult {
     let Some(state) = known() else { return real() };
     // This user may be the last one, so everything is prepared for destruction.
-    let mut live = state.contexts.visit_to_destroy();
+    let (_pass, mut live) = visit_to_end(state, |live| live.device_of(context));
     let frozen = state.window.freeze(context);
     let result = ending(real);
     if result == CUDA_SUCCESS {
@@ -167,11 +168,10 @@ pub unsafe fn create_green(
 /// lives.
 pub fn destroy_green(part: CUgreenCtx, real: impl FnOnce() -> CUresult) -> CUresult {
     let Some(state) = known() else { return real() };
-    let mut live = state.contexts.visit_to_destroy();
+    let (_pass, mut live) = visit_to_end(state, |live| live.device_of(live.green(part.addr())?));
     let context = live.green(part.addr());
     let frozen = context.and_then(|context| state.window.freeze(context));
-    let of_primary = live.iter().find(|known| Some(known.context()) == context).map(Live::device);
-    let of_primary = of_primary.and_then(|device| state.window.freeze(live.primary(device)?));
+    let of_primary = context.and_then(|context| state.window.freeze(live.primary(live.device_of(context)?)?));
     let result = ending(real);
     let Some(context) = context.filter(|_| result == CUDA_SUCCESS) else { return result };
     let Some(device) = live.remove(context) else { return result };
@@ -220,6 +220,10 @@ fn remove(state: &'static State, mut live: Visit<'_>, context: CUcontext, frozen
     end(state, context);
     state.memory.end_context(context, device, left == 0);
     drop(live);
+    if left == 0 {
+        // Without the list of contexts, which steps of a move need.
+        end_last_context(state, device);
+    }
     state.send_contexts(device, left);
 }
 

@@ -8,9 +8,10 @@ use gpushare_sys::unwind::uncancelled;
 
 use super::addresses::look;
 use super::identity::moves;
+use super::mapping;
 use crate::driver::types::{
     CUDA_ERROR_INVALID_CONTEXT, CUDA_ERROR_INVALID_VALUE, CUDA_ERROR_NOT_SUPPORTED, CUDA_SUCCESS,
-    CUdeviceptr, CUresult, IPC_LAZY_PEER_ACCESS,
+    CUdeviceptr, CUmemHandle, CUresult, IPC_LAZY_PEER_ACCESS,
 };
 use crate::freeze::facts::{NOTED, Noted};
 use crate::memory::allocations::{Block, Origin};
@@ -18,6 +19,11 @@ use crate::process::stderr;
 use crate::remap::pins::Reason;
 use crate::sharing::handle::{Handle, RawHandle};
 use crate::state::State;
+
+/// `cuMemExportToShareableHandle`: gives out memory of a handle, which stays where it is from then on.
+pub fn export_handle(handle: CUmemHandle, real: impl FnOnce(CUmemHandle) -> CUresult) -> CUresult {
+    mapping::give(handle, |handle| share(|| real(handle)))
+}
 
 /// `cuIpcGetMemHandle`: gives out remapped memory, which stays where it is from then on. Refuses managed memory in place
 /// of device memory, and prints the reason.
@@ -115,9 +121,9 @@ pub fn close(address: CUdeviceptr, real: impl FnOnce() -> CUresult) -> CUresult 
 }
 
 /// `cuMemGetHandleForAddressRange`: refuses memory that gpushare can move, and prints the reason.
-pub fn hand_out(address: CUdeviceptr, real: impl FnOnce() -> CUresult) -> CUresult {
+pub fn hand_out(address: CUdeviceptr, size: usize, real: impl FnOnce() -> CUresult) -> CUresult {
     if moves(address).is_none() {
-        return share(real);
+        return mapping::stay(address, size, || share(real));
     }
     refuse()
 }
@@ -125,7 +131,7 @@ pub fn hand_out(address: CUdeviceptr, real: impl FnOnce() -> CUresult) -> CUresu
 /// `cuPointerSetAttribute`: prints a reason if the call fails for memory that gpushare can move. Remapped memory with
 /// an attribute of its pages stays on the card from then on.
 pub fn prepare(address: CUdeviceptr, real: impl FnOnce() -> CUresult) -> CUresult {
-    let Some((start, block)) = moves(address) else { return real() };
+    let Some((start, block)) = moves(address) else { return mapping::stay(address, 1, real) };
     look(|| {
         let result = real();
         match State::existing() {

@@ -1,56 +1,55 @@
 //! Hooks of virtual memory management, in which the application creates memory by handle and maps it. The
-//! session is charged from the creation until the last use of a handle or mapping (`memory/handles.rs`). Such
-//! memory never leaves the card.
-
-use std::ffi::{c_int, c_uint};
+//! session is charged from the creation until the last use of a handle or mapping (`memory/handles.rs`).
+//!
+//! Under the backend `remap`, plain memory that is mapped once is *adopted* by the engine, which moves it like memory of
+//! `cuMemAlloc`. The application has a name for it in place of the driver's handle (`memory/handles/own.rs`).
 
 use gpushare_proto::Bytes;
+use gpushare_sys::unwind::uncancelled;
 
-use super::location::Properties;
+use super::allocation::await_room;
+use super::handles::{after, at_driver, known, with_names};
+use super::location::Location;
 use super::work;
-use crate::daemon::MemoryKind;
+use crate::driver::contexts::Visit;
 use crate::driver::types::{
-    ARRAY_PART_TAIL, CUDA_ERROR_INVALID_VALUE, CUDA_SUCCESS, CUdeviceptr, CUmemHandle, CUresult,
-    MEM_OPERATION_MAP,
+    ACCESS_READ_WRITE, Access, AllocationProperties, CUDA_ERROR_INVALID_VALUE, CUDA_SUCCESS, CUdevice,
+    CUdeviceptr, CUmemHandle, CUresult, LOCATION_DEVICE,
 };
 use crate::freeze::facts::{NOTED, Noted};
-use crate::memory::handles::{Charge, Handles, Tile};
+use crate::gate::Pass;
+use crate::memory::handles::{Charge, is_holder, is_name};
+use crate::process::is_exiting;
+use crate::remap::vmm::Span;
 use crate::state::State;
 
-/// Mapping of a part of a sparse array (`CUarrayMapInfo`).
-#[derive(Clone, Copy, Debug)]
-#[repr(C)]
-pub struct ArrayMap {
-    resource_kind: c_int,
-    resource: u64,
-    part_kind: c_uint,
-    /// Level, layer, offsets and extents of a level; or layer, offset and size of a mip tail.
-    part: [u64; 4],
-    operation: c_int,
-    handle_kind: c_int,
-    handle: CUmemHandle,
-    offset: u64,
-    devices: c_uint,
-    flags: c_uint,
-    reserved: [c_uint; 2],
+/// Range of all addresses.
+const EVERYWHERE: Span = Span { address: 0, size: Bytes::MAX };
+
+const fn range(address: CUdeviceptr, size: usize) -> Span {
+    Span { address, size: Bytes(size as u64) }
 }
 
-/// `cuMemCreate`: charges the session on the device in the memory's properties.
+/// `cuMemCreate`: charges the session on the device in the memory's properties. Memory that gpushare can move gets a
+/// name in place of the driver's handle.
 pub unsafe fn create(
     handle: *mut CUmemHandle,
     size: usize,
-    properties: *const Properties,
+    properties: *const AllocationProperties,
     mut real: impl FnMut() -> CUresult,
 ) -> CUresult {
     if handle.is_null() || properties.is_null() {
         return real();
     }
     // SAFETY: readable, as the driver's function demands.
-    let Properties { location, .. } = unsafe { properties.read() };
-    if location.device().is_none() {
+    let properties = unsafe { properties.read() };
+    let [kind, id] = properties.location();
+    let device = Location { kind, id }.device();
+    if device.is_none() {
         NOTED.note(Noted::HostHandles);
     }
-    let (Some(state), Some(device)) = (State::get(), location.device()) else {
+    let state = State::get().filter(|_| !is_holder());
+    let (Some(state), Some(device)) = (state, device) else {
         return real();
     };
     // The call may come before any context.
@@ -60,25 +59,59 @@ pub unsafe fn create(
     if state.memory.lease.gpu(device).is_none() {
         return real();
     }
-    let charge = Charge { device, bytes: Bytes(size as u64) };
+    let mut create = || match real() {
+        // SAFETY: written by the driver.
+        CUDA_SUCCESS => Ok(unsafe { handle.read() }),
+        error => Err(error),
+    };
+    let bytes = Bytes(size as u64);
+    if state.memory.can_move(device, bytes, &properties) {
+        let charge = Charge::movable(device, bytes);
+        let named = || {
+            let parts = (&state.driver, &state.contexts);
+            let made = await_room(state, device, |want| {
+                state.memory.create_own(parts, charge, properties, want, &mut create)
+            });
+            match made {
+                Ok(name) => {
+                    // SAFETY: writable, as the driver's function demands.
+                    unsafe { handle.write(name) };
+                    CUDA_SUCCESS
+                }
+                Err(error) => error,
+            }
+        };
+        return state.memory.reserve_and_call(device, bytes, charge.kind, named);
+    }
+    let charge = Charge::fixed(device, bytes);
     let call = || {
         // The lock is not held while the daemon is asked, which may not answer.
         let mut handles = state.memory.handles();
-        let result = real();
-        if result == CUDA_SUCCESS {
-            // SAFETY: written by the driver.
-            handles.create(unsafe { handle.read() }, charge);
+        match create() {
+            Ok(made) => {
+                handles.create(made, charge);
+                CUDA_SUCCESS
+            }
+            Err(error) => error,
         }
-        result
     };
-    state
-        .memory
-        .reserve_and_call(charge.device, charge.bytes, MemoryKind::Fixed, call)
+    state.memory.reserve_and_call(device, bytes, charge.kind, call)
 }
 
 /// `cuMemRelease`: removes a handle. Mapped memory lives on and stays charged.
 pub fn release(handle: CUmemHandle, real: impl FnOnce() -> CUresult) -> CUresult {
-    after(real, |handles| handles.release(handle))
+    if !is_name(handle) {
+        return after(real, |handles| handles.release(handle));
+    }
+    let Some(state) = known() else { return CUDA_ERROR_INVALID_VALUE };
+    let mut handles = state.memory.handles();
+    if handles.properties(handle).is_none() {
+        return CUDA_ERROR_INVALID_VALUE;
+    }
+    let ended = handles.release(handle);
+    drop(handles);
+    state.memory.end_pieces(ended);
+    CUDA_SUCCESS
 }
 
 /// `cuMemMap`: records one more use of the memory.
@@ -86,30 +119,171 @@ pub fn map(
     address: CUdeviceptr,
     size: usize,
     handle: CUmemHandle,
-    real: impl FnOnce() -> CUresult,
+    real: impl FnOnce(CUmemHandle) -> CUresult,
 ) -> CUresult {
-    after(real, |handles| {
-        handles.map(address, Bytes(size as u64), handle);
-        None
-    })
+    let Some(state) = with_names() else {
+        return after(
+            || real(handle),
+            |handles| {
+                handles.map(address, Bytes(size as u64), handle);
+                None
+            },
+        );
+    };
+    let mut there = match at_driver(state, |handles| handles.adopted_of(handle)) {
+        Ok(there) => there,
+        Err(error) => return error,
+    };
+    let held = there.handles.with_driver(handle);
+    // Where memory is away the driver sees none, and would map the other there.
+    let is_taken = !there.handles.adopted_in(range(address, size)).is_empty();
+    let result = there.run(|| held.filter(|_| !is_taken).map_or(CUDA_ERROR_INVALID_VALUE, real));
+    if result == CUDA_SUCCESS {
+        there.handles.map(address, Bytes(size as u64), handle);
+    }
+    result
 }
 
-/// `cuMemUnmap`: gives quota back for memory without further use.
+/// `cuMemUnmap`: gives quota back for memory without further use. Memory that ends with this mapping is not brought back
+/// before. At the exit nothing is: the gate may be closed for good.
 pub fn unmap(address: CUdeviceptr, size: usize, real: impl FnOnce() -> CUresult) -> CUresult {
     // As the driver answers for memory of `cuMemAlloc`.
     if super::identity::moves(address).is_some() {
         return CUDA_ERROR_INVALID_VALUE;
     }
-    after(real, |handles| handles.unmap(address, Bytes(size as u64)))
+    let range = range(address, size);
+    let Some(state) = with_names() else {
+        return after(real, |handles| handles.unmap(address, range.size));
+    };
+    let handles = state.memory.handles();
+    if let Some(ending) = handles.ends_with(range, is_exiting()) {
+        let unmapped = uncancelled(|| state.memory.unmap_adopted(handles, &ending));
+        return unmapped.err().unwrap_or(CUDA_SUCCESS);
+    }
+    drop(handles);
+    let mut there = match at_driver(state, |handles| handles.adopted_in(range)) {
+        Ok(there) => there,
+        Err(error) => return error,
+    };
+    let result = there.run(real);
+    if result == CUDA_SUCCESS {
+        let ended = state.memory.note_unmapped(&mut there.handles, range);
+        drop(there);
+        state.memory.end_pieces(ended);
+    }
+    result
 }
 
-/// `cuMemSetAccess`, `cuMemAddressFree`, `cuMulticastBindAddr`: refuses memory that gpushare can move, as the driver
-/// does for memory of `cuMemAlloc`.
-pub fn change(address: CUdeviceptr, real: impl FnOnce() -> CUresult) -> CUresult {
+/// `cuMemSetAccess`: refuses memory of `cuMemAlloc`, as the driver does. Memory that the application has mapped for the
+/// kernels of its own device alone moves from then on.
+pub unsafe fn set_access(
+    address: CUdeviceptr,
+    size: usize,
+    access: *const Access,
+    count: usize,
+    real: impl FnOnce() -> CUresult,
+) -> CUresult {
     if super::identity::moves(address).is_some() {
         return CUDA_ERROR_INVALID_VALUE;
     }
-    real()
+    let Some(state) = with_names() else { return real() };
+    let range = range(address, size);
+    let mut there = match at_driver(state, |handles| handles.adopted_in(range)) {
+        Ok(there) => there,
+        Err(error) => return error,
+    };
+    let result = there.run(real);
+    if result != CUDA_SUCCESS {
+        return result;
+    }
+    // SAFETY: the driver has just read as many.
+    let only = (count == 1).then(|| unsafe { access.read() });
+    let device = match only.map(|access| (access.location, access.flags)) {
+        Some(([LOCATION_DEVICE, device], ACCESS_READ_WRITE)) => Some(device),
+        _ => None,
+    };
+    // Memory of another device was given to a peer, who keeps it when its own device gets it by a call of its own.
+    there.handles.keep_but(range, device);
+    if let Some(device) = device {
+        uncancelled(|| state.memory.adopt(&mut there.handles, range, device));
+    }
+    result
+}
+
+/// `cuMemAddressFree`: refuses addresses at which memory is mapped, as the driver does where it sees the memory.
+pub fn free_addresses(address: CUdeviceptr, size: usize, real: impl FnOnce() -> CUresult) -> CUresult {
+    if super::identity::moves(address).is_some() {
+        return CUDA_ERROR_INVALID_VALUE;
+    }
+    let Some(state) = with_names() else { return real() };
+    let handles = state.memory.handles();
+    if handles.adopted_in(range(address, size)).is_empty() {
+        real()
+    } else {
+        CUDA_ERROR_INVALID_VALUE
+    }
+}
+
+/// `cuMulticastBindAddr`: refuses memory of `cuMemAlloc`, as the driver does. Memory that the application has mapped
+/// itself stays from now on.
+pub fn bind(address: CUdeviceptr, size: usize, real: impl FnOnce() -> CUresult) -> CUresult {
+    if super::identity::moves(address).is_some() {
+        return CUDA_ERROR_INVALID_VALUE;
+    }
+    stay(address, size, real)
+}
+
+/// Runs a call by which something remembers the physical memory of a range. Memory there that the application has mapped
+/// itself stays from now on.
+pub(super) fn stay(address: CUdeviceptr, size: usize, real: impl FnOnce() -> CUresult) -> CUresult {
+    let Some(state) = with_names() else { return real() };
+    let range = range(address, size);
+    let mut there = match at_driver(state, |handles| handles.adopted_in(range)) {
+        Ok(there) => there,
+        Err(error) => return error,
+    };
+    let result = there.run(real);
+    if result == CUDA_SUCCESS {
+        there.handles.keep_in(range);
+    }
+    result
+}
+
+/// Runs a call that binds the memory of a handle to something, or gives it to another process. The memory stays from now
+/// on.
+pub fn give(handle: CUmemHandle, real: impl FnOnce(CUmemHandle) -> CUresult) -> CUresult {
+    if !is_name(handle) {
+        return real(handle);
+    }
+    let Some(state) = known() else { return CUDA_ERROR_INVALID_VALUE };
+    let mut there = match at_driver(state, |handles| handles.adopted_of(handle)) {
+        Ok(there) => there,
+        Err(error) => return error,
+    };
+    let held = there.handles.with_driver(handle);
+    let result = there.run(|| held.map_or(CUDA_ERROR_INVALID_VALUE, real));
+    if result == CUDA_SUCCESS {
+        there.handles.keep_named(handle);
+    }
+    result
+}
+
+/// `cuMemGetAllocationPropertiesFromHandle`: answers for a name what the application asked for.
+pub unsafe fn describe(
+    properties: *mut AllocationProperties,
+    handle: CUmemHandle,
+    real: impl FnOnce() -> CUresult,
+) -> CUresult {
+    if !is_name(handle) {
+        return real();
+    }
+    let made = known().and_then(|state| state.memory.handles().properties(handle));
+    let Some(made) = made.filter(|_| !properties.is_null()) else {
+        return CUDA_ERROR_INVALID_VALUE;
+    };
+    // SAFETY: writable, as the driver's function demands.
+    unsafe { properties.write(made) };
+    CUDA_SUCCESS
 }
 
 /// `cuMemRetainAllocationHandle`: adds a use of mapped memory. Managed memory in place of device memory has
@@ -122,6 +296,13 @@ pub unsafe fn retain(
     if super::identity::moves(address).is_some() {
         return CUDA_ERROR_INVALID_VALUE;
     }
+    if let Some(state) = with_names().filter(|_| !handle.is_null())
+        && let Some(name) = state.memory.handles().retain_own(address)
+    {
+        // SAFETY: writable, as the driver's function demands.
+        unsafe { handle.write(name) };
+        return CUDA_SUCCESS;
+    }
     after(real, |handles| {
         if !handle.is_null() {
             // SAFETY: the driver just wrote it.
@@ -131,115 +312,37 @@ pub unsafe fn retain(
     })
 }
 
-/// `cuMemMapArrayAsync`: maps memory into sparse arrays or removes mappings, in stream order. The quota of
-/// unmapped memory is given back at the call.
-pub unsafe fn map_arrays(parts: *const ArrayMap, count: c_uint, real: impl FnOnce() -> CUresult) -> CUresult {
-    // Before the lock of the handles, so that a thread that waits at the gate delays no other.
-    let _pass = match work::pass() {
-        Ok(pass) => pass,
-        Err(interrupted) => return interrupted,
+/// Visits the contexts for a call that may end one, of the device that `device` returns. If it is the device's last one, and
+/// memory there that the application has mapped itself may move, the thread passes the gate before. While the pass lives,
+/// the memory is on its card.
+pub(super) fn visit_to_end(
+    state: &'static State,
+    device: impl Fn(&Visit<'static>) -> Option<CUdevice>,
+) -> (Option<Pass<'static>>, Visit<'static>) {
+    let is_last = |live: &Visit<'static>| device(live).filter(|&device| live.count(device) == 1);
+    let needs_pass = |live: &Visit<'static>| {
+        // At the exit nobody needs the memory any more.
+        is_last(live).is_some_and(|device| state.memory.remap.has_adopted(device)) && !is_exiting()
     };
-    after(real, |handles| {
-        let count = if parts.is_null() { 0 } else { count as usize };
-        let mut free = Vec::new();
-        for index in 0..count {
-            // SAFETY: the driver just read it.
-            let part = unsafe { parts.add(index).read() };
-            let handle = (part.operation == MEM_OPERATION_MAP).then_some(part.handle);
-            free.extend(handles.tile(part.tile(), handle));
+    let live = state.contexts.visit_to_destroy();
+    if !needs_pass(&live) {
+        return (None, live);
+    }
+    drop(live);
+    // A program whose wait is interrupted ends.
+    (work::pass().ok(), state.contexts.visit_to_destroy())
+}
+
+/// Leaves memory that the application has mapped itself to the driver, since the last context of the device has ended.
+/// Without one, no memory can be copied.
+pub(super) fn end_last_context(state: &State, device: CUdevice) {
+    if with_names().is_some() && !is_exiting() {
+        let mut handles = state.memory.handles();
+        let mut adopted = handles.adopted_in(EVERYWHERE);
+        adopted.retain(|adopted| adopted.device == device);
+        for memory in adopted {
+            // What fails is away, and comes back with the next context.
+            let _ = uncancelled(|| state.memory.give_to_driver(&mut handles, &[memory]));
         }
-        free
-    })
-}
-
-/// Calls the driver to destroy an array, and gives back the quota of memory that was mapped only there. The
-/// mappings are removed first, because the driver may reuse the array's handle.
-pub(super) fn end_array(state: &State, resource: u64, real: impl FnOnce() -> CUresult) -> CUresult {
-    let parts = state.memory.handles().take_parts(resource);
-    let result = real();
-    if parts.is_empty() {
-        return result;
-    }
-    let mut handles = state.memory.handles();
-    if result != CUDA_SUCCESS {
-        handles.put_back(parts);
-        return result;
-    }
-    let free = handles.end(parts);
-    drop(handles);
-    state.memory.give_back_pieces(free);
-    result
-}
-
-/// Calls the driver while the table of handles is locked. After a success runs `note`, and gives back the
-/// charges that `note` returns.
-fn after<I: IntoIterator<Item = Charge>>(
-    real: impl FnOnce() -> CUresult,
-    note: impl FnOnce(&mut Handles) -> I,
-) -> CUresult {
-    let Some(state) = State::existing() else { return real() };
-    let mut handles = state.memory.handles();
-    let result = real();
-    if result != CUDA_SUCCESS {
-        return result;
-    }
-    let free = note(&mut handles);
-    drop(handles);
-    state.memory.give_back_pieces(free);
-    result
-}
-
-impl ArrayMap {
-    fn tile(&self) -> Tile {
-        let [a, b, c, d] = self.part;
-        let half = |value: u64| [value & u64::from(u32::MAX), value >> 32];
-        let (plane, from, size) = match self.part_kind {
-            // The bytes after the layer are padding.
-            ARRAY_PART_TAIL => ([0, a as u32], [b, 0, 0], [c, 0, 0]),
-            _ => {
-                let ([x, y], [z, width], [height, depth]) = (half(b), half(c), half(d));
-                ([a as u32, (a >> 32) as u32], [x, y, z], [width, height, depth])
-            }
-        };
-        Tile { resource: self.resource, kind: self.part_kind, plane, from, size }
-    }
-}
-
-const _: () = assert!(size_of::<ArrayMap>() == 96, "the size in the driver's headers");
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    const LEVEL: ArrayMap = ArrayMap {
-        resource_kind: 0,
-        resource: 5,
-        part_kind: 0,
-        part: [(2 << 32) | 1, (4 << 32) | 3, (6 << 32) | 5, (8 << 32) | 7],
-        operation: MEM_OPERATION_MAP,
-        handle_kind: 0,
-        handle: 9,
-        offset: 0,
-        devices: 1,
-        flags: 0,
-        reserved: [0; 2],
-    };
-
-    #[test]
-    fn a_part_of_a_level_is_where_the_header_says() {
-        let Tile { plane, from, size, .. } = LEVEL.tile();
-        assert_eq!((plane, from, size), ([1, 2], [3, 4, 5], [6, 7, 8]));
-    }
-
-    #[test]
-    fn a_part_of_a_tail_is_the_same_whatever_lies_between_its_fields() {
-        let tail = |padding: u64| ArrayMap {
-            part_kind: ARRAY_PART_TAIL,
-            part: [(padding << 32) | 2, 64, 32, padding],
-            ..LEVEL
-        };
-        assert_eq!(tail(0).tile(), tail(7).tile());
-        let Tile { plane, from, size, .. } = tail(0).tile();
-        assert_eq!((plane, from, size), ([0, 2], [64, 0, 0], [32, 0, 0]));
     }
 }

@@ -393,7 +393,8 @@ fn choose(addresses: &[CUdeviceptr]) -> Way {
     let is_device_memory = |address: &CUdeviceptr| match origin(address) {
         Some(Origin::Rewritten | Origin::Native | Origin::Remapped | Origin::Imported) => true,
         Some(Origin::Managed | Origin::FixedManaged) => false,
-        None => state.driver.is_device_memory(*address),
+        // The driver does not know memory that is away.
+        None => state.memory.mapped.around(*address).is_some() || state.driver.is_device_memory(*address),
     };
     // A capture would record the asynchronous form, where the synchronous one is an error.
     if state.gate.captures.any() || !addresses.iter().all(is_device_memory) {

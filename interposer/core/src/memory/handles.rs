@@ -8,13 +8,24 @@
 //!
 //! The driver has the same rule: a released piece lives while it is mapped. Memory that another process
 //! imports is charged to the process that created it, while that process uses it.
+//!
+//! Plain memory of a card that gpushare remaps has a *name* in place of the driver's handle, since that changes when
+//! the memory moves (`own.rs`).
+
+mod locked;
+mod own;
 
 use std::collections::BTreeMap;
 use std::ops::RangeInclusive;
 
 use gpushare_proto::Bytes;
 
+use crate::daemon::MemoryKind;
 use crate::driver::types::{CUdevice, CUdeviceptr, CUmemHandle};
+
+pub(crate) use locked::{Locked, is_holder};
+use own::Own;
+pub(crate) use own::{Adopted, is_name};
 
 /// Pieces of physical memory and their uses. Hooks lock this table during the driver's call, so that a reused
 /// handle or address is never taken for the earlier one.
@@ -35,6 +46,8 @@ pub(crate) struct PieceId(u64);
 struct Piece {
     charge: Charge,
     uses: u64,
+    /// What is known of memory that has a name; `None` for memory that the application knows by the driver's handle.
+    own: Option<Own>,
 }
 
 #[derive(Debug)]
@@ -47,6 +60,16 @@ struct Named {
 pub(crate) struct Charge {
     pub device: CUdevice,
     pub bytes: Bytes,
+    pub kind: MemoryKind,
+}
+
+/// Piece of memory that has no further use.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Ended {
+    /// Quota to give back.
+    pub charge: Charge,
+    /// Handle of the memory that gpushare still has from the driver, if the piece had a name.
+    pub held: Option<CUmemHandle>,
 }
 
 /// Part of a sparse array, as in `CUarrayMapInfo`.
@@ -81,10 +104,15 @@ impl Tile {
 
 impl Handles {
     pub(crate) fn create(&mut self, handle: CUmemHandle, charge: Charge) {
+        let piece = self.add(charge, None);
+        self.handles.insert(handle, Named { piece, references: 1 });
+    }
+
+    fn add(&mut self, charge: Charge, own: Option<Own>) -> PieceId {
         let piece = PieceId(self.made);
         self.made += 1;
-        self.pieces.insert(piece, Piece { charge, uses: 1 });
-        self.handles.insert(handle, Named { piece, references: 1 });
+        self.pieces.insert(piece, Piece { charge, uses: 1, own });
+        piece
     }
 
     /// Adds a reference by `handle` to the piece of memory that is mapped around an address.
@@ -97,8 +125,8 @@ impl Handles {
         }
     }
 
-    /// Removes a reference by a handle. Returns the charge to give back if the piece has no further use.
-    pub(crate) fn release(&mut self, handle: CUmemHandle) -> Option<Charge> {
+    /// Removes a reference by a handle. Returns the piece if it has no further use.
+    pub(crate) fn release(&mut self, handle: CUmemHandle) -> Option<Ended> {
         let named = self.handles.get_mut(&handle)?;
         let piece = named.piece;
         named.references -= 1;
@@ -116,8 +144,8 @@ impl Handles {
         }
     }
 
-    /// Removes all mappings in an address range. Returns the charges of the pieces that have no further use.
-    pub(crate) fn unmap(&mut self, address: CUdeviceptr, bytes: Bytes) -> Vec<Charge> {
+    /// Removes all mappings in an address range. Returns the pieces that have no further use.
+    pub(crate) fn unmap(&mut self, address: CUdeviceptr, bytes: Bytes) -> Vec<Ended> {
         let end = address.saturating_add(bytes.0);
         let here = self.mapped.range(address..end);
         let gone: Vec<_> = here.map(|(&start, &(_, piece))| (start, piece)).collect();
@@ -129,9 +157,9 @@ impl Handles {
     }
 
     /// Maps a handle, or nothing, into a part of a sparse array, and ends the earlier mappings within that
-    /// part. Returns the charges of the pieces that have no further use. A piece mapped beyond the part stays
+    /// part. Returns the pieces that have no further use. A piece mapped beyond the part stays
     /// charged.
-    pub(crate) fn tile(&mut self, tile: Tile, handle: Option<CUmemHandle>) -> Vec<Charge> {
+    pub(crate) fn tile(&mut self, tile: Tile, handle: Option<CUmemHandle>) -> Vec<Ended> {
         let gone = self.take_tiles(tile.around(), |known| tile.holds(known));
         if let Some(piece) = handle.and_then(|handle| self.handles.get(&handle)).map(|named| named.piece) {
             // Before the others are released, since it may be the same piece again.
@@ -163,8 +191,8 @@ impl Handles {
         self.tiles.extend(parts);
     }
 
-    /// Ends the uses by an array's parts. Returns the charges of the pieces that have no further use.
-    pub(crate) fn end(&mut self, parts: Parts) -> Vec<Charge> {
+    /// Ends the uses by an array's parts. Returns the pieces that have no further use.
+    pub(crate) fn end(&mut self, parts: Parts) -> Vec<Ended> {
         parts.into_iter().filter_map(|(_, piece)| self.remove_use(piece)).collect()
     }
 
@@ -179,136 +207,16 @@ impl Handles {
         }
     }
 
-    fn remove_use(&mut self, id: PieceId) -> Option<Charge> {
+    fn remove_use(&mut self, id: PieceId) -> Option<Ended> {
         let piece = self.pieces.get_mut(&id)?;
         piece.uses -= 1;
         if piece.uses > 0 {
             return None;
         }
-        self.pieces.remove(&id).map(|piece| piece.charge)
+        let Piece { charge, own, .. } = self.pieces.remove(&id)?;
+        Some(Ended { charge, held: own.and_then(Own::held) })
     }
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    const PIECE: Charge = Charge { device: 0, bytes: Bytes(0x1000) };
-    const OTHER: Charge = Charge { device: 1, bytes: Bytes(0x2000) };
-
-    fn one() -> Handles {
-        let mut handles = Handles::default();
-        handles.create(7, PIECE);
-        handles
-    }
-
-    fn tile(from: u64, size: u64) -> Tile {
-        Tile { resource: 5, kind: 0, plane: [0; 2], from: [from, 0, 0], size: [size, 64, 1] }
-    }
-
-    #[test]
-    fn a_piece_lives_until_its_handle_is_released() {
-        let mut handles = one();
-        assert_eq!(handles.release(7), Some(PIECE));
-        assert_eq!(handles.release(7), None);
-    }
-
-    #[test]
-    fn a_released_piece_lives_on_while_it_is_mapped() {
-        let mut handles = one();
-        handles.map(0x10000, Bytes(0x1000), 7);
-        handles.map(0x20000, Bytes(0x1000), 7);
-        assert_eq!(handles.release(7), None);
-        assert_eq!(handles.unmap(0x10000, Bytes(0x1000)), []);
-        assert_eq!(handles.unmap(0x20000, Bytes(0x1000)), [PIECE]);
-    }
-
-    #[test]
-    fn one_range_may_hold_several_pieces() {
-        let mut handles = one();
-        handles.create(8, OTHER);
-        handles.map(0x10000, Bytes(0x1000), 7);
-        handles.map(0x11000, Bytes(0x2000), 8);
-        assert_eq!((handles.release(7), handles.release(8)), (None, None));
-        assert_eq!(handles.unmap(0x10000, Bytes(0x3000)), [PIECE, OTHER]);
-    }
-
-    #[test]
-    fn a_handle_given_out_again_names_the_new_piece() {
-        let mut handles = one();
-        handles.map(0x10000, Bytes(0x1000), 7);
-        assert_eq!(handles.release(7), None);
-        handles.create(7, OTHER);
-        assert_eq!(handles.unmap(0x10000, Bytes(0x1000)), [PIECE]);
-        assert_eq!(handles.release(7), Some(OTHER));
-    }
-
-    #[test]
-    fn a_retained_handle_keeps_its_piece() {
-        let mut handles = one();
-        handles.map(0x10000, Bytes(0x1000), 7);
-        handles.retain(9, 0x10fff);
-        handles.retain(9, 0x11000);
-        assert_eq!(handles.release(7), None);
-        assert_eq!(handles.unmap(0x10000, Bytes(0x1000)), []);
-        assert_eq!(handles.release(9), Some(PIECE));
-    }
-
-    #[test]
-    fn a_sparse_array_keeps_its_pieces_until_unmapped_or_destroyed() {
-        let mut handles = one();
-        handles.create(8, OTHER);
-        assert_eq!(handles.tile(tile(0, 64), Some(7)), []);
-        assert_eq!(handles.tile(tile(64, 64), Some(8)), []);
-        assert_eq!((handles.release(7), handles.release(8)), (None, None));
-        assert_eq!(handles.tile(tile(0, 64), None), [PIECE]);
-        assert!(handles.take_parts(4).is_empty());
-        let parts = handles.take_parts(5);
-        assert_eq!(handles.end(parts), [OTHER]);
-    }
-
-    #[test]
-    fn several_parts_may_be_unmapped_at_once() {
-        let mut handles = one();
-        handles.create(8, OTHER);
-        handles.tile(tile(0, 64), Some(7));
-        handles.tile(tile(64, 64), Some(8));
-        handles.tile(Tile { plane: [1, 0], ..tile(0, 64) }, Some(8));
-        assert_eq!((handles.release(7), handles.release(8)), (None, None));
-        assert_eq!(handles.tile(tile(0, 128), None), [PIECE]);
-        assert_eq!(handles.tile(Tile { plane: [1, 0], ..tile(0, 128) }, None), [OTHER]);
-    }
-
-    #[test]
-    fn a_piece_is_charged_while_a_part_of_it_is_mapped() {
-        let mut handles = one();
-        handles.tile(tile(0, 128), Some(7));
-        assert_eq!(handles.release(7), None);
-        assert_eq!(handles.tile(tile(0, 64), None), []);
-        let parts = handles.take_parts(5);
-        assert_eq!(handles.end(parts), [PIECE]);
-    }
-
-    #[test]
-    fn an_array_under_a_reused_handle_keeps_its_pieces() {
-        let mut handles = one();
-        handles.create(8, OTHER);
-        handles.tile(tile(0, 64), Some(7));
-        let parts = handles.take_parts(5);
-        handles.tile(tile(0, 64), Some(8));
-        assert_eq!((handles.release(7), handles.release(8)), (None, None));
-        assert_eq!(handles.end(parts), [PIECE]);
-        let parts = handles.take_parts(5);
-        handles.put_back(parts);
-        assert_eq!(handles.tile(tile(0, 64), None), [OTHER]);
-    }
-
-    #[test]
-    fn unknown_handles_are_not_charged() {
-        let mut handles = Handles::default();
-        handles.map(0x10000, Bytes(0x1000), 7);
-        handles.retain(7, 0x10000);
-        assert_eq!(handles.unmap(0x10000, Bytes(0x1000)), []);
-        assert_eq!(handles.release(7), None);
-    }
-}
+mod tests;

@@ -8,11 +8,13 @@
 //! ```
 
 pub mod allocations;
+mod created;
 mod deferred;
 pub(crate) mod handles;
 pub(crate) mod headroom;
 mod imports;
 pub mod lease;
+pub(crate) mod mapped;
 mod placement;
 pub(crate) mod pools;
 mod quota;
@@ -20,20 +22,20 @@ mod remapped;
 mod usage;
 
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::{Arc, Mutex};
 
 use gpushare_proto::page::{Goal, Page};
 use gpushare_proto::{Backend, Bytes};
 
-use crate::daemon::{Daemon, MemoryKind};
+use crate::daemon::Daemon;
 use crate::driver::Driver;
 use crate::driver::types::{
     CUDA_ERROR_INVALID_VALUE, CUDA_SUCCESS, CUcontext, CUdevice, CUdeviceptr, CUresult, CUstream,
 };
-use crate::process::lock;
 use crate::remap::Remap;
 use allocations::{Allocations, Block, Origin};
-use handles::{Charge, Handles};
+use handles::{Handles, Locked};
+use mapped::Mapped;
 use {deferred::Deferred, imports::Imports, lease::Lease, placement::Placement, pools::Pools};
 
 #[derive(Debug)]
@@ -47,6 +49,7 @@ pub(crate) struct Memory {
     pub(crate) blocks: Allocations,
     arrays: Allocations,
     handles: Mutex<Handles>,
+    pub(crate) mapped: Mapped,
     pools: Pools,
     deferred: Deferred,
     pub(crate) remap: Remap,
@@ -82,6 +85,7 @@ impl Memory {
             blocks: Allocations::default(),
             arrays: Allocations::default(),
             handles: Mutex::default(),
+            mapped: Mapped::default(),
             pools: Pools::default(),
             deferred: Deferred::default(),
             remap: Remap::default(),
@@ -218,14 +222,9 @@ impl Memory {
         self.imports.is_used() || self.remap.was_exported()
     }
 
-    pub(crate) fn handles(&self) -> MutexGuard<'_, Handles> {
-        lock(&self.handles)
-    }
-
-    pub(crate) fn give_back_pieces(&self, pieces: impl IntoIterator<Item = Charge>) {
-        for Charge { device, bytes } in pieces {
-            self.give_back(device, bytes, MemoryKind::Fixed);
-        }
+    /// Locks the table of handles. The thread must not be its holder ([`handles::is_holder`]).
+    pub(crate) fn handles(&self) -> Locked<'_> {
+        Locked::new(&self.handles)
     }
 }
 

@@ -23,18 +23,27 @@ impl Memory {
     /// Allocates a remapped block on the current device, without its quota.
     pub(crate) fn allocate_remapped(
         &'static self,
-        driver: &'static Driver,
-        contexts: &'static Contexts,
+        parts: (&'static Driver, &'static Contexts),
         device: CUdevice,
         size: Bytes,
         want: &mut Option<Want>,
     ) -> Result<CUdeviceptr, NotAllocated> {
+        self.begin_remap(parts, device)?;
+        self.remap.allocate(device, size, want)
+    }
+
+    /// Begins to remap memory of the current device.
+    pub(super) fn begin_remap(
+        &'static self,
+        (driver, contexts): (&'static Driver, &'static Contexts),
+        device: CUdevice,
+    ) -> Result<(), NotAllocated> {
         let parts = (driver, contexts, &*self.daemon);
         self.remap
             .begin(parts, device, self.peers(device))
             .map_err(NotAllocated::Failed)?;
         self.follow_daemon(page());
-        self.remap.allocate(device, size, want)
+        Ok(())
     }
 
     /// Follows the daemon's words about remapped memory in the page.

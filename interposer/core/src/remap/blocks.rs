@@ -5,6 +5,7 @@
 //!              └──▶ Backing ──▶ take, done, … ──▶ finish ──▶ address
 //!                               driver calls of the calling thread, without a lock
 //!   end(address)                                       its work is over; chunks go, addresses return
+//!   adopt(address)                                     memory that the program has mapped itself moves from now on
 //!   export(address)                                    its memory stays, and other processes may have its handles
 //! ```
 //!
@@ -20,9 +21,9 @@ use super::arena::{Arena, Found, LARGEST_PIECE, least_block};
 use super::names::Named;
 use super::pins::{Pins, Reason};
 use super::space::{Space, round_up};
-use super::swap::{Birth, Engine, Loan};
+use super::swap::{Birth, Engine, GivenUp, Loan};
 use super::vmm::{Answer, Call, Span, VmmError};
-use crate::driver::types::CUdeviceptr;
+use crate::driver::types::{CUdeviceptr, CUmemHandle};
 
 /// Blocks of one card, with the engine that moves their chunks.
 #[derive(Debug, Default)]
@@ -182,6 +183,25 @@ impl Blocks {
             self.free_chunks(block);
         }
         true
+    }
+
+    /// Makes memory that the program has created and mapped at its own addresses a block of one chunk.
+    pub fn adopt(&mut self, block: Span, handle: CUmemHandle) {
+        self.blocks.insert(block.address, block);
+        self.engine.adopt(block, handle);
+    }
+
+    /// Leaves the memory of an adopted block to the program. Returns `None` while it is away or moves.
+    pub fn give_up(&mut self, address: CUdeviceptr) -> Option<GivenUp> {
+        let given_up = self.engine.give_up(address)?;
+        self.forget(address);
+        Some(given_up)
+    }
+
+    /// Forgets an adopted block, whose chunk has ended.
+    pub fn forget(&mut self, address: CUdeviceptr) {
+        self.blocks.remove(&address);
+        self.pins.forget(address);
     }
 
     /// Gives the memory of unused shared blocks back, as when the card is full.

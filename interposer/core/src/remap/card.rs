@@ -65,6 +65,8 @@ pub(super) struct OnCard {
     /// Addresses of the contexts in which regions were registered, by region.
     registered: Mutex<BTreeMap<HostAddress, usize>>,
     fingerprints: Fingerprints,
+    /// Descriptions of memory that the program created itself, by the addresses at which it mapped it.
+    adopted: Mutex<BTreeMap<CUdeviceptr, AllocationProperties>>,
 }
 
 /// Stream of gpushare's own work.
@@ -124,6 +126,7 @@ impl OnCard {
             regions: Mutex::default(),
             registered: Mutex::default(),
             fingerprints: Fingerprints::new(is_paranoid),
+            adopted: Mutex::default(),
         }
     }
 
@@ -157,6 +160,32 @@ impl OnCard {
         let descriptor = unsafe { OwnedFd::from_raw_fd(descriptor) };
         // The driver does not say whether a program that is started from here would inherit it.
         Ok(fd::move_high(descriptor))
+    }
+
+    /// Notes the description by which the program has created memory that it mapped at an address. It is created so again.
+    pub(super) fn note_adopted(&self, address: CUdeviceptr, properties: AllocationProperties) {
+        lock(&self.adopted).insert(address, properties);
+    }
+
+    /// Forgets memory of the program, which was given back or left to it.
+    pub(super) fn forget_adopted(&self, address: CUdeviceptr) {
+        lock(&self.adopted).remove(&address);
+    }
+
+    /// Returns whether there is memory of the program.
+    pub(super) fn has_adopted(&self) -> bool {
+        !lock(&self.adopted).is_empty()
+    }
+
+    /// Returns the addresses of memory of the program that other devices of the bus may reach.
+    pub(super) fn adopted_for_rdma(&self) -> Vec<CUdeviceptr> {
+        let adopted = lock(&self.adopted);
+        let reachable = adopted.iter().filter(|(_, properties)| properties.is_for_rdma());
+        reachable.map(|(address, _)| *address).collect()
+    }
+
+    fn adopted(&self, address: CUdeviceptr) -> Option<AllocationProperties> {
+        lock(&self.adopted).get(&address).copied()
     }
 
     /// Adds devices whose kernels may use this card's memory from now on, as bits.
@@ -305,17 +334,22 @@ impl OnCard {
             // The driver keeps such memory in a pool of its own, also after it was released.
             NOTED.note(Noted::HostHandles);
         }
-        let properties = AllocationProperties::new(ALLOCATION_PINNED, handle_types, location);
+        self.create_by(&AllocationProperties::new(ALLOCATION_PINNED, handle_types, location), size)
+    }
+
+    fn create_by(&self, properties: &AllocationProperties, size: Bytes) -> Result<CUmemHandle, VmmError> {
         let mut handle = 0;
         // SAFETY: reads one structure of the driver's layout and writes one handle.
-        let created =
-            unsafe { (self.calls.create)(&raw mut handle, size.0 as usize, &raw const properties, 0) };
+        let created = unsafe { (self.calls.create)(&raw mut handle, size.0 as usize, properties, 0) };
         check(created).map(|()| handle)
     }
 }
 
 impl Vmm for OnCard {
-    fn create(&self, tier: Tier, size: Bytes) -> Result<CUmemHandle, VmmError> {
+    fn create(&self, tier: Tier, Span { address, size }: Span) -> Result<CUmemHandle, VmmError> {
+        if let Some(properties) = self.adopted(address).filter(|_| tier == Tier::Device) {
+            return self.create_by(&properties, size);
+        }
         let handle_types = self.handle_types.load(Ordering::Relaxed);
         match self.create_as(handle_types, tier, size) {
             // A virtual device may promise more than it does. Memory that moves is worth more than memory that is
@@ -332,12 +366,16 @@ impl Vmm for OnCard {
     }
 
     fn map(&self, span: Span, handle: CUmemHandle) -> Result<(), VmmError> {
-        // SAFETY: the range is reserved by gpushare, and nothing is mapped there.
+        // SAFETY: the range is reserved by gpushare or by the program, and nothing is mapped there.
         check(unsafe { (self.calls.map)(span.address, span.size.0 as usize, 0, handle, 0) })
     }
 
     fn set_access(&self, span: Span) -> Result<(), VmmError> {
-        let peers = self.peers.load(Ordering::SeqCst);
+        // Memory that the program has mapped itself is its device's only, or it is not moved.
+        let peers = match self.adopted(span.address) {
+            None => self.peers.load(Ordering::SeqCst),
+            Some(_) => 0,
+        };
         let is_peer = |peer: &CUdevice| *peer != self.device && peers & (1 << *peer) != 0;
         let devices = std::iter::once(self.device).chain((0..MAX_GPUS as c_int).filter(is_peer));
         let access = |device| Access { location: [LOCATION_DEVICE, device], flags: ACCESS_READ_WRITE };
@@ -348,7 +386,7 @@ impl Vmm for OnCard {
     }
 
     fn unmap(&self, span: Span) -> Result<(), VmmError> {
-        // SAFETY: the mapping is gpushare's own, and no work uses it: it was freed, or the process is drained.
+        // SAFETY: the mapping is a chunk's, and no work uses it: it was freed, or the process is drained.
         check(unsafe { (self.calls.unmap)(span.address, span.size.0 as usize) })
     }
 

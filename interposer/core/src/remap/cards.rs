@@ -11,6 +11,7 @@
 mod allocations;
 mod exports;
 mod follow;
+mod handles;
 mod reports;
 mod want;
 
@@ -102,10 +103,7 @@ impl From<AllocationError> for NotAllocated {
     fn from(error: AllocationError) -> Self {
         match error {
             AllocationError::NoRoom(bytes) => Self::NotNow(bytes),
-            AllocationError::Driver(VmmError::OutOfMemory) => Self::Failed(CUDA_ERROR_OUT_OF_MEMORY),
-            AllocationError::Driver(VmmError::ContextLost(result) | VmmError::Refused(result)) => {
-                Self::Failed(result)
-            }
+            AllocationError::Driver(error) => Self::Failed(error.result()),
         }
     }
 }
@@ -270,6 +268,7 @@ impl Remap {
             // Work that a function started which gpushare does not know is no part of the proof.
             self.keep(Reason::UnknownFunctions);
         }
+        self.keep_reachable();
         if let Some(named) = self.names.take() {
             self.cards()
                 .for_each(|(_, card)| card.lanes.change(|moving| moving.blocks.note_named(&named)));

@@ -68,6 +68,8 @@ pub struct Chunk {
     /// Whether work ran since that call was handed out.
     was_worked_on: bool,
     is_immovable: bool,
+    /// Whether the program created the memory and mapped it at its own address.
+    is_adopted: bool,
     digests: Digests,
 }
 
@@ -136,7 +138,42 @@ impl Chunk {
             asked: None,
             was_worked_on: false,
             is_immovable: false,
+            is_adopted: false,
             digests: Digests::new(is_checked),
+        }
+    }
+
+    /// Creates a chunk of memory that the program created on the card, and that is mapped and usable already. The handle
+    /// is now the chunk's. The program may get the memory back at any time ([`Self::take_memory`]) as memory of the card,
+    /// so the chunk is never mapped from the host.
+    pub const fn adopted(span: Span, handle: CUmemHandle, is_checked: bool) -> Self {
+        let state = State::Backed {
+            backing: Backing { tier: Tier::Device, handle },
+            mapping: Mapping::Accessible,
+            bytes: Holder::Handle(None),
+        };
+        Self {
+            state,
+            aim: Aim::At(Tier::Device),
+            is_adopted: true,
+            ..Self::new(span, is_checked)
+        }
+    }
+
+    /// Takes the handle out of a usable chunk that rests on the card, with the slot that it keeps. The mapping stays, and
+    /// of the chunk nothing is left.
+    pub fn take_memory(&mut self) -> Option<(CUmemHandle, Option<Slot>)> {
+        let rests = self.is_usable() && !self.is_busy() && self.aim == Aim::At(Tier::Device);
+        let gone = State::Hole { slot: None };
+        match std::mem::replace(&mut self.state, gone) {
+            State::Backed { backing, bytes, .. } if rests && backing.tier == Tier::Device => {
+                self.aim = Aim::Gone;
+                Some((backing.handle, bytes.into_slot()))
+            }
+            other => {
+                self.state = other;
+                None
+            }
         }
     }
 
@@ -151,11 +188,12 @@ impl Chunk {
     }
 
     /// Sets the place to which the chunk is to move. Returns `false` if the chunk must not move there: a freed
-    /// chunk stays freed, and an immovable one stays at the handle that it has.
+    /// chunk stays freed, an immovable one stays at the handle that it has, and an adopted one is not mapped from the host.
     pub fn set_aim(&mut self, aim: Aim) -> bool {
         let may_move = !self.is_immovable;
         let is_allowed = match aim {
             Aim::Gone => true,
+            Aim::At(Tier::Host) if self.is_adopted => false,
             Aim::At(tier) => {
                 self.aim != Aim::Gone && (may_move || self.tier().is_none_or(|present| present == tier))
             }
@@ -176,6 +214,11 @@ impl Chunk {
     /// Returns whether the chunk must stay where it is.
     pub const fn is_immovable(&self) -> bool {
         self.is_immovable
+    }
+
+    /// Returns whether the program created the memory and mapped it at its own address.
+    pub const fn is_adopted(&self) -> bool {
+        self.is_adopted
     }
 
     /// Returns the driver call that brings the chunk closer to its aim; `None` while a call or a copy is under

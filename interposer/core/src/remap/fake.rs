@@ -217,7 +217,7 @@ impl Inner {
 }
 
 impl Vmm for FakeCard {
-    fn create(&self, tier: Tier, size: Bytes) -> Result<CUmemHandle, VmmError> {
+    fn create(&self, tier: Tier, Span { size, .. }: Span) -> Result<CUmemHandle, VmmError> {
         let mut inner = lock(&self.0);
         inner.call()?;
         let capacity = match tier {

@@ -24,6 +24,7 @@ mod aims;
 mod births;
 mod chunks;
 mod loans;
+mod loose;
 mod orders;
 mod views;
 
@@ -40,6 +41,7 @@ use crate::driver::types::CUdeviceptr;
 pub use births::Birth;
 use chunks::{Chunks, Sum};
 pub use loans::Loan;
+pub use loose::GivenUp;
 pub use orders::{Lane, Order};
 pub use views::{Figures, Obstacle};
 
@@ -155,6 +157,8 @@ pub struct Engine {
     /// Chunk that was written while the process was taken for idle, until it is reported.
     missed: Option<Span>,
     lost: Option<VmmError>,
+    /// Bytes of the card that belong to no chunk: memory that the program has created by handle.
+    loose: Bytes,
     /// Bytes that were copied out so far.
     copied_out: Bytes,
     /// Number of changes of the pool by which slots were last handed out.
@@ -188,6 +192,7 @@ impl Default for Engine {
             is_immovable: false,
             missed: None,
             lost: None,
+            loose: Bytes::ZERO,
             copied_out: Bytes::ZERO,
             supplied_at: 0,
             missing: Bytes::ZERO,

@@ -121,6 +121,14 @@ impl VmmError {
             other => other.into(),
         }
     }
+
+    /// Returns the driver's result.
+    pub const fn result(self) -> CUresult {
+        match self {
+            Self::OutOfMemory => CUDA_ERROR_OUT_OF_MEMORY,
+            Self::ContextLost(result) | Self::Refused(result) => result,
+        }
+    }
 }
 
 impl From<CUresult> for VmmError {
@@ -138,11 +146,11 @@ pub const MOST_DIGESTS: usize = 8;
 
 /// Driver calls on one card. No method waits for work of the application.
 pub trait Vmm {
-    /// Creates physical memory and returns its handle.
+    /// Creates physical memory for a range of addresses and returns its handle.
     ///
     /// # Errors
     /// Error of the driver; nothing was created.
-    fn create(&self, tier: Tier, size: Bytes) -> Result<CUmemHandle, VmmError>;
+    fn create(&self, tier: Tier, span: Span) -> Result<CUmemHandle, VmmError>;
     /// Maps all of a handle's memory at a range of the same size.
     ///
     /// # Errors
@@ -179,7 +187,7 @@ pub trait Vmm {
 pub fn perform(call: Call, span: Span, vmm: &impl Vmm) -> Answer {
     let done = |result: Result<(), VmmError>| result.map(|()| Answer::Done);
     let answer = match call {
-        Call::Create(tier) => vmm.create(tier, span.size).map(Answer::Created),
+        Call::Create(tier) => vmm.create(tier, span).map(Answer::Created),
         Call::Map(handle) => done(vmm.map(span, handle)),
         Call::SetAccess => done(vmm.set_access(span)),
         Call::Unmap => done(vmm.unmap(span)),

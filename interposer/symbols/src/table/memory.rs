@@ -29,7 +29,9 @@ super::symbols! {
         cuMemSetAccess 10020;
         cuMemAddressFree 10020;
         cuMulticastBindAddr 12010, 13010 _v2;
+        cuMulticastBindMem 12010, 13010 _v2;
         cuLogicalEndpointBindAddr 13030;
+        cuLogicalEndpointBindMem 13030;
     }
     wrapped Array {
         cuArrayCreate 2000, 3020 _v2;
@@ -63,6 +65,7 @@ super::symbols! {
         cuPointerGetAttributes 7000;
         cuMemGetAddressRange 3020 _v2;
         cuMemRetainAllocationHandle 11000;
+        cuMemGetAllocationPropertiesFromHandle 10020;
         cuMemRangeGetAttribute 8000;
         cuMemRangeGetAttributes 8000;
     }
@@ -71,9 +74,6 @@ super::symbols! {
     }
     passed "asks about 32-bit addresses, which managed memory never has" {
         cuMemGetAddressRange 2000;
-    }
-    passed "asks about a handle, which managed memory does not have" {
-        cuMemGetAllocationPropertiesFromHandle 10020;
     }
     passed "reserves addresses, which take no memory of a card" {
         cuMemAddressReserve 10020;
@@ -120,15 +120,13 @@ super::symbols! {
         cuDeviceGetGraphMemAttribute 11040;
         cuDeviceSetGraphMemAttribute 11040;
     }
-    passed "creates a multicast object or binds memory to it that is already charged" {
+    passed "creates a multicast object, or takes memory away from it" {
         cuMulticastAddDevice 12010;
-        cuMulticastBindMem 12010, 13010 _v2;
         cuMulticastCreate 12010;
         cuMulticastUnbind 12010;
     }
-    passed "creates a logical endpoint of a fabric or binds memory to it that is already charged" {
+    passed "creates a logical endpoint of a fabric, or takes memory away from it" {
         cuLogicalEndpointAddDevice 13030;
-        cuLogicalEndpointBindMem 13030;
         cuLogicalEndpointCreate 13030;
         cuLogicalEndpointDestroy 13030;
         cuLogicalEndpointExport 13030;

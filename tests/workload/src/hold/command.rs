@@ -9,6 +9,7 @@ use super::copies::CopyCommand;
 use super::host::HostCommand;
 use super::launches::LaunchCommand;
 use super::memory::MemoryCommand;
+use super::segments::SegmentCommand;
 use super::streams::StreamCommand;
 
 /// The thread of a line that names none.
@@ -106,6 +107,8 @@ pub(super) struct On {
 pub(super) enum Command {
     #[command(flatten)]
     Memory(MemoryCommand),
+    #[command(flatten)]
+    Segment(SegmentCommand),
     #[command(flatten)]
     Copy(CopyCommand),
     #[command(flatten)]

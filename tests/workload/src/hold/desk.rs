@@ -1,7 +1,7 @@
 //! What all threads of `hold` work on: the GPU, from the first command that needs it, and every named thing.
 
-use std::sync::OnceLock;
 use std::sync::atomic::AtomicU32;
+use std::sync::{Mutex, OnceLock};
 
 use gpushare_proto::Bytes;
 use serde_json::{Value, json};
@@ -14,6 +14,7 @@ use crate::error::CudaError;
 use crate::gpu::{DEFAULT_STREAM, Gpu};
 use crate::kernels::Kernel;
 use crate::memory::{Buffer, Door};
+use crate::segments::Segment;
 use crate::streams::Latch;
 
 /// `CU_STREAM_LEGACY` and `CU_STREAM_PER_THREAD`.
@@ -52,6 +53,9 @@ pub(super) struct Desk {
     start: Box<dyn Fn() -> Result<Gpu, CudaError> + Send + Sync>,
     gpu: OnceLock<Result<Gpu, CudaError>>,
     pub(super) buffers: Names<Buffer>,
+    pub(super) segments: Names<Segment>,
+    /// Segments that end at the exit of the program.
+    pub(super) ending: Mutex<Vec<String>>,
     pub(super) fetched: Names<HostWords>,
     pub(super) streams: Names<Handle>,
     pub(super) events: Names<Handle>,
@@ -67,6 +71,8 @@ impl Desk {
             start: Box::new(start),
             gpu: OnceLock::new(),
             buffers: Names::new("buffer"),
+            segments: Names::new("segment"),
+            ending: Mutex::default(),
             fetched: Names::new("fetched buffer"),
             streams: Names::new("stream"),
             events: Names::new("event"),
@@ -79,9 +85,14 @@ impl Desk {
 
     /// The GPU, with its context current on this thread.
     pub(super) fn gpu(&self) -> Result<&Gpu, CudaError> {
-        let gpu = self.gpu.get_or_init(|| (self.start)()).as_ref().map_err(Clone::clone)?;
+        let gpu = self.gpu_without_context()?;
         gpu.enter()?;
         Ok(gpu)
+    }
+
+    /// The GPU, for calls that need no current context.
+    pub(super) fn gpu_without_context(&self) -> Result<&Gpu, CudaError> {
+        self.gpu.get_or_init(|| (self.start)()).as_ref().map_err(Clone::clone)
     }
 
     /// Allocates the buffer `hold` and fills it with ones.
@@ -108,6 +119,7 @@ impl Desk {
     pub(super) fn execute(&self, command: &Command) -> Answer {
         match command {
             Command::Memory(command) => self.memory(command),
+            Command::Segment(command) => self.segments(command),
             Command::Copy(command) => self.copies(command),
             Command::Launch(command) => self.launches(command),
             Command::Stream(command) => self.on_streams(command),

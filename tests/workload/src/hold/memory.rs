@@ -42,6 +42,8 @@ pub(super) enum MemoryCommand {
         #[arg(default_value = "0")]
         offset: Bytes,
     },
+    /// Number of the memory at a buffer's address, which no other memory of the program ever has
+    BufferId { buffer: String },
     /// Address range around a buffer's address, OFFSET bytes in
     Range {
         buffer: String,
@@ -106,6 +108,9 @@ impl Desk {
             MemoryCommand::TotalMem => Ok(json!({ "total_bytes": gpu.device.total_memory()? })),
             MemoryCommand::Attributes { buffer, offset } => {
                 Ok(json!(gpu.pointer_facts(self.buffers.get(buffer)?.address + offset.0)?))
+            }
+            MemoryCommand::BufferId { buffer } => {
+                Ok(json!({ "number": gpu.buffer_id(self.buffers.get(buffer)?.address)? }))
             }
             MemoryCommand::Range { buffer, offset } => {
                 let (base, bytes) = gpu.address_range(self.buffers.get(buffer)?.address + offset.0)?;

@@ -9,7 +9,7 @@ use crate::remap::fake::FakeCard;
 use crate::remap::host::{self, Pool};
 use crate::remap::names::Names;
 use crate::remap::swap::{Lane, Order, Phase};
-use crate::remap::vmm::{Tier, perform};
+use crate::remap::vmm::{Tier, Vmm as _, perform};
 
 const BASE: CUdeviceptr = 1 << 40;
 
@@ -336,4 +336,26 @@ fn a_block_that_a_kernel_was_given_is_used_as_a_whole() {
     let (used, all) = uses(&mut rig, block);
     assert!(used == all && all > 1, "{used} of {all}");
     assert_eq!((uses(&mut rig, other).0, uses(&mut rig, piece)), (0, (1, 1)));
+}
+
+#[test]
+fn addresses_of_adopted_memory_stay_with_the_program() {
+    let mut rig = Rig::new();
+    let span = Span { address: BASE - (4 << 30), size: Bytes::mib(20) };
+    let own = rig.allocate(Bytes::mib(64)).unwrap();
+    assert!(rig.blocks.engine.begin_loose(span.size));
+    let handle = rig.card.create(Tier::Device, span).unwrap();
+    rig.card.map(span, handle).unwrap();
+    rig.card.set_access(span).unwrap();
+    rig.blocks.adopt(span, handle);
+    let names = Names::default();
+    names.note(span.address + (5 << 20));
+    rig.blocks.note_named(&names.take().unwrap());
+    assert!(rig.blocks.engine.is_used(span.address) && !rig.blocks.engine.is_used(own));
+    rig.set(Phase::Drained, 1, Bytes::ZERO);
+    assert_eq!(rig.card.bytes(Tier::Device), Bytes::ZERO);
+    assert!(rig.blocks.end(span.address) && rig.blocks.end(own));
+    rig.run();
+    assert!(rig.blocks.space.is_unused() && rig.blocks.around(span.address).is_none());
+    rig.end();
 }

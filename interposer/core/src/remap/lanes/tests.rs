@@ -242,7 +242,7 @@ impl Vmm for Peers {
         Err(VmmError::Refused(1))
     }
 
-    fn create(&self, _: Tier, _: Bytes) -> Result<CUmemHandle, VmmError> {
+    fn create(&self, _: Tier, _: Span) -> Result<CUmemHandle, VmmError> {
         unreachable!()
     }
 

@@ -55,7 +55,7 @@ impl Engine {
         };
         let size = hot.chunk.span().size;
         let is_candidate = |entry: &&Entry| {
-            let is_like = entry.chunk.span().size == size;
+            let is_like = entry.chunk.span().size == size && !entry.chunk.is_adopted();
             is_like && entry.is_victim() && entry.chunk.tier() == Some(Tier::Device)
         };
         let present = self.chunks.values().filter(is_candidate);
@@ -75,18 +75,18 @@ impl Engine {
     }
 
     /// Bytes of all handles on the card.
-    pub(super) const fn present(&self) -> Bytes {
-        self.chunks.bytes(Sum::Present)
+    pub(super) fn present(&self) -> Bytes {
+        self.chunks.bytes(Sum::Present) + self.loose
     }
 
     /// Bytes of the card that are taken, or will be.
-    const fn held(&self) -> Bytes {
-        self.chunks.bytes(Sum::Held)
+    fn held(&self) -> Bytes {
+        self.chunks.bytes(Sum::Held) + self.loose
     }
 
     /// Bytes of the card that are taken and that nothing takes away.
-    const fn committed(&self) -> Bytes {
-        self.chunks.bytes(Sum::Committed)
+    fn committed(&self) -> Bytes {
+        self.chunks.bytes(Sum::Committed) + self.loose
     }
 
     /// Bytes that are mapped from the host, or will be.
@@ -214,7 +214,7 @@ impl Engine {
         let is_hole = |entry: &&Entry| {
             let chunk = &entry.chunk;
             let is_waiting = chunk.tier().is_none() && chunk.asked().is_none() && !entry.is_unborn;
-            chunk.is_immovable() && chunk.aim() == DEVICE && is_waiting
+            chunk.is_immovable() && !chunk.is_adopted() && chunk.aim() == DEVICE && is_waiting
         };
         let mut holes = Vec::new();
         for entry in self.chunks.values().filter(is_hole) {
@@ -228,13 +228,15 @@ impl Engine {
         holes
     }
 
-    /// Chunks that aim away: those first that still have a handle, then those that work named most often, then the oldest.
+    /// Chunks that aim away: those first that cannot be mapped from the host, then those that still have a handle, then
+    /// those that work named most often, then the oldest.
     fn holes(&self, is_meant: impl Fn(&Entry) -> bool) -> Vec<CUdeviceptr> {
         let away = |entry: &Entry| entry.chunk.aim() == Aim::Away && !entry.is_unborn && is_meant(entry);
         let holes = self.chunks.values().filter(|entry| away(entry));
         let mut holes: Vec<_> = holes
             .map(|Entry { chunk, turn, uses, .. }| {
-                (chunk.tier() != Some(Tier::Device), Reverse(uses.count()), *turn, chunk.span().address)
+                let is_absent = chunk.tier() != Some(Tier::Device);
+                (!chunk.is_adopted(), is_absent, Reverse(uses.count()), *turn, chunk.span().address)
             })
             .collect();
         holes.sort_unstable();

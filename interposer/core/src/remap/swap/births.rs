@@ -66,12 +66,18 @@ impl Engine {
             Phase::Drained | Phase::Entering => (Birth::Hole, Aim::Away),
         };
         let mut chunk = Chunk::new(span, self.is_paranoid);
-        let is_unborn = birth == Birth::Backed;
         if self.is_immovable {
             chunk.make_immovable();
         }
         chunk.set_aim(aim);
+        self.insert(chunk, birth == Birth::Backed);
+        birth
+    }
+
+    /// Enters a chunk as the last in the order of work.
+    pub(super) fn insert(&mut self, chunk: Chunk, is_unborn: bool) {
         self.turns += 1;
+        let address = chunk.span().address;
         let entry = Entry {
             chunk,
             trouble: None,
@@ -83,9 +89,8 @@ impl Engine {
             lent: 0,
             uses: Uses::default(),
         };
-        self.chunks.insert(span.address, entry);
+        self.chunks.insert(address, entry);
         self.is_settled = false;
-        birth
     }
 
     /// Returns the next call of a chunk that the calling thread allocates; `None` once it is usable or has failed.

@@ -122,14 +122,15 @@ impl Engine {
             // Memory of the host needs no second copy in a slot.
             let ended = self.chunks.change(address, |Entry { chunk, .. }| {
                 let slot = chunk.take_spare_slot(false);
-                (slot, chunk.is_gone().then(|| chunk.span()))
+                (slot, chunk.is_gone().then(|| (chunk.span(), chunk.is_adopted())))
             });
             let Some((slot, gone)) = ended else { continue };
             self.is_changed = true;
             slot.into_iter().for_each(|slot| pool.put(slot));
-            if let Some(span) = gone {
+            if let Some((span, is_adopted)) = gone {
                 self.chunks.remove(address);
-                self.gone.push(span);
+                // The addresses of adopted memory are the program's.
+                self.gone.extend((!is_adopted).then_some(span));
             }
         }
     }

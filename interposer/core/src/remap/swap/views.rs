@@ -15,7 +15,8 @@ use crate::remap::vmm::{Call, Span, Tier, VmmError};
 pub struct Figures {
     /// Number of the last goal under which no older request is open.
     pub seen: GoalNumber,
-    /// Bytes of the card: all handles, also those of freed chunks and those that are being created.
+    /// Bytes of the card: all handles, also those of freed chunks, those that are being created, and those that the
+    /// program has created and that are no chunks.
     pub resident: Bytes,
     /// Of them, bytes that must not move.
     pub immovable: Bytes,
@@ -53,8 +54,8 @@ impl Engine {
         Figures {
             seen: self.seen,
             copied_out: self.copied_out,
-            resident: bytes(Sum::Present),
-            immovable: bytes(Sum::Immovable),
+            resident: self.present(),
+            immovable: bytes(Sum::Immovable) + self.loose,
             hosted: bytes(Sum::Hosted),
             mapped: bytes(Sum::Mapped),
             unbacked: bytes(Sum::Unbacked),

@@ -7,6 +7,8 @@ use super::*;
 #[derive(Clone, Debug)]
 enum Step {
     Allocate(u64),
+    Adopt(u64),
+    GiveUp(usize),
     Free(usize),
     Goal(u64),
     Close,
@@ -34,6 +36,8 @@ fn step() -> impl Strategy<Value = Step> {
     let any_index = any::<usize>;
     prop_oneof![
         6 => (1_u64..=64).prop_map(Step::Allocate),
+        3 => (1_u64..=64).prop_map(Step::Adopt),
+        2 => any_index().prop_map(Step::GiveUp),
         3 => any_index().prop_map(Step::Free),
         4 => (0_u64..12).prop_map(Step::Goal),
         4 => Just(Step::Close),
@@ -66,9 +70,23 @@ impl World {
         (!addresses.is_empty()).then(|| addresses[index % addresses.len()])
     }
 
+    /// Gives memory up to the program, which lets the engine move it again.
+    fn give_up(&mut self, address: CUdeviceptr) {
+        let Some((handle, slot)) = self.engine.give_up(address) else { return };
+        slot.into_iter().for_each(|slot| self.pool.put(slot));
+        let (size, value) = self.truth[&address];
+        assert_eq!(self.card.at(address), Some(value));
+        self.engine.adopt(Span { address, size }, handle);
+    }
+
     fn apply(&mut self, number: u64, step: &Step) {
         match *step {
             Step::Allocate(units) => drop(self.allocate(Bytes::mib(2 * units))),
+            Step::Adopt(units) => {
+                self.card.fail_at(&[]);
+                let _ = self.adopt(Bytes::mib(2 * units));
+            }
+            Step::GiveUp(index) => self.pick(index).into_iter().for_each(|address| self.give_up(address)),
             Step::Free(index) => self.pick(index).into_iter().for_each(|address| self.free(address)),
             Step::Goal(units) => self.set_goal(number + 1, Bytes::mib(64 * units)),
             Step::Close => self.set_phase(Phase::Drained),
