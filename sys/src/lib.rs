@@ -1,9 +1,10 @@
 //! Linux interfaces that need `unsafe`, or that daemon and clients share.
 //!
-//! Modules in reading order: the shared page and the bytes leased in it; sleeping until the page changes;
-//! sockets, passed descriptors, their peers, and facts from `/proc`; descriptors and pipes; clocks; turns on the
-//! processor; folders of one user; unwinding through hooks.
+//! Modules in reading order: memory files; the shared page and the bytes leased in it; sleeping until the page
+//! changes; sockets, passed descriptors, their peers, and facts from `/proc`; descriptors and pipes; clocks; turns
+//! on the processor; folders of one user; unwinding through hooks.
 
+pub mod memory_file;
 pub mod page;
 pub mod lease;
 pub mod futex;
