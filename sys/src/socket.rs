@@ -166,7 +166,11 @@ pub fn unread_by_peer(socket: impl AsFd) -> io::Result<usize> {
     let mut bytes: libc::c_int = 0;
     // SAFETY: the kernel writes one integer, which is ours.
     let result = unsafe { libc::ioctl(socket.as_fd().as_raw_fd(), libc::TIOCOUTQ, &raw mut bytes) };
-    if result == 0 { usize::try_from(bytes).map_err(io::Error::other) } else { Err(io::Error::last_os_error()) }
+    if result == 0 {
+        usize::try_from(bytes).map_err(io::Error::other)
+    } else {
+        Err(io::Error::last_os_error())
+    }
 }
 
 /// Waits until a socket has bytes to read or its peer has hung up. A signal may end the wait earlier.

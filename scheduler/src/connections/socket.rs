@@ -21,7 +21,9 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::task::{Context, Poll, ready};
 use std::thread;
 
-use gpushare_sys::socket::{recv_without_fds, refuse_descriptors, send_at_once, send_with_fd, unread_by_peer};
+use gpushare_sys::socket::{
+    recv_without_fds, refuse_descriptors, send_at_once, send_with_fd, unread_by_peer,
+};
 use rustix::io::ioctl_fionread;
 use rustix::net::{Shutdown as Ends, shutdown};
 use tokio::io::{AsyncRead, Interest, ReadBuf};
@@ -134,11 +136,7 @@ pub(super) struct PeerWriter {
 
 impl PeerWriter {
     /// Sends all bytes, with a descriptor at the first one.
-    pub(super) async fn send(
-        &self,
-        mut bytes: &[u8],
-        descriptor: Option<Box<dyn Passed>>,
-    ) -> io::Result<()> {
+    pub(super) async fn send(&self, mut bytes: &[u8], descriptor: Option<Box<dyn Passed>>) -> io::Result<()> {
         self.busy.store(true, Ordering::Relaxed);
         let mut descriptor = descriptor;
         while !bytes.is_empty() {

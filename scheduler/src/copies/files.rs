@@ -106,16 +106,21 @@ impl Files for MemoryFiles {
         Ok(CopyFile::new(file, closer))
     }
 
-    fn stage(&self, file: &CopyFile, bytes: Bytes) -> Stage<CopyFile> {
+    fn stage(&self, file: &CopyFile, bytes: Bytes) -> Stage {
         let size = fs::fstat(file).map(|facts| u64::try_from(facts.st_size));
         let (Ok(seals), Ok(Ok(size))) = (fs::fcntl_get_seals(file), size) else {
             return Stage::Spoilt;
         };
-        if seals.contains(ALL) && size == bytes.0 {
-            // Without /proc, processes on an older kernel cannot map it. They then keep their own bytes.
-            return Stage::Sealed(file.read_only().unwrap_or_else(|_| file.clone()));
+        match (size == bytes.0, seals.contains(ALL), seals.contains(SealFlags::SEAL)) {
+            (true, true, _) => Stage::Sealed,
+            (true, false, false) => Stage::Open,
+            (false, ..) | (true, false, true) => Stage::Spoilt,
         }
-        if seals.contains(SealFlags::SEAL) || size != bytes.0 { Stage::Spoilt } else { Stage::Open }
+    }
+
+    fn for_readers(&self, file: &CopyFile) -> CopyFile {
+        // Without /proc, processes on an older kernel cannot map it. They then keep their own bytes.
+        file.read_only().unwrap_or_else(|_| file.clone())
     }
 }
 
@@ -138,10 +143,12 @@ mod tests {
         let (files, file) = made();
         for seals in [SealFlags::empty(), SIZE, SealFlags::WRITE] {
             fs::fcntl_add_seals(&file, seals).unwrap();
-            assert!(matches!(files.stage(&file, SIZE_OF_COPY), Stage::Open), "{seals:?}");
+            assert_eq!(files.stage(&file, SIZE_OF_COPY), Stage::Open, "{seals:?}");
         }
         fs::fcntl_add_seals(&file, ALL).unwrap();
-        let Stage::Sealed(done) = files.stage(&file, SIZE_OF_COPY) else { panic!("not sealed") };
+        assert_eq!(files.stage(&file, SIZE_OF_COPY), Stage::Sealed);
+        assert_eq!(files.stage(&file, Bytes::mib(4)), Stage::Spoilt, "of another size");
+        let done = files.for_readers(&file);
         assert_eq!(fs::fcntl_getfl(&done).unwrap() & OFlags::RWMODE, OFlags::RDONLY);
         assert_eq!(fs::fstat(&done).unwrap().st_ino, fs::fstat(&file).unwrap().st_ino);
         assert!(fs::fcntl_get_seals(&done).unwrap().contains(ALL));
@@ -151,7 +158,7 @@ mod tests {
     fn a_file_that_can_never_be_done_is_spoilt() {
         let (files, file) = made();
         fs::fcntl_add_seals(&file, SealFlags::SEAL).unwrap();
-        assert!(matches!(files.stage(&file, SIZE_OF_COPY), Stage::Spoilt));
+        assert_eq!(files.stage(&file, SIZE_OF_COPY), Stage::Spoilt);
     }
 
     #[test]

@@ -29,16 +29,19 @@ pub(crate) trait Files: Debug {
     fn make(&mut self, bytes: Bytes) -> io::Result<Self::File>;
 
     /// Looks at the seals and the size of a file that a process was given to fill.
-    fn stage(&self, file: &Self::File, bytes: Bytes) -> Stage<Self::File>;
+    fn stage(&self, file: &Self::File, bytes: Bytes) -> Stage;
+
+    /// Returns a sealed file as processes get it that only read.
+    fn for_readers(&self, file: &Self::File) -> Self::File;
 }
 
 /// Stage of a file that a process was given to fill.
-#[derive(Debug)]
-pub(crate) enum Stage<File> {
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Stage {
     /// The file can still be written, and sealed later.
     Open,
-    /// Nobody can change the file any more. This one is for processes that only read.
-    Sealed(File),
+    /// Nobody can change the file any more.
+    Sealed,
     /// The file has not the seals of a copy and can never have them.
     Spoilt,
 }
@@ -126,8 +129,17 @@ struct Entry<File> {
 #[derive(Debug)]
 struct CopyOf<File> {
     file: File,
-    /// Connection whose process fills the file; none once the file is sealed.
-    filler: Option<ConnectionId>,
+    progress: Progress,
+}
+
+/// Progress of a copy, as far as the daemon has looked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Progress {
+    /// The process of this connection fills the file.
+    Filling(ConnectionId),
+    Sealed,
+    /// The file is sealed, and is the one for readers.
+    Made,
 }
 
 impl<F: Files> Table<F> {
@@ -216,12 +228,15 @@ impl<F: Files> Table<F> {
         let of_user = self.users.get_mut(user)?;
         of_user.look(&self.files, key);
         let entry = of_user.entries.get_mut(&key)?;
-        if let Some(CopyOf { file, filler }) = &entry.copy {
-            return Some(match *filler {
-                None => Asked::Made(file.clone()),
+        if let Some(CopyOf { file, progress }) = &mut entry.copy {
+            if *progress == Progress::Sealed {
+                (*file, *progress) = (self.files.for_readers(file), Progress::Made);
+            }
+            return Some(match *progress {
                 // The process may have lost the file.
-                Some(filler) if filler == connection => Asked::Fill(file.clone()),
-                Some(_) => Asked::Busy,
+                Progress::Filling(filler) if filler == connection => Asked::Fill(file.clone()),
+                Progress::Filling(_) => Asked::Busy,
+                Progress::Sealed | Progress::Made => Asked::Made(file.clone()),
             });
         }
         if entry.chunks.len() < 2 && entry.chunks.values().all(|&chunks| chunks < 2) {
@@ -232,7 +247,7 @@ impl<F: Files> Table<F> {
         }
         let made = self.files.make(key.bytes);
         let file = made.inspect_err(|cause| debug!("no file for a copy: {cause}")).ok()?;
-        entry.copy = Some(CopyOf { file: file.clone(), filler: Some(connection) });
+        entry.copy = Some(CopyOf { file: file.clone(), progress: Progress::Filling(connection) });
         of_user.files += 1;
         of_user.bytes += key.bytes;
         Some(Asked::Fill(file))
@@ -241,17 +256,18 @@ impl<F: Files> Table<F> {
     /// Removes a connection from a key, with the file that only this connection could have sealed.
     fn leave(&mut self, user: &User, connection: ConnectionId, key: Key) {
         let Some(of_user) = self.users.get_mut(user) else { return };
-        of_user.look(&self.files, key);
         let Some(entry) = of_user.entries.get_mut(&key) else { return };
         let was_noted = entry.chunks.remove(&connection).is_some();
         let is_unused = entry.chunks.is_empty();
-        let is_abandoned = entry.copy.as_ref().is_some_and(|copy| copy.filler == Some(connection));
         of_user.askings -= usize::from(was_noted);
-        if is_unused || is_abandoned {
-            of_user.drop_copy(key);
-        }
         if is_unused {
+            of_user.drop_copy(key);
             of_user.entries.remove(&key);
+        } else if of_user.is_filled_by(connection, key) {
+            of_user.look(&self.files, key);
+            if of_user.is_filled_by(connection, key) {
+                of_user.drop_copy(key);
+            }
         }
         if of_user.entries.is_empty() {
             self.users.remove(user);
@@ -267,12 +283,19 @@ impl<File: Clone + Debug> OfUser<File> {
     /// Looks whether a file has been sealed or spoilt that a process was to fill.
     fn look<F: Files<File = File>>(&mut self, files: &F, key: Key) {
         let copy = self.entries.get_mut(&key).and_then(|entry| entry.copy.as_mut());
-        let Some(copy) = copy.filter(|copy| copy.filler.is_some()) else { return };
+        let Some(copy) = copy.filter(|copy| matches!(copy.progress, Progress::Filling(_))) else {
+            return;
+        };
         match files.stage(&copy.file, key.bytes) {
             Stage::Open => {}
-            Stage::Sealed(file) => *copy = CopyOf { file, filler: None },
+            Stage::Sealed => copy.progress = Progress::Sealed,
             Stage::Spoilt => self.drop_copy(key),
         }
+    }
+
+    fn is_filled_by(&self, connection: ConnectionId, key: Key) -> bool {
+        let copy = self.entries.get(&key).and_then(|entry| entry.copy.as_ref());
+        copy.is_some_and(|copy| copy.progress == Progress::Filling(connection))
     }
 
     fn drop_copy(&mut self, key: Key) {

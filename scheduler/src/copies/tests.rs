@@ -13,16 +13,8 @@ const A: ConnectionId = ConnectionId(1);
 const B: ConnectionId = ConnectionId(2);
 const C: ConnectionId = ConnectionId(3);
 
-/// State of a file that its filler left behind.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Left {
-    Open,
-    Sealed,
-    Spoilt,
-}
-
-/// Number of a file, counted from 0, with the state that its filler left it in. Its clones are the same file.
-type Numbered = (usize, Rc<Cell<Left>>);
+/// Number of a file, counted from 0, with the stage that its filler has left it in. Its clones are the same file.
+type Numbered = (usize, Rc<Cell<Stage>>);
 
 /// Files that tests seal and spoil, with a limit on their number.
 #[derive(Clone, Debug)]
@@ -39,17 +31,17 @@ impl Files for Paper {
         if made.len() == self.most {
             return Err(io::ErrorKind::OutOfMemory.into());
         }
-        let file = (made.len(), Rc::new(Cell::new(Left::Open)));
+        let file = (made.len(), Rc::new(Cell::new(Stage::Open)));
         made.push(file.clone());
         Ok(file)
     }
 
-    fn stage(&self, file: &Numbered, _: Bytes) -> Stage<Numbered> {
-        match file.1.get() {
-            Left::Open => Stage::Open,
-            Left::Sealed => Stage::Sealed(file.clone()),
-            Left::Spoilt => Stage::Spoilt,
-        }
+    fn stage(&self, file: &Numbered, _: Bytes) -> Stage {
+        file.1.get()
+    }
+
+    fn for_readers(&self, file: &Numbered) -> Numbered {
+        file.clone()
     }
 }
 
@@ -103,8 +95,8 @@ impl Fixture {
         self.ask_for(7, connection, key(name), 1)
     }
 
-    fn leave(&self, file: usize, left: Left) {
-        self.paper.made.borrow()[file].1.set(left);
+    fn leave(&self, file: usize, stage: Stage) {
+        self.paper.made.borrow()[file].1.set(stage);
     }
 
     /// Number of owners of a file beside the test.
@@ -127,7 +119,7 @@ fn the_second_process_fills_and_the_others_share() {
     assert_eq!(fixture.ask(B, 1), Said::Fill(0));
     assert_eq!(fixture.ask(A, 1), Said::Busy);
     assert_eq!(fixture.ask(B, 1), Said::Fill(0), "the filler gets its file again");
-    fixture.leave(0, Left::Sealed);
+    fixture.leave(0, Stage::Sealed);
     assert_eq!([A, B, C].map(|connection| fixture.ask(connection, 1)), [Said::Made(0); 3]);
     assert_eq!(fixture.copies(), (1, Bytes::mib(32), 1));
 }
@@ -137,7 +129,7 @@ fn two_chunks_of_one_process_share_a_copy() {
     let mut fixture = Fixture::new();
     assert_eq!(fixture.ask(A, 1), Said::Alone);
     assert_eq!(fixture.ask_for(7, A, key(1), 2), Said::Fill(0));
-    fixture.leave(0, Left::Sealed);
+    fixture.leave(0, Stage::Sealed);
     assert_eq!(fixture.ask_for(7, A, key(1), 1), Said::Made(0));
 }
 
@@ -154,7 +146,7 @@ fn users_share_nothing_and_learn_nothing() {
     let mut fixture = Fixture::new();
     fixture.ask(A, 1);
     fixture.ask(B, 1);
-    fixture.leave(0, Left::Sealed);
+    fixture.leave(0, Stage::Sealed);
     assert_eq!(fixture.ask(A, 1), Said::Made(0));
     assert_eq!(fixture.ask_for(8, C, key(1), 1), Said::Alone);
     assert_eq!(fixture.ask_for(8, ConnectionId(4), key(1), 1), Said::Fill(1));
@@ -181,7 +173,7 @@ fn a_filler_that_ends_after_the_seal_leaves_the_copy() {
     let mut fixture = Fixture::new();
     fixture.ask(A, 1);
     fixture.ask(B, 1);
-    fixture.leave(0, Left::Sealed);
+    fixture.leave(0, Stage::Sealed);
     fixture.table.close(B);
     assert_eq!(fixture.ask(A, 1), Said::Made(0));
 }
@@ -191,7 +183,7 @@ fn a_file_that_can_never_be_sealed_is_replaced() {
     let mut fixture = Fixture::new();
     fixture.ask(A, 1);
     fixture.ask(B, 1);
-    fixture.leave(0, Left::Spoilt);
+    fixture.leave(0, Stage::Spoilt);
     assert_eq!(fixture.ask(A, 1), Said::Fill(1));
     assert_eq!((fixture.owners(0), fixture.copies().0), (0, 1));
 }
@@ -201,7 +193,7 @@ fn the_last_one_takes_the_copy_with_it() {
     let mut fixture = Fixture::new();
     fixture.ask(A, 1);
     fixture.ask(B, 1);
-    fixture.leave(0, Left::Sealed);
+    fixture.leave(0, Stage::Sealed);
     fixture.table.end(B, key(1));
     assert_eq!(fixture.ask(A, 1), Said::Made(0), "one is left");
     fixture.table.end(B, key(1));
