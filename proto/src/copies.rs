@@ -34,7 +34,7 @@ pub const fn is_size_of_copy(bytes: Bytes) -> bool {
     bytes.0 > 0 && bytes.0 <= MAX_COPY.0 && bytes.0.is_multiple_of(COPY_UNIT.0)
 }
 
-/// Answer of the daemon to a process that has bytes and would share them. Those of other users never change it.
+/// Answer of the daemon to a process that would share bytes. What other users have never changes it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum CopyAnswer {
     /// No other chunk of the user has such bytes. The daemon remembers that the process has, and the process asks again
