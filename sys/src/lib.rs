@@ -2,7 +2,7 @@
 //!
 //! Modules in reading order: memory files; the shared page and the bytes leased in it; sleeping until the page
 //! changes; sockets, passed descriptors, their peers, and facts from `/proc`; descriptors and pipes; clocks; turns
-//! on the processor; folders of one user; unwinding through hooks.
+//! on the processor; folders of one user; unwinding through hooks; host copies.
 
 pub mod memory_file;
 pub mod page;
@@ -20,3 +20,4 @@ pub mod clock;
 pub mod cpu;
 pub mod folder;
 pub mod unwind;
+pub mod copies;

@@ -206,6 +206,15 @@ impl Address {
         hello.map(drop).map_err(|cause| ConnectError::Broken(path.clone(), cause))
     }
 
+    /// Connects to the daemon on a connection of its own, for questions.
+    pub(crate) fn connect_to_ask(&self) -> Result<Connection, ConnectError> {
+        let (path, stream) = self.connect_any(HELLO_TIMEOUT)?;
+        let said_hello = |mut connection: Connection| connection.hello(Role::Tool).map(|_| connection);
+        Connection::new(stream)
+            .and_then(said_hello)
+            .map_err(|cause| ConnectError::Broken(path.clone(), cause))
+    }
+
     /// Returns whether the process has a session's token.
     pub fn has_token(&self) -> bool {
         self.token.is_some()

@@ -14,6 +14,9 @@ static CONNECTION: [AtomicI32; 2] = [const { AtomicI32::new(-1) }; 2];
 /// none.
 static INQUIRY: AtomicI32 = AtomicI32::new(-1);
 
+/// Descriptor of the connection by which host copies are shared; −1 for none.
+static COPIES: AtomicI32 = AtomicI32::new(-1);
+
 /// Registers handlers for the child of a fork and for the end of the process, once. A process that never uses
 /// CUDA has no handler, since this is called before the first connection.
 pub(crate) fn register(in_child: extern "C" fn(), at_exit: extern "C" fn()) {
@@ -51,9 +54,14 @@ impl Drop for InquiryGuard {
     }
 }
 
+/// Sets the descriptor of the connection by which host copies are shared, which the child of a fork closes; −1 for none.
+pub fn guard_copies(socket: i32) {
+    COPIES.store(socket, Ordering::Relaxed);
+}
+
 /// Closes the inherited sockets in the child of a fork, where only atomics and system calls are safe.
 pub(crate) fn close_sockets() {
-    for socket in CONNECTION.iter().chain([&INQUIRY]) {
+    for socket in CONNECTION.iter().chain([&INQUIRY, &COPIES]) {
         let socket = socket.swap(-1, Ordering::Relaxed);
         if socket >= 0 {
             // SAFETY: ours, inherited; the parent keeps its own.

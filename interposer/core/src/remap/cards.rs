@@ -33,6 +33,7 @@ use super::guard::{Gate, Guard, Proof};
 use super::lanes::Lanes;
 use super::names::Names;
 use super::pins::Reason;
+use super::sharing::{Pass, Sharing};
 use super::swap::{Engine, Phase};
 use super::vmm::VmmError;
 use crate::daemon::Daemon;
@@ -58,6 +59,7 @@ pub(crate) struct Remap {
     /// Whether there is a card. Each free of any memory asks.
     is_used: AtomicBool,
     guard: Guard,
+    sharing: Sharing,
     is_parked: AtomicBool,
     importers: Importers,
     /// Addresses that kernels were given, while memory is mapped from the host.
@@ -68,6 +70,7 @@ pub(crate) struct Remap {
 struct Card {
     lanes: Lanes,
     hardware: OnCard,
+    sharing: &'static Sharing,
     daemon: &'static Daemon,
     told: Mutex<Told>,
     /// Bytes for which allocations wait.
@@ -134,7 +137,15 @@ impl Remap {
         let is_new = slot.get().is_none();
         let card = slot.get_or_init(|| Card {
             lanes: Lanes::new(Engine::new(is_paranoid())),
-            hardware: OnCard::new(driver, calls, contexts, &self.guard, device, is_paranoid()),
+            hardware: OnCard::new(
+                driver,
+                calls,
+                contexts,
+                (&self.guard, &self.sharing),
+                device,
+                is_paranoid(),
+            ),
+            sharing: &self.sharing,
             daemon,
             told: Mutex::default(),
             wanted: AtomicU64::new(0),
@@ -319,6 +330,17 @@ impl Remap {
         self.set_phase(Phase::Open);
     }
 
+    /// Lets the driver forget the host memory that the process shares with others, or know it again. Returns whether
+    /// that is done.
+    pub(crate) fn hide_copies(&self, are_hidden: bool) -> bool {
+        self.cards().all(|(_, card)| {
+            if card.lanes.look(|moving| moving.pool.hides_copies()) != are_hidden {
+                card.lanes.change(|moving| moving.pool.hide_copies(are_hidden));
+            }
+            !are_hidden || card.lanes.look(|moving| moving.pool.are_copies_hidden())
+        })
+    }
+
     /// Returns whether no card has a hole, but for cards whose memory is lost.
     pub(crate) fn can_open(&self) -> bool {
         self.cards()
@@ -428,7 +450,16 @@ impl Card {
 
     /// Performs tasks of the pool, with helpers while there are many.
     fn run_tasks(&'static self) {
-        self.lanes.run_tasks(&self.hardware, || self.start_helper());
+        let share = || {
+            // Without a thread nothing is shared in this rest.
+            let _ = self.start_one(("gpushare-share", Self::share));
+        };
+        self.lanes.run_tasks(&self.hardware, || self.start_helper(), share);
+    }
+
+    /// Shares host memory with other processes, while the process rests.
+    fn share(&'static self) {
+        Pass::new(&self.lanes, self.sharing).run();
     }
 
     /// Starts one more thread for the tasks of the pool, which ends when there are none. If the system refuses it, the

@@ -20,7 +20,10 @@
 //! `regions ≤ budget` holds for all regions together, also for those that are being made. Regions are given
 //! back only once they exceed the target by a quarter, so that a load near the target does not make the pool
 //! grow and shrink in turns.
+//!
+//! A slot may also be a *copy* that several processes share ([`copies`]). Nobody writes it.
 
+mod copies;
 mod repack;
 
 use std::collections::BTreeMap;
@@ -29,6 +32,8 @@ use std::ops::Range;
 use gpushare_proto::Bytes;
 use range_alloc::RangeAllocator;
 
+use self::copies::Copies;
+pub use self::copies::Registration;
 use super::vmm::HostAddress;
 use crate::driver::types::CUresult;
 
@@ -38,10 +43,18 @@ pub const REGION: Bytes = Bytes::mib(128);
 /// Slot of registered host memory. It belongs to its owner until [`Pool::put`] takes it back.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Slot {
-    region: u32,
-    /// Offsets in the region.
-    range: Range<u64>,
+    home: Home,
     address: HostAddress,
+    size: Bytes,
+}
+
+/// Memory of which a slot is a part.
+#[derive(Debug, PartialEq, Eq)]
+enum Home {
+    /// Region of this number, and the offsets there.
+    Region(u32, Range<u64>),
+    /// Copy of this number, which the slot is as a whole.
+    Copy(u32),
 }
 
 impl Slot {
@@ -52,7 +65,12 @@ impl Slot {
 
     /// Returns the number of bytes of the slot.
     pub const fn size(&self) -> Bytes {
-        Bytes(self.range.end - self.range.start)
+        self.size
+    }
+
+    /// Returns whether the slot is a copy that other processes use too, so that nothing may be written there.
+    pub const fn is_shared(&self) -> bool {
+        matches!(self.home, Home::Copy(_))
     }
 }
 
@@ -67,6 +85,12 @@ pub enum Task {
     Unregister(HostAddress),
     /// Gives the memory back to the system.
     Unmap(HostAddress),
+    /// Registers a copy of this size with the driver, for reading.
+    RegisterCopy(HostAddress, Bytes),
+    /// Removes the registration of a copy.
+    UnregisterCopy(HostAddress, Bytes),
+    /// Gives a copy up.
+    EndCopy(HostAddress, Bytes),
 }
 
 /// Error of a [`Task`], which has changed nothing.
@@ -107,6 +131,13 @@ pub trait HostMemory {
     /// # Errors
     /// Error of the system; the memory keeps its pages.
     fn unmap(&self, address: HostAddress, size: Bytes) -> Result<(), HostError>;
+    /// Registers memory with the driver from which it only reads.
+    ///
+    /// # Errors
+    /// Error of the driver; the memory is not registered.
+    fn register_to_read(&self, address: HostAddress, size: Bytes) -> Result<(), HostError>;
+    /// Gives up a copy that is not registered.
+    fn end_copy(&self, address: HostAddress, size: Bytes);
 }
 
 /// Performs a task, and returns the address of a region that was touched.
@@ -119,12 +150,23 @@ pub fn perform(task: Task, host: &impl HostMemory) -> Result<Option<HostAddress>
         Task::Register(address) => host.register(address, REGION).map(|()| None),
         Task::Unregister(address) => host.unregister(address, REGION).map(|()| None),
         Task::Unmap(address) => host.unmap(address, REGION).map(|()| None),
+        Task::RegisterCopy(address, size) => host.register_to_read(address, size).map(|()| None),
+        Task::UnregisterCopy(address, size) => host.unregister(address, size).map(|()| None),
+        Task::EndCopy(address, size) => {
+            host.end_copy(address, size);
+            Ok(None)
+        }
     }
 }
 
-/// Number of a region.
+/// Region or copy that a task is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct RegionId(u32);
+pub enum MemoryId {
+    /// Region of this number.
+    Region(u32),
+    /// Copy of this number.
+    Copy(u32),
+}
 
 #[derive(Debug)]
 struct Region {
@@ -228,6 +270,7 @@ pub struct Pool {
     /// Whether no region is made for the target now.
     is_paused: bool,
     trouble: Option<HostError>,
+    copies: Copies,
     /// Number of changes after which a demand may have another answer.
     changes: u64,
 }
@@ -273,7 +316,7 @@ impl Pool {
             let State::Ready(HostAddress(base), slots) = &mut region.state else { return None };
             let range = slots.allocate_range(size.0).ok()?;
             let address = HostAddress(*base + range.start);
-            Some(Slot { region: number, range, address })
+            Some(Slot { home: Home::Region(number, range), address, size })
         })
     }
 
@@ -285,9 +328,13 @@ impl Pool {
 
     fn free(&mut self, slot: Slot) {
         self.changes += 1;
-        let Slot { region, range, .. } = slot;
-        if let Some(Region { state: State::Ready(_, slots), .. }) = self.regions.get_mut(&region) {
-            slots.free_range(range);
+        match slot.home {
+            Home::Region(number, range) => {
+                if let Some(Region { state: State::Ready(_, slots), .. }) = self.regions.get_mut(&number) {
+                    slots.free_range(range);
+                }
+            }
+            Home::Copy(number) => self.copies.put(number),
         }
     }
 
@@ -351,28 +398,34 @@ impl Pool {
                 region.is_wanted = false;
             }
         }
+        self.copies.end_registrations(regions);
     }
 
     /// Returns whether there is a task.
     pub fn has_tasks(&self) -> bool {
         let has_task = |region: &Region| region.next().is_some() && !region.is_paused(self.is_paused);
-        self.may_prepare() || self.regions.values().any(has_task)
+        self.may_prepare() || self.regions.values().any(has_task) || self.copies.has_tasks()
     }
 
     /// Returns the next task. The caller performs it, without a lock, and reports it by [`Self::done`].
-    pub fn take_task(&mut self) -> Option<(RegionId, Task)> {
+    pub fn take_task(&mut self) -> Option<(MemoryId, Task)> {
         while self.may_prepare() && self.add_region(true) {}
         let is_paused = self.is_paused;
-        self.regions.iter_mut().find_map(|(&number, region)| {
+        let of_region = self.regions.iter_mut().find_map(|(&number, region)| {
             let task = region.next().filter(|_| !region.is_paused(is_paused))?;
             region.task = Some(task);
-            Some((RegionId(number), task))
-        })
+            Some((MemoryId::Region(number), task))
+        });
+        of_region.or_else(|| self.copies.take_task())
     }
 
     /// Notes the result of a task.
-    pub fn done(&mut self, RegionId(number): RegionId, result: Result<Option<HostAddress>, HostError>) {
+    pub fn done(&mut self, memory: MemoryId, result: Result<Option<HostAddress>, HostError>) {
         self.changes += 1;
+        let number = match memory {
+            MemoryId::Region(number) => number,
+            MemoryId::Copy(number) => return self.copies.done(number, result.is_ok()),
+        };
         let Some(region) = self.regions.get_mut(&number) else { return };
         let Some(task) = region.task.take() else { return };
         if let Err(error) = result {
@@ -391,6 +444,7 @@ impl Pool {
                 // The region is as good as before.
                 Task::Unregister(_) => region.is_wanted = true,
                 Task::Unmap(_) => region.has_failed = true,
+                Task::RegisterCopy(..) | Task::UnregisterCopy(..) | Task::EndCopy(..) => {}
             }
             return;
         }
@@ -406,6 +460,7 @@ impl Pool {
             (Task::Touch | Task::Unmap(_), _) => {
                 self.regions.remove(&number);
             }
+            (Task::RegisterCopy(..) | Task::UnregisterCopy(..) | Task::EndCopy(..), _) => {}
         }
     }
 
@@ -429,7 +484,7 @@ impl Pool {
             _ => None,
         });
         let free = self.regions.values().map(Region::free).sum();
-        PoolSizes { total: self.total(), taken: ready.sum(), free }
+        PoolSizes { total: self.total(), taken: ready.sum::<Bytes>() + self.copies.bytes(), free }
     }
 
     /// Whether another region is to be prepared. One at a time, since each keeps others of the driver waiting.
@@ -443,13 +498,16 @@ impl Pool {
         has_room && !self.is_short && self.trouble.is_none()
     }
 
+    /// Bytes of all regions and copies. A copy counts as a slot of the process's own, since that is what it takes once
+    /// the chunk changes.
     fn total(&self) -> Bytes {
-        Bytes(self.regions.len() as u64 * REGION.0)
+        Bytes(self.regions.len() as u64 * REGION.0) + self.copies.bytes()
     }
 
-    /// Bytes of the regions that are ready or are being made.
+    /// Bytes of the copies, and of the regions that are ready or are being made.
     fn wanted(&self) -> Bytes {
-        Bytes(self.regions.values().filter(|region| region.is_wanted).count() as u64 * REGION.0)
+        let regions = self.regions.values().filter(|region| region.is_wanted).count() as u64;
+        Bytes(regions * REGION.0) + self.copies.bytes()
     }
 
     /// Keeps a region that was to be given back.

@@ -26,6 +26,7 @@ mod chunks;
 mod loans;
 mod loose;
 mod orders;
+mod resting;
 mod views;
 
 use std::collections::BTreeSet;
@@ -43,6 +44,7 @@ use chunks::{Chunks, Sum};
 pub use loans::Loan;
 pub use loose::GivenUp;
 pub use orders::{Lane, Order};
+pub use resting::Resting;
 pub use views::{Figures, Obstacle};
 
 /// Largest chunk.
@@ -115,6 +117,8 @@ struct Entry {
     is_refused: bool,
     /// Number of threads that give the handle to other processes. Meanwhile the driver keeps it.
     lent: u32,
+    /// Number of times that the chunk gave its handle back, and so began to rest in its slot.
+    rests: u64,
     uses: Uses,
 }
 
@@ -382,6 +386,7 @@ impl Engine {
         }
         if let Some(Call::Release(_)) = asked {
             self.is_settled = false;
+            self.chunks.change(address, |entry| entry.rests += 1);
         }
         self.note(address, change);
     }

@@ -87,6 +87,7 @@ impl Engine {
             is_unborn,
             is_refused: false,
             lent: 0,
+            rests: 0,
             uses: Uses::default(),
         };
         self.chunks.insert(address, entry);
