@@ -10,7 +10,7 @@ use gpushare_proto::tenant::TenantReply;
 use crate::connections::ConnectionId;
 use crate::copies::{Asked, Key};
 use crate::engine::Engine;
-use crate::identity::PeerProcess;
+use crate::identity::{PeerProcess, User};
 
 /// Asks the table for a copy of what a process has in some chunks, and sends the answer with its file.
 pub(super) fn ask_for_copy(
@@ -20,9 +20,9 @@ pub(super) fn ask_for_copy(
     request: RequestId,
     (key, chunks): (Key, u32),
 ) {
-    let asked = match peer.principal.is_located() {
-        true => engine.copies.ask(&peer.principal.user(), connection, key, chunks),
-        false => Asked::Refused,
+    let asked = match user_of(peer) {
+        Some(user) => engine.copies.ask(&user, connection, key, chunks),
+        None => Asked::Refused,
     };
     let (answer, file) = match asked {
         Asked::Fill(file) => (CopyAnswer::Fill, Some(file)),
@@ -40,5 +40,33 @@ pub(super) fn ask_for_copy(
         }
         Some(_) => engine.peers.reply(connection, &answered(CopyAnswer::Busy)),
         None => engine.peers.reply(connection, &answered(answer)),
+    }
+}
+
+/// Returns the user with whose processes a process may share copies: the user of its sessions.
+fn user_of(peer: &PeerProcess) -> Option<User> {
+    peer.principal.is_located().then(|| peer.owner())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::net::UnixStream;
+
+    use super::*;
+    use crate::identity::Principal;
+
+    #[test]
+    fn processes_of_one_user_id_share_only_within_their_user_groups() {
+        let (ours, _theirs) = UnixStream::pair().unwrap();
+        let mut peer = PeerProcess::of(&ours).unwrap();
+        peer.principal = Principal::seen_from(Some("/"), 1000, Some("/system.slice/x.service"));
+        let of = |name: &str| peer.clone().in_user_group(format!("/system.slice/jupyter-{name}.service"));
+        let users = [peer.clone(), of("ana"), of("bob")].map(|peer| user_of(&peer).unwrap());
+        assert_eq!(users[0], User::Uid(1000));
+        assert_eq!(Some(users[1].clone()), User::named("/system.slice/jupyter-ana.service"));
+        assert_ne!(users[1], users[2]);
+        assert_eq!(user_of(&of("ana")), user_of(&of("ana")));
+        peer.principal = Principal::seen_from(None, 1000, None);
+        assert_eq!(user_of(&peer), None);
     }
 }
