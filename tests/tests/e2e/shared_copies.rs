@@ -3,12 +3,13 @@
 use std::collections::BTreeSet;
 use std::fs;
 
-use anyhow::bail;
+use anyhow::{Context, bail};
 use gpushare_proto::Bytes;
 use gpushare_proto::admin::{AdminReply, AdminRequest, CopiesView};
 use gpushare_tests::patience::until;
 use gpushare_tests::peer::Administrator;
 use gpushare_tests::{Daemon, Program, Sharing, World};
+use simgpu_card::wire::ProcessState;
 
 const CARD: Bytes = Bytes::mib(512);
 
@@ -112,5 +113,28 @@ fn a_copy_outlives_the_daemon_and_programs_share_anew_under_the_next_one() -> an
     until_shared(&a, &b)?;
     a.must("check x 4; check y 2")?;
     b.must("check x 4; check y 2")?;
+    Ok(())
+}
+
+#[test]
+fn a_program_with_copies_is_frozen_and_comes_back_with_them() -> anyhow::Result<()> {
+    let (world, daemon, [mut a, mut b, mut c]) = replicas()?;
+    until_shared(&a, &b)?;
+    let pid = a.process().pid();
+    let state = || -> anyhow::Result<_> {
+        let stats = world.card().context("a simulated card")?.stats()?;
+        let known = stats.processes.into_iter().find(|known| known.pid == pid);
+        Ok(known.context("the program is on the card")?.state)
+    };
+    for _ in 0..2 {
+        assert_eq!(daemon.ctl(&["session", "freeze", "a"])?, "session a: running → frozen\n");
+        assert_eq!(state()?, ProcessState::Checkpointed);
+        assert_eq!(mapped(&a)?, mapped(&b)?, "the mappings stay");
+        b.must("check x 1; check y 2")?;
+        a.must("check x 1; check y 2")?;
+        assert_eq!(state()?, ProcessState::Running);
+        c.must("check z 9")?;
+        until_shared(&a, &b)?;
+    }
     Ok(())
 }
