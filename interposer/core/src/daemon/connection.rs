@@ -47,7 +47,7 @@ impl Connection {
         span: Duration,
         is_answer: impl Fn(&TenantReply) -> bool,
     ) -> io::Result<(TenantReply, Option<OwnedFd>)> {
-        self.tell(question)?;
+        send(&self.stream, question)?;
         let until = Instant::now() + span;
         loop {
             let left = until.saturating_duration_since(Instant::now());
@@ -60,9 +60,9 @@ impl Connection {
         }
     }
 
-    /// Sends a message that has no answer.
-    pub(crate) fn tell(&self, request: &TenantRequest) -> io::Result<()> {
-        send(&self.stream, request)
+    /// Sends a message that has no answer, or nothing if sending would block.
+    pub(crate) fn tell_at_once(&self, request: &TenantRequest) -> io::Result<()> {
+        send_at_once(&self.stream, request)
     }
 
     /// Returns a second handle on the socket, for sending.

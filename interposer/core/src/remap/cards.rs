@@ -30,13 +30,14 @@ pub(crate) use self::want::Want;
 use super::blocks::AllocationError;
 use super::card::OnCard;
 use super::guard::{Gate, Guard, Proof};
+use super::host::Pool;
 use super::lanes::Lanes;
 use super::names::Names;
 use super::pins::Reason;
 use super::sharing::{Pass, Sharing};
 use super::swap::{Engine, Phase};
 use super::vmm::VmmError;
-use crate::daemon::Daemon;
+use crate::daemon::{Daemon, address::Address};
 use crate::driver::contexts::Contexts;
 use crate::driver::types::{
     CAPTURE_MODE_RELAXED, CUDA_ERROR_NOT_SUPPORTED, CUDA_ERROR_OUT_OF_MEMORY, CUcontext, CUdevice,
@@ -44,7 +45,7 @@ use crate::driver::types::{
 };
 use crate::driver::unknown::UNKNOWN;
 use crate::driver::{Driver, MemoryCalls};
-use crate::process::{lock, spawn};
+use crate::process::{self, lock, spawn};
 
 /// Most threads that touch and register host memory of a card. Eight touch as fast as the driver registers.
 const TASK_THREADS: usize = 8;
@@ -118,6 +119,11 @@ impl Remap {
     /// Sets the gate of the process, which must be closed while memory is away.
     pub(crate) fn stand_at(&self, gate: Gate) {
         self.guard.stand_at(gate);
+    }
+
+    /// Sets the address of the daemon by which the process shares host memory.
+    pub(crate) fn share_by(&self, address: Address) {
+        self.sharing.use_address(address);
     }
 
     /// Begins to use a card, whose context is current in the calling thread.
@@ -334,7 +340,11 @@ impl Remap {
     /// that is done.
     pub(crate) fn hide_copies(&self, are_hidden: bool) -> bool {
         self.cards().all(|(_, card)| {
-            if card.lanes.look(|moving| moving.pool.hides_copies()) != are_hidden {
+            let is_done = |pool: &Pool| match are_hidden {
+                true => pool.are_copies_hidden(),
+                false => !pool.hides_copies(),
+            };
+            if !card.lanes.look(|moving| is_done(&moving.pool)) {
                 card.lanes.change(|moving| moving.pool.hide_copies(are_hidden));
             }
             !are_hidden || card.lanes.look(|moving| moving.pool.are_copies_hidden())
@@ -450,15 +460,14 @@ impl Card {
 
     /// Performs tasks of the pool, with helpers while there are many.
     fn run_tasks(&'static self) {
-        let share = || {
-            // Without a thread nothing is shared in this rest.
-            let _ = self.start_one(("gpushare-share", Self::share));
-        };
+        // Without a thread nothing is shared in this rest.
+        let share = || self.start_one(("gpushare-share", Self::share));
         self.lanes.run_tasks(&self.hardware, || self.start_helper(), share);
     }
 
     /// Shares host memory with other processes, while the process rests.
     fn share(&'static self) {
+        process::lower_priority();
         Pass::new(&self.lanes, self.sharing).run();
     }
 

@@ -21,7 +21,8 @@
 //! back only once they exceed the target by a quarter, so that a load near the target does not make the pool
 //! grow and shrink in turns.
 //!
-//! A slot may also be a *copy* that several processes share ([`copies`]). Nobody writes it.
+//! A slot may also be a *copy* that several processes share (`copies`). Nobody writes it. Copies count for the target and
+//! not in the budget: a chunk that has changed takes a slot of a region first, and gives its copy up afterwards.
 
 mod copies;
 mod repack;
@@ -322,8 +323,12 @@ impl Pool {
 
     /// Takes a slot back.
     pub fn put(&mut self, slot: Slot) {
+        let is_of_region = !slot.is_shared();
         self.free(slot);
-        self.shrink();
+        // After the end of a copy no region is less needed than before.
+        if is_of_region {
+            self.shrink();
+        }
     }
 
     fn free(&mut self, slot: Slot) {
@@ -340,7 +345,7 @@ impl Pool {
 
     /// Gives regions back that are unused by now and exceed the budget or the target.
     fn shrink(&mut self) {
-        if self.total() > self.budget {
+        if self.all_regions() > self.budget {
             self.shrink_to(self.budget);
         }
         self.trim();
@@ -387,6 +392,7 @@ impl Pool {
         self.changes += 1;
         (self.trouble, self.is_short) = (None, false);
         self.regions.values_mut().for_each(|region| region.has_failed = false);
+        self.retry_copies();
     }
 
     /// Notes that the registrations of regions at these addresses ended with their context.
@@ -410,13 +416,17 @@ impl Pool {
     /// Returns the next task. The caller performs it, without a lock, and reports it by [`Self::done`].
     pub fn take_task(&mut self) -> Option<(MemoryId, Task)> {
         while self.may_prepare() && self.add_region(true) {}
+        // What ends gives memory back, and a freeze waits for it.
+        if let Some(end) = self.copies.take_end() {
+            return Some(end);
+        }
         let is_paused = self.is_paused;
         let of_region = self.regions.iter_mut().find_map(|(&number, region)| {
             let task = region.next().filter(|_| !region.is_paused(is_paused))?;
             region.task = Some(task);
             Some((MemoryId::Region(number), task))
         });
-        of_region.or_else(|| self.copies.take_task())
+        of_region.or_else(|| self.copies.take_registration())
     }
 
     /// Notes the result of a task.
@@ -424,7 +434,7 @@ impl Pool {
         self.changes += 1;
         let number = match memory {
             MemoryId::Region(number) => number,
-            MemoryId::Copy(number) => return self.copies.done(number, result.is_ok()),
+            MemoryId::Copy(number) => return self.copies.done(number, result.err()),
         };
         let Some(region) = self.regions.get_mut(&number) else { return };
         let Some(task) = region.task.take() else { return };
@@ -484,7 +494,8 @@ impl Pool {
             _ => None,
         });
         let free = self.regions.values().map(Region::free).sum();
-        PoolSizes { total: self.total(), taken: ready.sum::<Bytes>() + self.copies.bytes(), free }
+        let copies = self.copies.bytes();
+        PoolSizes { total: self.all_regions() + copies, taken: ready.sum::<Bytes>() + copies, free }
     }
 
     /// Whether another region is to be prepared. One at a time, since each keeps others of the driver waiting.
@@ -494,25 +505,28 @@ impl Pool {
 
     /// Returns whether regions are to be made for the target, once nothing else keeps from it.
     pub fn is_below_target(&self) -> bool {
-        let has_room = self.wanted() < self.target && self.total() + REGION <= self.budget;
+        let has_room = self.wanted() < self.target && self.all_regions() + REGION <= self.budget;
         has_room && !self.is_short && self.trouble.is_none()
     }
 
-    /// Bytes of all regions and copies. A copy counts as a slot of the process's own, since that is what it takes once
-    /// the chunk changes.
-    fn total(&self) -> Bytes {
-        Bytes(self.regions.len() as u64 * REGION.0) + self.copies.bytes()
+    fn all_regions(&self) -> Bytes {
+        Bytes(self.regions.len() as u64 * REGION.0)
     }
 
-    /// Bytes of the copies, and of the regions that are ready or are being made.
-    fn wanted(&self) -> Bytes {
+    /// Bytes of the regions that are ready or are being made.
+    fn wanted_regions(&self) -> Bytes {
         let regions = self.regions.values().filter(|region| region.is_wanted).count() as u64;
-        Bytes(regions * REGION.0) + self.copies.bytes()
+        Bytes(regions * REGION.0)
+    }
+
+    /// Bytes that count for the target: those of wanted regions, and of copies that chunks have.
+    fn wanted(&self) -> Bytes {
+        self.wanted_regions() + self.copies.taken_bytes()
     }
 
     /// Keeps a region that was to be given back.
     fn want_again(&mut self, is_ahead: bool) -> bool {
-        let has_room = self.wanted() + REGION <= self.budget;
+        let has_room = self.wanted_regions() + REGION <= self.budget;
         let mut regions = self.regions.values_mut();
         let dropped = regions.find(|region| has_room && !region.is_wanted && region.task.is_none());
         dropped.is_some_and(|region| {
@@ -527,7 +541,7 @@ impl Pool {
         if self.want_again(is_ahead) {
             return true;
         }
-        if self.total() + REGION > self.budget {
+        if self.all_regions() + REGION > self.budget {
             return false;
         }
         let region = Region {
@@ -546,14 +560,15 @@ impl Pool {
     fn trim(&mut self) {
         let target = self.target.max(REGION);
         if self.wanted() > target + Bytes(target.0 / 4) {
-            self.shrink_to(target);
+            // Beside the copies.
+            self.shrink_to(target.saturating_sub(self.copies.taken_bytes()));
         }
     }
 
-    /// Gives unused regions back until at most `bytes` are left. Regions that were not begun are dropped.
+    /// Gives unused regions back until they have at most `bytes`. Regions that were not begun are dropped.
     fn shrink_to(&mut self, bytes: Bytes) {
         self.changes += 1;
-        let excess = self.wanted().saturating_sub(bytes).0.div_ceil(REGION.0);
+        let excess = self.wanted_regions().saturating_sub(bytes).0.div_ceil(REGION.0);
         let unused = |region: &&mut Region| region.is_wanted && region.is_unused() && region.task.is_none();
         let unused = self.regions.values_mut().rev().filter(unused);
         unused.take(excess as usize).for_each(|region| {

@@ -56,24 +56,26 @@ pub struct Moving {
     is_ending: bool,
     /// Time since which the process rests, if it does.
     rests_since: Option<Instant>,
-    sharing: SharingState,
-    /// Whether the driver has refused to register memory for reading.
+    pass: PassState,
+    /// Whether the daemon knows how processes share host memory.
+    is_sharing_known: bool,
+    /// Whether the driver cannot register memory for reading.
     is_sharing_refused: bool,
 }
 
-/// Whether host memory is shared with other processes.
+/// State of the pass that shares host memory with other processes. There is one at a time.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-enum SharingState {
-    /// The daemon does not know how, or the driver has refused it.
-    #[default]
-    Off,
+enum PassState {
     /// It begins after a long rest.
+    #[default]
     Ready,
-    /// It has begun in this rest.
-    Begun,
+    /// A thread runs it. Only that thread ends it, whatever the process does meanwhile.
+    Running,
+    /// It has found nothing more to share in this rest.
+    Done,
 }
 
-/// Next step of a lane of tasks.
+/// Next step of the thread of [`Lanes::run_tasks`].
 #[derive(Debug)]
 enum Next {
     Task(MemoryId, Task),
@@ -85,23 +87,26 @@ enum Next {
 }
 
 impl Moving {
-    /// Returns the next task of the pool.
-    fn next_task(&mut self) -> Next {
-        let rest = self.rest();
-        match (self.pool.take_task(), rest) {
+    /// Returns the next task of the pool. The last rest of the process counts.
+    fn next_task(&mut self) -> Option<(MemoryId, Task)> {
+        self.rest();
+        self.pool.take_task()
+    }
+
+    /// Returns the next step of the thread of [`Lanes::run_tasks`].
+    fn next(&mut self) -> Next {
+        match (self.next_task(), self.rest()) {
             (Some((memory, task)), _) => Next::Task(memory, task),
             (None, Some(rest)) if !rest.is_zero() && self.pool.is_below_target() => Next::After(rest),
-            (None, _) => self.next_sharing(),
+            (None, _) => self.next_pass(),
         }
     }
 
-    fn next_sharing(&mut self) -> Next {
-        let since = self
-            .rests_since
-            .filter(|_| self.sharing == SharingState::Ready && self.may_share());
+    fn next_pass(&mut self) -> Next {
+        let since = self.rests_since.filter(|_| self.pass == PassState::Ready && self.may_share());
         match since.map(|since| LONG_REST.saturating_sub(since.elapsed())) {
             Some(Duration::ZERO) => {
-                self.sharing = SharingState::Begun;
+                self.pass = PassState::Running;
                 Next::Share
             }
             Some(left) => Next::After(left),
@@ -109,35 +114,36 @@ impl Moving {
         }
     }
 
-    /// Sets whether the daemon knows how to share host memory.
-    pub fn set_sharing(&mut self, is_known: bool) {
-        match (is_known, self.sharing) {
-            (false, _) => self.sharing = SharingState::Off,
-            (true, SharingState::Off) if !self.is_sharing_refused => self.sharing = SharingState::Ready,
-            (true, _) => {}
-        }
+    /// Notes the end of a pass. Another one may begin in this rest unless the pass `is_done`.
+    pub fn end_pass(&mut self, is_done: bool) {
+        self.pass = if is_done { PassState::Done } else { PassState::Ready };
     }
 
-    /// Returns whether [`Self::set_sharing`] has nothing to change.
-    pub fn is_sharing(&self, is_known: bool) -> bool {
-        is_known == (self.sharing != SharingState::Off) || self.is_sharing_refused
+    /// Sets whether the daemon knows how to share host memory.
+    pub fn set_sharing(&mut self, is_known: bool) {
+        self.is_sharing_known = is_known;
+    }
+
+    /// Returns whether the daemon knows how to share host memory.
+    pub fn is_sharing_known(&self) -> bool {
+        self.is_sharing_known
     }
 
     /// Shares no host memory any more, since the driver cannot register it for reading.
     pub fn refuse_sharing(&mut self) {
-        (self.sharing, self.is_sharing_refused) = (SharingState::Off, true);
+        self.is_sharing_refused = true;
     }
 
     /// Returns whether host memory may be shared now: the process rests, and its copies are not hidden from the driver.
     pub fn may_share(&mut self) -> bool {
         let rests = self.blocks.engine().rests() && !self.is_ending;
-        rests && self.sharing != SharingState::Off && !self.pool.hides_copies()
+        rests && self.is_sharing_known && !self.is_sharing_refused && !self.pool.hides_copies()
     }
 
     /// Returns whether the pool has tasks, or will have them once the process has rested for some time.
     fn has_tasks(&mut self) -> bool {
         let rest = self.rest();
-        let waits = self.pool.is_below_target() || self.sharing == SharingState::Ready;
+        let waits = self.pool.is_below_target() || (self.pass == PassState::Ready && self.may_share());
         self.pool.has_tasks() || (rest.is_some() && waits)
     }
 
@@ -145,9 +151,15 @@ impl Moving {
     /// that; `None` if the process does not rest.
     fn rest(&mut self) -> Option<Duration> {
         let rests = self.blocks.engine().rests();
-        self.rests_since = rests.then(|| self.rests_since.unwrap_or_else(Instant::now));
-        if !rests && self.sharing == SharingState::Begun {
-            self.sharing = SharingState::Ready;
+        if rests && self.rests_since.is_none() {
+            self.rests_since = Some(Instant::now());
+            self.pool.retry_copies();
+        }
+        if !rests {
+            self.rests_since = None;
+            if self.pass == PassState::Done {
+                self.pass = PassState::Ready;
+            }
         }
         let left = self.rests_since.map(|since| REST.saturating_sub(since.elapsed()));
         self.pool.pause(left != Some(Duration::ZERO));
@@ -370,17 +382,22 @@ impl Lanes {
     }
 
     /// Performs tasks of the pool until [`Self::end`]. A thread that takes a task and leaves others calls `help` first,
-    /// which may start a helper. Calls `share` after a long rest, which may start a thread that shares host memory.
-    pub fn run_tasks(&self, host: &impl HostMemory, help: impl Fn(), share: impl Fn()) {
+    /// which may start a helper. Calls `share` after a long rest, which starts a thread that shares host memory and ends
+    /// with [`Moving::end_pass`], or returns `false`.
+    pub fn run_tasks(&self, host: &impl HostMemory, help: impl Fn(), share: impl Fn() -> bool) {
         let mut moving = lock(&self.moving);
         loop {
-            moving = match moving.next_task() {
+            moving = match moving.next() {
                 Next::Task(memory, task) => self.do_task(moving, (memory, task), host, &help),
                 _ if moving.is_ending => return,
                 Next::Share => {
                     drop(moving);
-                    share();
-                    lock(&self.moving)
+                    let has_begun = share();
+                    let mut moving = lock(&self.moving);
+                    if !has_begun {
+                        moving.end_pass(true);
+                    }
+                    moving
                 }
                 Next::After(rest) => {
                     let woken = self.has_tasks.wait_timeout(moving, rest);
@@ -394,7 +411,7 @@ impl Lanes {
     /// Performs tasks of the pool as long as there are some, beside the thread of [`Self::run_tasks`].
     pub fn help_with_tasks(&self, host: &impl HostMemory, help: impl Fn()) {
         let mut moving = lock(&self.moving);
-        while let Next::Task(memory, task) = moving.next_task() {
+        while let Some((memory, task)) = moving.next_task() {
             moving = self.do_task(moving, (memory, task), host, &help);
         }
     }

@@ -10,84 +10,103 @@
 //!
 //! A copy is never mapped at an address of the program: its chunks read it, as they read a slot. A chunk that has changed
 //! gets a slot of its own again. The daemon and the protocol are described in `gpushare_proto::copies`.
+//!
+//! A chunk for which the daemon is asked has a *claim* ([`claims`]). Its owner is the pass that asks, and later the mapping
+//! of the copy. The claim ends with its owner, and the connection to the daemon ends with the last claim.
 
+mod claims;
 mod desk;
 mod pass;
 
 use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
-use std::sync::Mutex;
+use std::sync::{Arc, Mutex, OnceLock, TryLockError};
 
-use gpushare_proto::Bytes;
-use gpushare_proto::copies::{CopyAnswer, CopyName};
+use gpushare_proto::copies::CopyAnswer;
 use gpushare_sys::copies::Copy;
 
+use self::claims::{Claim, Claims, Key};
 use self::desk::Desk;
 use super::vmm::HostAddress;
+use crate::daemon::address::Address;
 use crate::process::lock;
 
 pub(super) use self::pass::Pass;
 
 /// Copies of the process, of all cards.
 #[derive(Debug, Default)]
-pub(crate) struct Sharing(Mutex<Inner>);
-
-#[derive(Debug, Default)]
-struct Inner {
-    desk: Desk,
-    /// Number of chunks that have bytes of this name and size, as the daemon knows it.
-    claims: BTreeMap<Claim, u32>,
-    mapped: BTreeMap<HostAddress, (Copy, Claim)>,
+pub(crate) struct Sharing {
+    /// Address of the daemon that the process has joined.
+    address: OnceLock<Address>,
+    claims: Arc<Claims>,
+    /// Locked while the daemon is asked, so that nobody may wait for it who frees memory or moves it.
+    desk: Mutex<Desk>,
+    mapped: Mutex<BTreeMap<HostAddress, (Copy, Claim)>>,
 }
 
-/// Bytes for which a chunk asks.
-type Claim = (CopyName, Bytes);
+/// Answer of the daemon, with the claim of the chunk and the file of the copy.
+type Answered = (Claim, CopyAnswer, Option<OwnedFd>);
 
 impl Sharing {
-    /// Asks the daemon for the copy of a chunk. A first asking adds the chunk to those that have such bytes. `None` if no
-    /// daemon answers.
-    pub(super) fn ask(&self, claim: Claim, is_first: bool) -> Option<(CopyAnswer, Option<OwnedFd>)> {
-        let mut inner = lock(&self.0);
-        let chunks = inner.claims.get(&claim).copied().unwrap_or(0) + u32::from(is_first);
-        let answer = inner.desk.ask(claim, chunks.max(1));
-        match answer {
-            Some((CopyAnswer::Refused, _)) => {}
-            Some(_) => drop(inner.claims.insert(claim, chunks.max(1))),
-            // The next daemon knows nothing of these.
-            None => inner.claims.clear(),
-        }
-        answer
+    /// Sets the address of the daemon, once.
+    pub(super) fn use_address(&self, address: Address) {
+        let _ = self.address.set(address);
     }
 
-    /// Notes that a chunk has such bytes no more, or does without a copy.
-    pub(super) fn release(&self, claim: Claim) {
-        lock(&self.0).release(claim);
+    /// Asks the daemon for the copy of a chunk, which keeps the claim that it has. `None` if no daemon answers.
+    fn ask(&self, key: Key, claim: Option<Claim>) -> Option<Answered> {
+        let mut desk = lock(&self.desk);
+        let answered = self.ask_by(&mut desk, key, claim);
+        // The connection may be that of an earlier daemon.
+        let answered = answered.or_else(|| self.ask_by(&mut desk, key, None));
+        drop(desk);
+        self.settle();
+        answered
+    }
+
+    fn ask_by(&self, desk: &mut Desk, key: Key, claim: Option<Claim>) -> Option<Answered> {
+        desk.connect(self.address.get()?)?;
+        let claim = claim.filter(Claim::is_known).unwrap_or_else(|| self.claims.add(key));
+        let Some((answer, file)) = desk.ask(key, self.claims.chunks(key)) else {
+            self.hang_up(desk);
+            return None;
+        };
+        Some((claim, answer, file))
+    }
+
+    /// Tells the daemon of claims that have ended, and hangs up after the last one. Never waits: if the daemon is being
+    /// asked now, the thread that asks does this afterwards.
+    fn settle(&self) {
+        while self.claims.have_ended() {
+            let mut desk = match self.desk.try_lock() {
+                Ok(desk) => desk,
+                Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
+                Err(TryLockError::WouldBlock) => return,
+            };
+            let are_told = self.claims.take_ended().into_iter().all(|key| desk.end(key));
+            if !are_told || self.claims.are_none() {
+                self.hang_up(&mut desk);
+            }
+        }
+    }
+
+    /// Ends the connection, and with it all claims that the daemon knows.
+    fn hang_up(&self, desk: &mut Desk) {
+        desk.hang_up();
+        self.claims.forget();
     }
 
     /// Keeps the mapping of a copy until [`Self::unmap`], and returns its address.
-    pub(super) fn keep(&self, copy: Copy, claim: Claim) -> HostAddress {
+    fn keep(&self, copy: Copy, claim: Claim) -> HostAddress {
         let address = HostAddress(copy.address() as u64);
-        lock(&self.0).mapped.insert(address, (copy, claim));
+        lock(&self.mapped).insert(address, (copy, claim));
         address
     }
 
     /// Gives a copy up, which nobody reads any more.
     pub(super) fn unmap(&self, address: HostAddress) {
-        let mut inner = lock(&self.0);
-        if let Some((copy, claim)) = inner.mapped.remove(&address) {
-            drop(copy);
-            inner.release(claim);
-        }
-    }
-}
-
-impl Inner {
-    fn release(&mut self, claim: Claim) {
-        let Some(chunks) = self.claims.get_mut(&claim) else { return };
-        *chunks -= 1;
-        if *chunks == 0 {
-            self.claims.remove(&claim);
-            self.desk.end(claim);
-        }
+        let kept = lock(&self.mapped).remove(&address);
+        drop(kept);
+        self.settle();
     }
 }

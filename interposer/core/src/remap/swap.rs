@@ -32,6 +32,7 @@ mod views;
 use std::collections::BTreeSet;
 
 use gpushare_proto::Bytes;
+use gpushare_proto::copies::CopyName;
 use gpushare_proto::page::{Goal, GoalNumber};
 
 use super::chunk::{Aim, Change, Chunk};
@@ -117,8 +118,10 @@ struct Entry {
     is_refused: bool,
     /// Number of threads that give the handle to other processes. Meanwhile the driver keeps it.
     lent: u32,
-    /// Number of times that the chunk gave its handle back, and so began to rest in its slot.
-    rests: u64,
+    /// Number of the last copy into its slot, which no other copy of the engine has.
+    fill: u64,
+    /// Name of the bytes that were copied then, if it is known.
+    name: Option<CopyName>,
     uses: Uses,
 }
 
@@ -148,6 +151,8 @@ pub struct Engine {
     /// Number of allocations that wait for the mark of the gate, under which they may become holes.
     waiting_for_mark: u32,
     turns: u64,
+    /// Number of copies into slots so far.
+    fills: u64,
     /// Whether a call of the lane of calls is under way.
     is_calling: bool,
     /// Bytes that may be mapped from the host.
@@ -189,6 +194,7 @@ impl Default for Engine {
             guard: Guard::Clear,
             waiting_for_mark: 0,
             turns: 0,
+            fills: 0,
             is_calling: false,
             host_room: Bytes::ZERO,
             overflows: false,
@@ -386,7 +392,11 @@ impl Engine {
         }
         if let Some(Call::Release(_)) = asked {
             self.is_settled = false;
-            self.chunks.change(address, |entry| entry.rests += 1);
+        }
+        if let Some(Call::Copy(Direction::Out, _)) = asked {
+            self.fills += 1;
+            let fill = self.fills;
+            self.chunks.change(address, |entry| (entry.fill, entry.name) = (fill, None));
         }
         self.note(address, change);
     }

@@ -51,7 +51,7 @@ impl Words {
     /// Whether the card follows these words already.
     fn are_followed(self, moving: &mut Moving) -> bool {
         let Self { goal, overflows, host_is_full, host_target, shares } = self;
-        let knows_sharing = moving.is_sharing(shares);
+        let knows_sharing = moving.is_sharing_known() == shares;
         let engine = moving.blocks.engine();
         let has_surplus = host_is_full && engine.has_kept_slots();
         let has_target = host_target.is_none_or(|target| target == moving.pool.target());

@@ -14,7 +14,8 @@ use std::collections::BTreeMap;
 
 use gpushare_proto::Bytes;
 
-use super::{Home, MemoryId, Pool, Slot, Task};
+use super::{Home, HostError, MemoryId, Pool, Slot, Task};
+use crate::driver::types::CUDA_ERROR_NOT_SUPPORTED;
 use crate::remap::vmm::HostAddress;
 
 /// Copies that chunks of the process use.
@@ -35,8 +36,8 @@ struct Copy {
     is_registered: bool,
     /// Task that was handed out and is not done.
     task: Option<Task>,
-    /// Whether the last task failed, so that none follows before the wish changes.
-    has_failed: bool,
+    /// Error of the last task, because of which none follows before [`Pool::retry_copies`] or another wish.
+    failed: Option<HostError>,
 }
 
 /// Registration of a copy with the driver.
@@ -46,8 +47,10 @@ pub enum Registration {
     Coming,
     /// Copies to the card have the speed of the bus.
     Done,
-    /// The driver refused it.
+    /// The driver refused it. It may take another copy, or this one later.
     Refused,
+    /// The driver registers no memory for reading on this card.
+    Unsupported,
 }
 
 impl Pool {
@@ -60,19 +63,24 @@ impl Pool {
     /// Returns how far the registration of a copy is.
     pub fn registration(&self, slot: &Slot) -> Registration {
         let Home::Copy(number) = slot.home else { return Registration::Done };
-        match self.copies.all.get(&number) {
-            Some(copy) if copy.is_registered => Registration::Done,
-            Some(copy) if !copy.has_failed => Registration::Coming,
-            _ => Registration::Refused,
+        let Some(copy) = self.copies.all.get(&number) else { return Registration::Refused };
+        match copy.failed {
+            _ if copy.is_registered => Registration::Done,
+            None => Registration::Coming,
+            Some(HostError::Refused(CUDA_ERROR_NOT_SUPPORTED)) => Registration::Unsupported,
+            Some(_) => Registration::Refused,
         }
     }
 
-    /// Lets the driver forget all copies (`true`), or know those in use again.
+    /// Lets the driver forget all copies (`true`), or know those in use again. Tasks that failed are tried again.
     pub fn hide_copies(&mut self, are_hidden: bool) {
-        if self.copies.are_hidden != are_hidden {
-            self.copies.are_hidden = are_hidden;
-            self.copies.all.values_mut().for_each(|copy| copy.has_failed = false);
-        }
+        self.copies.are_hidden = are_hidden;
+        self.retry_copies();
+    }
+
+    /// Lets tasks of copies that failed be tried again.
+    pub fn retry_copies(&mut self) {
+        self.copies.all.values_mut().for_each(|copy| copy.failed = None);
     }
 
     /// Returns whether the driver is to forget all copies.
@@ -85,30 +93,13 @@ impl Pool {
         let is_unknown = |copy: &Copy| !copy.is_registered && copy.task.is_none();
         self.copies.are_hidden && self.copies.all.values().all(is_unknown)
     }
-
-    /// Returns the bytes of the copies that chunks have.
-    pub fn copied(&self) -> Bytes {
-        self.copies
-            .all
-            .values()
-            .filter(|copy| copy.is_taken)
-            .map(|copy| copy.size)
-            .sum()
-    }
 }
 
 impl Copies {
     fn add(&mut self, address: HostAddress, size: Bytes) -> u32 {
         let number = self.made;
         self.made = self.made.wrapping_add(1);
-        let copy = Copy {
-            address,
-            size,
-            is_taken: true,
-            is_registered: false,
-            task: None,
-            has_failed: false,
-        };
+        let copy = Copy { address, size, is_taken: true, is_registered: false, task: None, failed: None };
         self.all.insert(number, copy);
         number
     }
@@ -116,7 +107,7 @@ impl Copies {
     /// Notes that no chunk has the copy any more.
     pub(super) fn put(&mut self, number: u32) {
         if let Some(copy) = self.all.get_mut(&number) {
-            (copy.is_taken, copy.has_failed) = (false, false);
+            (copy.is_taken, copy.failed) = (false, None);
         }
     }
 
@@ -125,23 +116,39 @@ impl Copies {
         self.all.values().map(|copy| copy.size).sum()
     }
 
+    /// Bytes of the copies that chunks have.
+    pub(super) fn taken_bytes(&self) -> Bytes {
+        let taken = self.all.values().filter(|copy| copy.is_taken);
+        taken.map(|copy| copy.size).sum()
+    }
+
     pub(super) fn has_tasks(&self) -> bool {
         self.all.values().any(|copy| copy.next(self.are_hidden).is_some())
     }
 
-    pub(super) fn take_task(&mut self) -> Option<(MemoryId, Task)> {
+    /// Takes a task by which a copy or its registration ends.
+    pub(super) fn take_end(&mut self) -> Option<(MemoryId, Task)> {
+        self.take(|task| !matches!(task, Task::RegisterCopy(..)))
+    }
+
+    pub(super) fn take_registration(&mut self) -> Option<(MemoryId, Task)> {
+        self.take(|task| matches!(task, Task::RegisterCopy(..)))
+    }
+
+    fn take(&mut self, is_due: impl Fn(&Task) -> bool) -> Option<(MemoryId, Task)> {
         let are_hidden = self.are_hidden;
         self.all.iter_mut().find_map(|(&number, copy)| {
-            let task = copy.next(are_hidden)?;
+            let task = copy.next(are_hidden).filter(&is_due)?;
             copy.task = Some(task);
             Some((MemoryId::Copy(number), task))
         })
     }
 
     /// Notes the end of the task that was handed out for a copy.
-    pub(super) fn done(&mut self, number: u32, has_succeeded: bool) {
+    pub(super) fn done(&mut self, number: u32, error: Option<HostError>) {
         let Some(copy) = self.all.get_mut(&number) else { return };
-        copy.has_failed = !has_succeeded;
+        let has_succeeded = error.is_none();
+        copy.failed = error;
         match copy.task.take() {
             Some(Task::RegisterCopy(..)) if has_succeeded => copy.is_registered = true,
             Some(Task::UnregisterCopy(..)) if has_succeeded => copy.is_registered = false,
@@ -153,14 +160,14 @@ impl Copies {
     /// Notes that registrations of memory at these addresses ended with their context.
     pub(super) fn end_registrations(&mut self, memory: &[HostAddress]) {
         for copy in self.all.values_mut().filter(|copy| memory.contains(&copy.address)) {
-            (copy.is_registered, copy.has_failed) = (false, false);
+            (copy.is_registered, copy.failed) = (false, None);
         }
     }
 }
 
 impl Copy {
     fn next(&self, are_hidden: bool) -> Option<Task> {
-        if self.task.is_some() || self.has_failed {
+        if self.task.is_some() || self.failed.is_some() {
             return None;
         }
         let (address, size) = (self.address, self.size);
@@ -176,7 +183,8 @@ impl Copy {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::remap::host::HostError;
+    use crate::remap::fake::FakeCard;
+    use crate::remap::host::{REGION, Supply, perform};
 
     const SIZE: Bytes = Bytes::mib(32);
     const ADDRESS: HostAddress = HostAddress(1 << 40);
@@ -212,8 +220,11 @@ mod tests {
     fn a_copy_that_the_driver_does_not_register_is_given_up() {
         let mut pool = Pool::default();
         let slot = pool.add_copy(ADDRESS, SIZE);
-        work(&mut pool, Err(HostError::Refused(801)));
+        work(&mut pool, Err(HostError::Refused(2)));
         assert_eq!(pool.registration(&slot), Registration::Refused);
+        pool.retry();
+        work(&mut pool, Err(HostError::Refused(CUDA_ERROR_NOT_SUPPORTED)));
+        assert_eq!(pool.registration(&slot), Registration::Unsupported);
         pool.put(slot);
         assert_eq!(work(&mut pool, Ok(())), [Task::EndCopy(ADDRESS, SIZE)]);
     }
@@ -247,5 +258,66 @@ mod tests {
         pool.end_registrations(&[ADDRESS]);
         work(&mut pool, Ok(()));
         assert_eq!(pool.registration(&slot), Registration::Done);
+    }
+
+    #[test]
+    fn a_registration_that_fails_is_tried_again_whatever_it_was_for() {
+        let mut pool = Pool::default();
+        let slot = pool.add_copy(ADDRESS, SIZE);
+        let refused = Err(HostError::Refused(999));
+        let (register, unregister) = (Task::RegisterCopy(ADDRESS, SIZE), Task::UnregisterCopy(ADDRESS, SIZE));
+        work(&mut pool, Ok(()));
+        for _ in 0..2 {
+            pool.hide_copies(true);
+            assert_eq!(work(&mut pool, refused), [unregister], "at each look of a process that is to park");
+        }
+        pool.hide_copies(true);
+        assert_eq!(work(&mut pool, Ok(())), [unregister]);
+        pool.hide_copies(false);
+        assert_eq!(work(&mut pool, refused), [register]);
+        pool.retry();
+        assert_eq!(work(&mut pool, Ok(())), [register]);
+        pool.put(slot);
+        assert_eq!(work(&mut pool, refused), [unregister]);
+        pool.retry_copies();
+        assert_eq!(work(&mut pool, Ok(())), [unregister, Task::EndCopy(ADDRESS, SIZE)]);
+    }
+
+    #[test]
+    fn chunks_that_have_all_changed_get_slots_of_their_own_within_the_budget() {
+        let (card, copies) = (FakeCard::default(), 64);
+        let mut pool = Pool::default();
+        let all = Bytes(copies * SIZE.0);
+        pool.set_budget(all + Bytes(all.0 / 8) + Bytes(2 * REGION.0));
+        pool.set_target(all);
+        let shared: Vec<_> = (1..=copies)
+            .map(|number| {
+                card.hold_copy(HostAddress(number << 50), number);
+                pool.add_copy(HostAddress(number << 50), SIZE)
+            })
+            .collect();
+        work_on(&mut pool, &card);
+        assert_eq!(card.regions() as u64, copies, "the copies are ready for the target");
+        assert_eq!(pool.demand(all), Supply::Coming);
+        work_on(&mut pool, &card);
+        let own = shared.into_iter().map(|copy| {
+            let slot = pool.take(SIZE).expect("no region is given back meanwhile");
+            pool.put(copy);
+            slot
+        });
+        let own: Vec<_> = own.collect();
+        let task = pool.take_task();
+        assert!(matches!(task, Some((MemoryId::Copy(_), Task::UnregisterCopy(..)))), "{task:?}");
+        let (memory, task) = task.unwrap();
+        pool.done(memory, perform(task, &card));
+        work_on(&mut pool, &card);
+        assert_eq!((pool.sizes().taken, pool.sizes().total), (all, all));
+        drop(own);
+    }
+
+    fn work_on(pool: &mut Pool, card: &FakeCard) {
+        while let Some((memory, task)) = pool.take_task() {
+            pool.done(memory, perform(task, card));
+        }
     }
 }

@@ -1,10 +1,15 @@
-//! Passes over the chunks that rest, by a thread that lives as long as the process rests and there is something to share.
+//! Pass over the chunks that rest, by a thread that lives as long as the process rests and there is something to share.
+//!
+//! The pass has one offer for each chunk that it has asked for. An offer ends with the rest of its chunk, and its claim
+//! with it, unless the mapping of a copy has taken the claim over.
 
 use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
 use std::ptr::with_exposed_provenance;
+use std::thread;
 use std::time::{Duration, Instant};
 
+use gpushare_proto::Bytes;
 use gpushare_proto::copies::{CopyAnswer, CopyName, is_size_of_copy};
 use gpushare_sys::copies::{self, Copy};
 use xxhash_rust::xxh3::Xxh3;
@@ -18,128 +23,148 @@ use crate::remap::swap::Resting;
 /// Pause until the daemon is asked for a copy again. It doubles each time, up to [`LONGEST_PAUSE`].
 const PAUSE: Duration = Duration::from_secs(10);
 const LONGEST_PAUSE: Duration = Duration::from_secs(600);
+/// Pause before each step of [`copies::STEP`] bytes, so that others get at the memory and at the processor.
+const STEP_PAUSE: Duration = Duration::from_millis(2);
 /// Bytes that are named at once.
 const PIECE: usize = 256 << 10;
 
-/// Passes of one card.
+/// Pass of one card. See the [module](self).
 #[derive(Debug)]
 pub(in crate::remap) struct Pass<'a> {
     lanes: &'a Lanes,
     sharing: &'a Sharing,
-    /// Chunks for which the daemon was asked, by their addresses.
     offers: BTreeMap<CUdeviceptr, Offer>,
+    /// Pause after the first question for a chunk.
+    pause: Duration,
 }
 
 /// Chunk for which the daemon was asked.
 #[derive(Debug)]
 struct Offer {
     resting: Resting,
-    claim: Claim,
-    /// Time of the next question, and the pause after that; `None` if there is no use in asking.
+    /// Claim of the chunk, if the daemon knows of one.
+    claim: Option<Claim>,
+    /// Time of the next question, and the pause after that; `None` if there is no use in asking in this rest.
     next: Option<(Instant, Duration)>,
 }
 
+/// Work on a chunk that was called off, since the chunk or the process rests no more.
+struct CalledOff;
+
 impl<'a> Pass<'a> {
     pub(in crate::remap) fn new(lanes: &'a Lanes, sharing: &'a Sharing) -> Self {
-        Self { lanes, sharing, offers: BTreeMap::new() }
+        Self { lanes, sharing, offers: BTreeMap::new(), pause: PAUSE }
     }
 
-    /// Shares what rests, until the process rests no more or there is nothing to share.
-    pub(in crate::remap) fn run(&mut self) {
-        while let Some(resting) = self.lanes.look(Self::resting) {
-            for chunk in resting {
-                if is_size_of_copy(chunk.chunk.size) && self.is_due(&chunk) {
-                    self.offer(chunk);
-                }
+    /// Shares what rests, until the process rests no more or there is nothing to share. Then it gives up all claims but
+    /// those of copies.
+    pub(in crate::remap) fn run(mut self) {
+        let is_done = loop {
+            let Some(resting) = self.lanes.look(Self::resting) else { break false };
+            self.keep_offers_of(&resting);
+            let due = resting
+                .into_iter()
+                .filter(|chunk| is_size_of_copy(chunk.chunk.size) && self.is_due(chunk));
+            let due: Vec<_> = due.collect();
+            if due.into_iter().any(|chunk| self.offer(chunk).is_err()) {
+                continue;
             }
             let next = self.offers.values().filter_map(|offer| offer.next).map(|(at, _)| at).min();
-            let Some(next) = next else { break };
+            let Some(next) = next else { break true };
             let pause = next.saturating_duration_since(Instant::now());
             let ends = |moving: &mut Moving| (!moving.may_share()).then_some(());
-            if self.lanes.wait_within(pause, ends).is_some() {
-                break;
-            }
-        }
-        for offer in std::mem::take(&mut self.offers).into_values() {
-            self.sharing.release(offer.claim);
-        }
+            self.lanes.wait_within(pause, ends);
+        };
+        self.keep_offers_of(&[]);
+        self.lanes.change(|moving| moving.end_pass(is_done));
     }
 
     fn resting(moving: &mut Moving) -> Option<Vec<Resting>> {
         moving.may_share().then(|| moving.blocks.engine().resting())
     }
 
-    /// Whether the daemon is to be asked for a chunk now. What is known of an earlier rest of the chunk is forgotten.
-    fn is_due(&mut self, resting: &Resting) -> bool {
-        let address = resting.chunk.address;
-        let changed = self
-            .offers
-            .extract_if(.., |at, offer| *at == address && offer.resting != *resting);
-        changed.for_each(|(_, offer)| self.sharing.release(offer.claim));
-        let offer = self.offers.get(&address);
+    /// Ends the offers of all chunks but these.
+    fn keep_offers_of(&mut self, resting: &[Resting]) {
+        let resting: BTreeMap<_, _> = resting.iter().map(|chunk| (chunk.chunk.address, chunk)).collect();
+        self.offers
+            .retain(|address, offer| resting.get(address).is_some_and(|chunk| **chunk == offer.resting));
+        self.sharing.settle();
+    }
+
+    /// Whether the daemon is to be asked for a chunk now.
+    fn is_due(&self, resting: &Resting) -> bool {
+        let offer = self.offers.get(&resting.chunk.address);
         offer.is_none_or(|offer| offer.next.is_some_and(|(at, _)| at <= Instant::now()))
     }
 
     /// Asks the daemon for a chunk, and exchanges its slot if there is a copy.
-    fn offer(&mut self, resting: Resting) {
-        let goes_on = || {
-            self.lanes
-                .look(|moving| moving.may_share() && moving.blocks.engine().still_rests(&resting))
-        };
-        let slot = with_exposed_provenance::<u8>(resting.slot.0 as usize);
+    fn offer(&mut self, resting: Resting) -> Result<(), CalledOff> {
+        let key = (self.name(&resting)?, resting.chunk.size);
         let before = self.offers.remove(&resting.chunk.address);
-        let is_first = before.is_none();
-        let size = resting.chunk.size;
-        let known = before.as_ref().map(|offer| offer.claim);
-        // SAFETY: slots are parts of mappings that live as long as the process.
-        let claim = known.or_else(|| Some((unsafe { name(slot, size.0 as usize, &goes_on) }?, size)));
-        let Some(claim) = claim else { return };
-        let Some((answer, file)) = self.sharing.ask(claim, is_first) else { return };
-        let pause = before.and_then(|offer| offer.next).map_or(PAUSE, |(_, pause)| pause);
+        let pause = before
+            .as_ref()
+            .and_then(|offer| offer.next)
+            .map_or(self.pause, |(_, pause)| pause);
+        let answered = self.sharing.ask(key, before.and_then(|offer| offer.claim));
         let later = Some((Instant::now() + pause, (pause * 2).min(LONGEST_PAUSE)));
-        let next = match (answer, file) {
-            (CopyAnswer::Alone | CopyAnswer::Busy, _) => later,
-            (CopyAnswer::Refused, _) => return,
-            (CopyAnswer::Fill | CopyAnswer::Made, Some(file)) => {
-                let is_new = answer == CopyAnswer::Fill;
-                // SAFETY: as above.
-                match unsafe { Self::copy(&file, is_new, slot, claim, &goes_on) } {
-                    Some(copy) => return self.use_copy(resting, copy, claim),
-                    None => None,
+        let (claim, next) = match answered {
+            None => (None, later),
+            Some((claim, CopyAnswer::Alone | CopyAnswer::Busy, _)) => (Some(claim), later),
+            Some((claim, answer @ (CopyAnswer::Fill | CopyAnswer::Made), Some(file))) => {
+                let copy = self.copy(&resting, &file, answer == CopyAnswer::Fill)?;
+                if copy.is_some_and(|copy| self.use_copy(resting, copy, claim)) {
+                    return Ok(());
                 }
+                (None, None)
             }
-            (CopyAnswer::Fill | CopyAnswer::Made, None) => None,
+            Some((_, CopyAnswer::Fill | CopyAnswer::Made | CopyAnswer::Refused, _)) => (None, None),
         };
-        if next.is_none() {
-            return self.sharing.release(claim);
-        }
         self.offers.insert(resting.chunk.address, Offer { resting, claim, next });
+        self.sharing.settle();
+        Ok(())
     }
 
-    /// Fills a new copy, or compares the one that was made with the slot. Returns a copy with the same bytes.
-    ///
-    /// # Safety
-    /// The slot is mapped and of the size of the claim.
-    unsafe fn copy(
-        file: &OwnedFd,
-        is_new: bool,
-        slot: *const u8,
-        (_, size): Claim,
-        goes_on: impl Fn() -> bool,
-    ) -> Option<Copy> {
-        let copy = match is_new {
-            // SAFETY: the caller's promise.
-            true => copies::map(unsafe { copies::fill(file, slot, size, &goes_on) }.ok()?, size),
+    /// Whether work on the bytes of a chunk may go on, after a pause.
+    fn goes_on(&self, resting: &Resting) -> bool {
+        thread::sleep(STEP_PAUSE);
+        self.lanes
+            .look(|moving| moving.may_share() && moving.blocks.engine().still_rests(resting))
+    }
+
+    /// Returns the name of the bytes of a chunk. It is computed once for each copy out of the chunk.
+    fn name(&self, resting: &Resting) -> Result<CopyName, CalledOff> {
+        if let Some(known) = self.lanes.look(|moving| moving.blocks.engine().name_of(resting)) {
+            return Ok(known);
+        }
+        let size = resting.chunk.size.0 as usize;
+        // SAFETY: slots are parts of mappings that live as long as the process.
+        let name = unsafe { name(slot_of(resting), size, || self.goes_on(resting)) }.ok_or(CalledOff)?;
+        let is_of_chunk = self.lanes.look(|moving| moving.blocks.engine().set_name(resting, name));
+        is_of_chunk.then_some(name).ok_or(CalledOff)
+    }
+
+    /// Fills a new copy, or compares the one that was made with the slot of a chunk. Returns a copy with the same bytes, if
+    /// that can be had.
+    fn copy(&self, resting: &Resting, file: &OwnedFd, is_new: bool) -> Result<Option<Copy>, CalledOff> {
+        let (slot, size) = (slot_of(resting), resting.chunk.size);
+        let goes_on = || self.goes_on(resting);
+        let map = || match is_new {
+            // SAFETY: slots are parts of mappings that live as long as the process.
+            true => copies::map(unsafe { copies::fill(file, slot, size, goes_on) }?, size),
             false => copies::map(file, size),
         };
-        let copy = copy.ok()?;
-        // SAFETY: the caller's promise.
-        let is_same = unsafe { copy.equals(slot, goes_on) };
-        (is_same == Some(true)).then_some(copy)
+        // SAFETY: as above.
+        let is_same = |copy: &Copy| unsafe { copy.equals(slot, goes_on) } == Some(true);
+        let copy = map().ok().filter(is_same);
+        if copy.is_none() && !self.goes_on(resting) {
+            return Err(CalledOff);
+        }
+        Ok(copy)
     }
 
     /// Puts a copy in the place of the slot of a chunk, once it is registered. A copy that cannot be used is given up.
-    fn use_copy(&self, resting: Resting, copy: Copy, claim: Claim) {
+    /// Returns whether it is used.
+    fn use_copy(&self, resting: Resting, copy: Copy, claim: Claim) -> bool {
         let address = self.sharing.keep(copy, claim);
         let slot = self.lanes.change(|moving| moving.pool.add_copy(address, resting.chunk.size));
         let registration = self.lanes.wait_for(|moving| match moving.pool.registration(&slot) {
@@ -149,14 +174,21 @@ impl<'a> Pass<'a> {
         self.lanes.change(|moving| {
             let unused = match registration {
                 Registration::Done => moving.blocks.engine().exchange_slot(&resting, slot),
-                Registration::Coming | Registration::Refused => Some(slot),
+                Registration::Coming | Registration::Refused | Registration::Unsupported => Some(slot),
             };
-            if registration == Registration::Refused {
+            if registration == Registration::Unsupported {
                 moving.refuse_sharing();
             }
+            let is_used = unused.as_ref().is_none_or(|slot| !slot.is_shared());
             unused.into_iter().for_each(|slot| moving.pool.put(slot));
-        });
+            is_used
+        })
     }
+}
+
+/// Address of the slot of a chunk.
+fn slot_of(resting: &Resting) -> *const u8 {
+    with_exposed_provenance(resting.slot.0 as usize)
 }
 
 /// Returns the name of memory: 128 bits of a hash of its bytes. `None` if it was called off.
@@ -165,7 +197,7 @@ impl<'a> Pass<'a> {
 /// The memory is mapped. If its bytes change meanwhile, the name means nothing.
 unsafe fn name(memory: *const u8, size: usize, goes_on: impl Fn() -> bool) -> Option<CopyName> {
     let (mut hash, mut piece) = (Xxh3::new(), vec![0; PIECE]);
-    for (offset, length) in copies::steps(gpushare_proto::Bytes(size as u64)) {
+    for (offset, length) in copies::steps(Bytes(size as u64)) {
         if !goes_on() {
             return None;
         }
@@ -181,21 +213,4 @@ unsafe fn name(memory: *const u8, size: usize, goes_on: impl Fn() -> bool) -> Op
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn equal_bytes_have_equal_names_and_others_have_others() {
-        let mut bytes = vec![7_u8; 9 << 20];
-        let named = |bytes: &[u8], goes_on| {
-            // SAFETY: the slice is mapped.
-            unsafe { name(bytes.as_ptr(), bytes.len(), || goes_on) }
-        };
-        let first = named(&bytes, true);
-        assert!(first.is_some());
-        assert_eq!(named(&bytes.clone(), true), first);
-        *bytes.last_mut().unwrap() = 8;
-        assert_ne!(named(&bytes, true), first);
-        assert_eq!(named(&bytes, false), None);
-    }
-}
+mod tests;
