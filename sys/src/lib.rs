@@ -5,6 +5,7 @@
 //! on the processor; folders of one user; unwinding through hooks; host copies.
 
 pub mod memory_file;
+pub mod memory_limit;
 pub mod page;
 pub mod lease;
 pub mod futex;

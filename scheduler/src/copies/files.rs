@@ -7,7 +7,8 @@
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
-use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::mpsc::{Sender, channel};
 use std::thread;
 
 use gpushare_proto::Bytes;
@@ -26,7 +27,23 @@ const ALL: SealFlags = SIZE.union(SealFlags::WRITE).union(SealFlags::SEAL);
 /// Maker of memory files. Starts the thread that closes them with the first file.
 #[derive(Debug, Default)]
 pub(crate) struct MemoryFiles {
-    closer: Option<Sender<Arc<OwnedFd>>>,
+    closer: Option<Closer>,
+}
+
+/// Way to the thread that closes files.
+#[derive(Clone, Debug)]
+struct Closer {
+    files: Sender<Arc<OwnedFd>>,
+    /// Number of files that the thread has not closed yet.
+    waiting: Arc<AtomicUsize>,
+}
+
+impl Closer {
+    fn close(&self, file: Arc<OwnedFd>) {
+        self.waiting.fetch_add(1, Ordering::Relaxed);
+        // The thread lasts as long as there is a sender.
+        let _ = self.files.send(file);
+    }
 }
 
 /// Memory file of a copy.
@@ -47,20 +64,19 @@ struct Shared {
 #[derive(Debug)]
 struct Last {
     file: Option<Arc<OwnedFd>>,
-    closer: Sender<Arc<OwnedFd>>,
+    closer: Closer,
 }
 
 impl Drop for Last {
     fn drop(&mut self) {
         if let Some(file) = self.file.take() {
-            // The thread lasts as long as there is a sender.
-            let _ = self.closer.send(file);
+            self.closer.close(file);
         }
     }
 }
 
 impl CopyFile {
-    fn new(file: OwnedFd, closer: Sender<Arc<OwnedFd>>) -> Self {
+    fn new(file: OwnedFd, closer: Closer) -> Self {
         let file = Arc::new(file);
         let last = Last { file: Some(file.clone()), closer };
         Self(Arc::new(Shared { file, _last: last }))
@@ -82,14 +98,20 @@ impl AsFd for CopyFile {
 }
 
 impl MemoryFiles {
-    fn closer(&mut self) -> io::Result<Sender<Arc<OwnedFd>>> {
+    fn closer(&mut self) -> io::Result<Closer> {
         if let Some(closer) = &self.closer {
             return Ok(closer.clone());
         }
-        let (closer, closing): (_, Receiver<Arc<OwnedFd>>) = channel();
+        let (files, closing) = channel();
+        let closer = Closer { files, waiting: Arc::default() };
+        let waiting = closer.waiting.clone();
+        let close = move |file: Arc<OwnedFd>| {
+            drop(file);
+            waiting.fetch_sub(1, Ordering::Relaxed);
+        };
         thread::Builder::new()
             .name("copy-closer".to_owned())
-            .spawn(move || closing.into_iter().for_each(drop))?;
+            .spawn(move || closing.into_iter().for_each(close))?;
         self.closer = Some(closer.clone());
         Ok(closer)
     }
@@ -116,6 +138,11 @@ impl Files for MemoryFiles {
             (true, false, false) => Stage::Open,
             (false, ..) | (true, false, true) => Stage::Spoilt,
         }
+    }
+
+    fn closing(&self) -> usize {
+        let closer = self.closer.as_ref();
+        closer.map_or(0, |closer| closer.waiting.load(Ordering::Relaxed))
     }
 
     fn for_readers(&self, file: &CopyFile) -> CopyFile {
@@ -171,12 +198,16 @@ mod tests {
 
     #[test]
     fn the_last_clone_leaves_the_file_to_the_thread() {
-        let (closer, closing) = channel();
+        let (files, closing) = channel();
+        let closer = Closer { files, waiting: Arc::default() };
+        let files = MemoryFiles { closer: Some(closer.clone()) };
         let file = CopyFile::new(memory_file::create(NAME).unwrap(), closer);
         let clone = file.clone();
         drop(file);
         assert!(closing.try_recv().is_err());
+        assert_eq!(files.closing(), 0);
         drop(clone);
+        assert_eq!(files.closing(), 1, "until the thread has closed it");
         assert_eq!(Arc::strong_count(&closing.try_recv().unwrap()), 1);
     }
 }

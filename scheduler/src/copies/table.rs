@@ -31,6 +31,9 @@ pub(crate) trait Files: Debug {
     /// Looks at the seals and the size of a file that a process was given to fill.
     fn stage(&self, file: &Self::File, bytes: Bytes) -> Stage;
 
+    /// Returns the number of files that the table has dropped and that are still open.
+    fn closing(&self) -> usize;
+
     /// Returns a sealed file as processes get it that only read.
     fn for_readers(&self, file: &Self::File) -> Self::File;
 }
@@ -224,7 +227,7 @@ impl<F: Files> Table<F> {
 
     /// Returns the answer to a connection that is noted under a key; none if there may be no further file.
     fn answer(&mut self, user: &User, connection: ConnectionId, key: Key) -> Option<Asked<F::File>> {
-        let all_files = self.all_files();
+        let open_files = self.all_files() + self.files.closing();
         let of_user = self.users.get_mut(user)?;
         of_user.look(&self.files, key);
         let entry = of_user.entries.get_mut(&key)?;
@@ -242,7 +245,7 @@ impl<F: Files> Table<F> {
         if entry.chunks.len() < 2 && entry.chunks.values().all(|&chunks| chunks < 2) {
             return Some(Asked::Alone);
         }
-        if of_user.files >= self.bounds.files_of_user || all_files >= self.bounds.files {
+        if of_user.files >= self.bounds.files_of_user || open_files >= self.bounds.files {
             return None;
         }
         let made = self.files.make(key.bytes);

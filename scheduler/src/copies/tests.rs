@@ -21,6 +21,7 @@ type Numbered = (usize, Rc<Cell<Stage>>);
 struct Paper {
     made: Rc<RefCell<Vec<Numbered>>>,
     most: usize,
+    closing: Rc<Cell<usize>>,
 }
 
 impl Files for Paper {
@@ -38,6 +39,10 @@ impl Files for Paper {
 
     fn stage(&self, file: &Numbered, _: Bytes) -> Stage {
         file.1.get()
+    }
+
+    fn closing(&self) -> usize {
+        self.closing.get()
     }
 
     fn for_readers(&self, file: &Numbered) -> Numbered {
@@ -76,7 +81,7 @@ impl Fixture {
     }
 
     fn with_files(most: usize) -> Self {
-        let paper = Paper { made: Rc::default(), most };
+        let paper = Paper { made: Rc::default(), most, closing: Rc::default() };
         Self { table: Table::new(paper.clone(), BOUNDS), paper }
     }
 
@@ -200,6 +205,16 @@ fn the_last_one_takes_the_copy_with_it() {
     fixture.table.close(A);
     assert_eq!((fixture.owners(0), fixture.copies()), (0, (0, Bytes::ZERO, 0)));
     assert_eq!(fixture.ask(A, 1), Said::Alone);
+}
+
+#[test]
+fn a_file_counts_until_it_is_closed() {
+    let mut fixture = Fixture::new();
+    fixture.paper.closing.set(BOUNDS.files);
+    fixture.ask(A, 1);
+    assert_eq!(fixture.ask(B, 1), Said::Refused);
+    fixture.paper.closing.set(BOUNDS.files - 1);
+    assert_eq!(fixture.ask(B, 1), Said::Fill(0));
 }
 
 #[test]

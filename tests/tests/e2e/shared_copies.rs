@@ -35,7 +35,7 @@ fn replicas() -> anyhow::Result<(World, Daemon, [Program; 3])> {
 
 fn copies(world: &World) -> anyhow::Result<CopiesView> {
     let mut administrator = Administrator::of(&world.runtime_dir())?;
-    administrator.say(&AdminRequest::Copies);
+    administrator.say(&AdminRequest::Copies)?;
     match administrator.hear()? {
         AdminReply::Copies(view) => Ok(view),
         other => bail!("{other:?}"),
@@ -119,7 +119,6 @@ fn a_copy_outlives_the_daemon_and_programs_share_anew_under_the_next_one() -> an
 #[test]
 fn a_program_with_copies_is_frozen_and_comes_back_with_them() -> anyhow::Result<()> {
     let (world, daemon, [mut a, mut b, mut c]) = replicas()?;
-    until_shared(&a, &b)?;
     let pid = a.process().pid();
     let state = || -> anyhow::Result<_> {
         let stats = world.card().context("a simulated card")?.stats()?;
@@ -127,14 +126,15 @@ fn a_program_with_copies_is_frozen_and_comes_back_with_them() -> anyhow::Result<
         Ok(known.context("the program is on the card")?.state)
     };
     for _ in 0..2 {
+        // A program uses each copy before it maps the next one.
+        until("the program uses a copy", || Ok((mapped(&a)?.len() >= 2).then_some(())))?;
         assert_eq!(daemon.ctl(&["session", "freeze", "a"])?, "session a: running → frozen\n");
         assert_eq!(state()?, ProcessState::Checkpointed);
-        assert_eq!(mapped(&a)?, mapped(&b)?, "the mappings stay");
+        assert!(!mapped(&a)?.is_empty(), "the mappings of used copies stay");
         b.must("check x 1; check y 2")?;
         a.must("check x 1; check y 2")?;
         assert_eq!(state()?, ProcessState::Running);
         c.must("check z 9")?;
-        until_shared(&a, &b)?;
     }
     Ok(())
 }

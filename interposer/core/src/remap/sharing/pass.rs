@@ -12,6 +12,7 @@ use std::time::{Duration, Instant};
 use gpushare_proto::Bytes;
 use gpushare_proto::copies::{CopyAnswer, CopyName, is_size_of_copy};
 use gpushare_sys::copies::{self, Copy};
+use gpushare_sys::memory_limit;
 use xxhash_rust::xxh3::Xxh3;
 
 use super::{Claim, Sharing};
@@ -148,6 +149,10 @@ impl<'a> Pass<'a> {
     fn copy(&self, resting: &Resting, file: &OwnedFd, is_new: bool) -> Result<Option<Copy>, CalledOff> {
         let (slot, size) = (slot_of(resting), resting.chunk.size);
         let goes_on = || self.goes_on(resting);
+        // A new copy stands beside the slot for some time. At the limit of its control group the process would be killed.
+        if is_new && memory_limit::room().is_some_and(|room| room < size) {
+            return Ok(None);
+        }
         let map = || match is_new {
             // SAFETY: slots are parts of mappings that live as long as the process.
             true => copies::map(unsafe { copies::fill(file, slot, size, goes_on) }?, size),
