@@ -34,8 +34,8 @@ unsafe impl Send for Copy {}
 
 impl Drop for Copy {
     fn drop(&mut self) {
-        // SAFETY: the mapping is ours, made by `map` with this length, and the owner has told everybody who reads it.
-        // A failure leaks addresses and nothing else.
+        // SAFETY: the mapping is ours, made by `map` with this length, and the owner has told everybody who
+        // reads it. A failure leaks addresses and nothing else.
         let _ = unsafe { mm::munmap(self.address.as_ptr().cast(), self.size.0 as usize) };
     }
 }
@@ -46,12 +46,12 @@ impl Copy {
         self.address.as_ptr().expose_provenance()
     }
 
-    /// Compares the copy with memory of its size at `other`, a step at a time, as long as `goes_on` says so. Returns
-    /// whether all bytes are the same; `None` if it was called off.
+    /// Compares the copy with memory of its size at `other`, a step at a time, as long as `goes_on` says so.
+    /// Returns whether all bytes are the same; `None` if it was called off.
     ///
     /// # Safety
-    /// The memory at `other` is mapped as long as the call lasts. If its bytes change meanwhile, the result means
-    /// nothing.
+    /// The memory at `other` is mapped as long as the call lasts. If its bytes change meanwhile, the result
+    /// means nothing.
     pub unsafe fn equals(&self, other: *const u8, goes_on: impl Fn() -> bool) -> Option<bool> {
         for (offset, length) in steps(self.size) {
             if !goes_on() {
@@ -69,15 +69,16 @@ impl Copy {
     }
 }
 
-/// Writes memory at `from` into an empty file of the same size and seals the file, as long as `goes_on` says so. Returns
-/// the file opened for reading: kernels before Linux 6.7 map no sealed file that is open for writing.
+/// Writes memory at `from` into an empty file of the same size and seals the file, as long as `goes_on` says
+/// so. Returns the file opened for reading: kernels before Linux 6.7 map no sealed file that is open for
+/// writing.
 ///
 /// # Errors
 /// The system has no memory for it, or it was called off. The file is not sealed.
 ///
 /// # Safety
-/// The memory at `from` is mapped as long as the call lasts. Bytes that change meanwhile are written as they were or as
-/// they are.
+/// The memory at `from` is mapped as long as the call lasts. Bytes that change meanwhile are written as they
+/// were or as they are.
 pub unsafe fn fill(
     file: impl AsFd,
     from: *const u8,

@@ -11,8 +11,8 @@ const HIERARCHIES: [(&str, &str, &str, &str); 2] = [
     ("memory:", "sys/fs/cgroup/memory", "memory.limit_in_bytes", "memory.usage_in_bytes"),
 ];
 
-/// Returns the bytes that the control groups of this process may still take, pages of files counted as taken; `None` if
-/// no limit is known.
+/// Returns the bytes that the control groups of this process may still take, pages of files counted as taken;
+/// `None` if no limit is known.
 pub fn room() -> Option<Bytes> {
     room_below(Path::new("/"))
 }

@@ -1,8 +1,8 @@
 //! Memory files of copies: how they are made, when they are done, and who closes them.
 //!
-//! The daemon seals the size of a file before a process gets it, so that the process cannot make it larger. The
-//! process seals what is in it. The kernel allows that only once nobody can write to the file: it has no writable
-//! mapping and no page that a device holds for writing.
+//! The daemon seals the size of a file before a process gets it, so that the process cannot make it larger.
+//! The process seals what is in it. The kernel allows that only once nobody can write to the file: it has no
+//! writable mapping and no page that a device holds for writing.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
@@ -48,8 +48,8 @@ impl Closer {
 
 /// Memory file of a copy.
 ///
-/// The last close of such a file frees up to 128 MiB, which takes the kernel milliseconds. So a thread does that,
-/// whoever drops the last clone of this.
+/// The last close of such a file frees up to 128 MiB, which takes the kernel milliseconds. So a thread does
+/// that, whoever drops the last clone of this.
 #[derive(Clone, Debug)]
 pub(crate) struct CopyFile(Arc<Shared>);
 
@@ -82,8 +82,8 @@ impl CopyFile {
         Self(Arc::new(Shared { file, _last: last }))
     }
 
-    /// Returns the same file, opened for reading only. Before Linux 6.7, a process could not map a sealed file by a
-    /// descriptor with which it could write.
+    /// Returns the same file, opened for reading only. Before Linux 6.7, a process could not map a sealed
+    /// file by a descriptor with which it could write.
     fn read_only(&self) -> io::Result<Self> {
         let path = format!("/proc/self/fd/{}", self.as_fd().as_raw_fd());
         let file = fs::open(path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?;

@@ -6,8 +6,8 @@
 //!   end of a connection ──────────▶│   ── the last one has left ─▶ a thread closes the file
 //! ```
 //!
-//! The table decides, and knows no file. It belongs to the daemon's task, like the rest of the engine. No user's
-//! answer depends on what another user has, up to the number of files that the daemon can have open.
+//! The table decides, and knows no file. It belongs to the daemon's task, like the rest of the engine. No
+//! user's answer depends on what another user has, up to the number of files that the daemon can have open.
 //! `docs/design/shared-copies.md` says what processes can do to each other with it.
 
 mod files;

@@ -7,7 +7,8 @@
 //!     └── A ends, or spoils ───┘
 //! ```
 //!
-//! A state is never told by a process: whether a file is sealed is looked up whenever the answer depends on it.
+//! A state is never told by a process: whether a file is sealed is looked up whenever the answer depends on
+//! it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Debug;
@@ -88,8 +89,8 @@ impl Bounds {
         Self::with_descriptors(getrlimit(Resource::Nofile).current)
     }
 
-    /// Returns the bounds of a daemon that may have `descriptors` open. A quarter of them is for copies, and half of
-    /// that for one user.
+    /// Returns the bounds of a daemon that may have `descriptors` open. A quarter of them is for copies, and
+    /// half of that for one user.
     pub(super) fn with_descriptors(descriptors: Option<u64>) -> Self {
         let quarter = descriptors.map_or(usize::MAX, |all| usize::try_from(all / 4).unwrap_or(usize::MAX));
         let files = quarter.min(Self::MOST_FILES);
@@ -150,8 +151,8 @@ impl<F: Files> Table<F> {
         Self { files, bounds, users: BTreeMap::new(), connections: BTreeMap::new() }
     }
 
-    /// Notes that a connection of a user has chunks with the bytes of a key, in place of what it said of this key
-    /// before. Returns the answer. After [`Asked::Refused`] the connection is noted for this key no more.
+    /// Notes that a connection of a user has chunks with the bytes of a key, in place of what it said of this
+    /// key before. Returns the answer. After [`Asked::Refused`] the connection is noted for this key no more.
     pub(crate) fn ask(
         &mut self,
         user: &User,

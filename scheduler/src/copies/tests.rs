@@ -13,7 +13,8 @@ const A: ConnectionId = ConnectionId(1);
 const B: ConnectionId = ConnectionId(2);
 const C: ConnectionId = ConnectionId(3);
 
-/// Number of a file, counted from 0, with the stage that its filler has left it in. Its clones are the same file.
+/// Number of a file, counted from 0, with the stage that its filler has left it in. Its clones are the same
+/// file.
 type Numbered = (usize, Rc<Cell<Stage>>);
 
 /// Files that tests seal and spoil, with a limit on their number.

@@ -8,11 +8,13 @@
 //!   slot of its own given back ◀── exchanged, if the chunk still rests ◀── registered ◀────────────┘
 //! ```
 //!
-//! A copy is never mapped at an address of the program: its chunks read it, as they read a slot. A chunk that has changed
-//! gets a slot of its own again. The daemon and the protocol are described in `gpushare_proto::copies`.
+//! A copy is never mapped at an address of the program: its chunks read it, as they read a slot. A chunk that
+//! has changed gets a slot of its own again. The daemon and the protocol are described in
+//! `gpushare_proto::copies`.
 //!
-//! A chunk for which the daemon is asked has a *claim* ([`claims`]). Its owner is the pass that asks, and later the mapping
-//! of the copy. The claim ends with its owner, and the connection to the daemon ends with the last claim.
+//! A chunk for which the daemon is asked has a *claim* (`claims`). Its owner is the pass that asks, and
+//! later the mapping of the copy. The claim ends with its owner, and the connection to the daemon ends with
+//! the last claim.
 
 mod claims;
 mod desk;
@@ -53,7 +55,8 @@ impl Sharing {
         let _ = self.address.set(address);
     }
 
-    /// Asks the daemon for the copy of a chunk, which keeps the claim that it has. `None` if no daemon answers.
+    /// Asks the daemon for the copy of a chunk, which keeps the claim that it has. `None` if no daemon
+    /// answers.
     fn ask(&self, key: Key, claim: Option<Claim>) -> Option<Answered> {
         let mut desk = lock(&self.desk);
         let answered = self.ask_by(&mut desk, key, claim);
@@ -74,8 +77,8 @@ impl Sharing {
         Some((claim, answer, file))
     }
 
-    /// Tells the daemon of claims that have ended, and hangs up after the last one. Never waits: if the daemon is being
-    /// asked now, the thread that asks does this afterwards.
+    /// Tells the daemon of claims that have ended, and hangs up after the last one. Never waits: if the
+    /// daemon is being asked now, the thread that asks does this afterwards.
     fn settle(&self) {
         while self.claims.have_ended() {
             let mut desk = match self.desk.try_lock() {

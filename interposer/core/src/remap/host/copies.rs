@@ -1,5 +1,5 @@
-//! Copies: read-only memory with the bytes of a chunk, which several processes of a user have in common. Each is a slot
-//! of one chunk of this process.
+//! Copies: read-only memory with the bytes of a chunk, which several processes of a user have in common. Each
+//! is a slot of one chunk of this process.
 //!
 //! ```text
 //!             register                        put           unregister          end
@@ -7,8 +7,9 @@
 //!            unregister
 //! ```
 //!
-//! While the process is or may be frozen, no copy is registered, so the driver knows nothing of them. The copies stay as
-//! they are, and are registered again afterwards. A copy that is not registered is read as ordinary memory, slowly.
+//! While the process is or may be frozen, no copy is registered, so the driver knows nothing of them. The
+//! copies stay as they are, and are registered again afterwards. A copy that is not registered is read as
+//! ordinary memory, slowly.
 
 use std::collections::BTreeMap;
 
@@ -72,7 +73,8 @@ impl Pool {
         }
     }
 
-    /// Lets the driver forget all copies (`true`), or know those in use again. Tasks that failed are tried again.
+    /// Lets the driver forget all copies (`true`), or know those in use again. Tasks that failed are tried
+    /// again.
     pub fn hide_copies(&mut self, are_hidden: bool) {
         self.copies.are_hidden = are_hidden;
         self.retry_copies();

@@ -37,7 +37,10 @@ impl Desk {
         self.asked += 1;
         let request = RequestId(self.asked);
         let question = TenantRequest::Copy { request, name, bytes, chunks };
-        let is_answer = |reply: &TenantReply| matches!(reply, TenantReply::CopyAnswered { request: of, .. } if *of == request);
+        let is_answer = |reply: &TenantReply| match reply {
+            TenantReply::CopyAnswered { request: of, .. } => *of == request,
+            _ => false,
+        };
         match connection.ask(&question, PATIENCE, is_answer) {
             Ok((TenantReply::CopyAnswered { answer, .. }, file)) => Some((answer, file)),
             _ => None,

@@ -1,7 +1,8 @@
-//! Pass over the chunks that rest, by a thread that lives as long as the process rests and there is something to share.
+//! Pass over the chunks that rest, by a thread that lives as long as the process rests and there is something
+//! to share.
 //!
-//! The pass has one offer for each chunk that it has asked for. An offer ends with the rest of its chunk, and its claim
-//! with it, unless the mapping of a copy has taken the claim over.
+//! The pass has one offer for each chunk that it has asked for. An offer ends with the rest of its chunk, and
+//! its claim with it, unless the mapping of a copy has taken the claim over.
 
 use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
@@ -57,8 +58,8 @@ impl<'a> Pass<'a> {
         Self { lanes, sharing, offers: BTreeMap::new(), pause: PAUSE }
     }
 
-    /// Shares what rests, until the process rests no more or there is nothing to share. Then it gives up all claims but
-    /// those of copies.
+    /// Shares what rests, until the process rests no more or there is nothing to share. Then it gives up all
+    /// claims but those of copies.
     pub(in crate::remap) fn run(mut self) {
         let is_done = loop {
             let Some(resting) = self.lanes.look(Self::resting) else { break false };
@@ -144,12 +145,13 @@ impl<'a> Pass<'a> {
         is_of_chunk.then_some(name).ok_or(CalledOff)
     }
 
-    /// Fills a new copy, or compares the one that was made with the slot of a chunk. Returns a copy with the same bytes, if
-    /// that can be had.
+    /// Fills a new copy, or compares the one that was made with the slot of a chunk. Returns a copy with the
+    /// same bytes, if that can be had.
     fn copy(&self, resting: &Resting, file: &OwnedFd, is_new: bool) -> Result<Option<Copy>, CalledOff> {
         let (slot, size) = (slot_of(resting), resting.chunk.size);
         let goes_on = || self.goes_on(resting);
-        // A new copy stands beside the slot for some time. At the limit of its control group the process would be killed.
+        // A new copy stands beside the slot for some time. At the limit of its control group the process
+        // would be killed.
         if is_new && memory_limit::room().is_some_and(|room| room < size) {
             return Ok(None);
         }
@@ -167,8 +169,8 @@ impl<'a> Pass<'a> {
         Ok(copy)
     }
 
-    /// Puts a copy in the place of the slot of a chunk, once it is registered. A copy that cannot be used is given up.
-    /// Returns whether it is used.
+    /// Puts a copy in the place of the slot of a chunk, once it is registered. A copy that cannot be used is
+    /// given up. Returns whether it is used.
     fn use_copy(&self, resting: Resting, copy: Copy, claim: Claim) -> bool {
         let address = self.sharing.keep(copy, claim);
         let slot = self.lanes.change(|moving| moving.pool.add_copy(address, resting.chunk.size));
@@ -208,8 +210,8 @@ unsafe fn name(memory: *const u8, size: usize, goes_on: impl Fn() -> bool) -> Op
         }
         for at in (offset..offset + length).step_by(PIECE) {
             let part = PIECE.min(offset + length - at);
-            // SAFETY: the range is within the memory. The bytes are copied before they are looked at, since others may
-            // change them.
+            // SAFETY: the range is within the memory. The bytes are copied before they are looked at, since
+            // others may change them.
             unsafe { memory.add(at).copy_to_nonoverlapping(piece.as_mut_ptr(), part) };
             hash.update(&piece[..part]);
         }

@@ -13,8 +13,8 @@ pub struct Resting {
     pub chunk: Span,
     /// Address of the slot.
     pub slot: HostAddress,
-    /// Number of the copy that filled the slot. The slot has the same bytes until the next one, also while the chunk is
-    /// on the card meanwhile.
+    /// Number of the copy that filled the slot. The slot has the same bytes until the next one, also while
+    /// the chunk is on the card meanwhile.
     fill: u64,
 }
 
@@ -34,8 +34,8 @@ impl Engine {
         self.entry_of(resting)?.name
     }
 
-    /// Notes the name of the bytes of a chunk, until others are copied into its slot. Returns `false` if the chunk rests
-    /// with these bytes no more.
+    /// Notes the name of the bytes of a chunk, until others are copied into its slot. Returns `false` if the
+    /// chunk rests with these bytes no more.
     pub fn set_name(&mut self, resting: &Resting, name: CopyName) -> bool {
         let still_rests = self.still_rests(resting);
         if still_rests {
@@ -44,8 +44,8 @@ impl Engine {
         still_rests
     }
 
-    /// Puts a slot with the same bytes in the place of the slot of a chunk, if the chunk still rests. Returns the slot of
-    /// which there is no use.
+    /// Puts a slot with the same bytes in the place of the slot of a chunk, if the chunk still rests. Returns
+    /// the slot of which there is no use.
     pub fn exchange_slot(&mut self, resting: &Resting, other: Slot) -> Option<Slot> {
         if !self.still_rests(resting) {
             return Some(other);

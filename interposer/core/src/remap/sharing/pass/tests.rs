@@ -244,7 +244,8 @@ fn equal_chunks_share_a_copy_and_the_last_one_ends_the_connection() {
     with_process(&sharing, |process| {
         let blocks = process.allocate(2);
         process.leave();
-        // The kernel maps a sealed file by a descriptor for writing since Linux 6.7 only, so the first chunk may stay alone.
+        // The kernel maps a sealed file by a descriptor for writing since Linux 6.7 only, so the first chunk
+        // may stay alone.
         Pass { pause: Duration::from_millis(10), ..Pass::new(process.lanes, &sharing) }.run();
         let shared = process.lanes.look(|moving| moving.blocks.engine().resting()).len();
         assert!(shared <= 1, "{shared} chunks have slots of their own");
