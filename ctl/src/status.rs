@@ -5,7 +5,8 @@ mod compact;
 mod words;
 
 use gpushare_proto::admin::{
-    AdminReply, AdminRequest, CapacityView, GpuView, LockView, ResidenceView, SessionView, Status, UserView,
+    AdminReply, AdminRequest, CapacityView, CopiesView, GpuView, LockView, ResidenceView, SessionView,
+    Status, UserView,
 };
 use gpushare_proto::handoff::CardHandoffs;
 use gpushare_proto::session::{Binding, FreezeAfter, SessionPhase, Terms};
@@ -21,7 +22,7 @@ use crate::users;
 use gpushare_connection::{Admin, Client, ClientError};
 
 /// State of the daemon with what the capacities of its cards consist of, the users of its sessions, the places of
-/// remapped memory, and its handoffs. What an older daemon does not tell is none.
+/// remapped memory, its handoffs, and the host copies that processes share. What an older daemon does not tell is none.
 #[derive(Serialize)]
 struct Model {
     #[serde(flatten)]
@@ -30,6 +31,7 @@ struct Model {
     users: Option<Vec<UserView>>,
     residences: Option<Vec<ResidenceView>>,
     handoffs: Option<Vec<CardHandoffs>>,
+    copies: Option<CopiesView>,
 }
 
 /// Connection to a daemon that may be older than this program.
@@ -63,6 +65,13 @@ impl Asker<'_> {
         })
     }
 
+    fn copies(&mut self) -> Result<Option<CopiesView>, ClientError> {
+        self.ask(&AdminRequest::Copies, |reply| match reply {
+            AdminReply::Copies(copies) => Some(copies),
+            _ => None,
+        })
+    }
+
     fn handoffs(&mut self) -> Result<Option<Vec<CardHandoffs>>, ClientError> {
         self.ask(&AdminRequest::Handoffs, |reply| match reply {
             AdminReply::Handoffs(handoffs) => Some(handoffs),
@@ -76,9 +85,13 @@ pub(crate) fn status(args: &StatusArgs, places: &Places) -> Result<(), CtlError>
     let status = fetch(&mut asker.client)?;
     if !(args.verbose || args.json) {
         let residences = asker.residences()?.unwrap_or_default();
-        // Without remapped memory there are no handoffs to show.
-        let handoffs = if residences.is_empty() { None } else { asker.handoffs()? };
-        let remapped = compact::Remapped { residences, handoffs: handoffs.unwrap_or_default() };
+        // Without remapped memory there are no handoffs and no copies to show.
+        let (handoffs, copies) = match residences.is_empty() {
+            true => (None, None),
+            false => (asker.handoffs()?, asker.copies()?),
+        };
+        let (handoffs, copies) = (handoffs.unwrap_or_default(), copies.unwrap_or_default());
+        let remapped = compact::Remapped { residences, handoffs, copies };
         return Ok(output::print(&compact::page(&status, &remapped, output::Paint::of_stdout()))?);
     }
     let model = Model {
@@ -92,6 +105,7 @@ pub(crate) fn status(args: &StatusArgs, places: &Places) -> Result<(), CtlError>
         })?,
         residences: asker.residences()?,
         handoffs: asker.handoffs()?,
+        copies: asker.copies()?,
         status,
     };
     Ok(output::show(args.json, &model, || render(&model))?)
@@ -105,7 +119,7 @@ pub(crate) fn fetch(client: &mut Client<Admin>) -> Result<Status, ClientError> {
 }
 
 fn render(model: &Model) -> String {
-    let Model { status, capacities, users, residences, handoffs } = model;
+    let Model { status, capacities, users, residences, handoffs, copies } = model;
     let mut page = daemon(status);
     page += "\n";
     page += &if status.gpus.is_empty() {
@@ -131,6 +145,9 @@ fn render(model: &Model) -> String {
         ],
     );
     page += &section(&handoffs.iter().flatten().flat_map(words::rows).collect::<Vec<_>>(), &words::COLUMNS);
+    if let Some(line) = copies.as_ref().and_then(words::copies) {
+        page += &format!("\n{line}");
+    }
     page += &section(
         users.as_deref().unwrap_or_default(),
         &[
@@ -139,7 +156,9 @@ fn render(model: &Model) -> String {
             ("SESSIONS", |user| user.sessions.to_string()),
         ],
     );
-    if [capacities.is_some(), users.is_some(), residences.is_some(), handoffs.is_some()].contains(&false) {
+    let older =
+        [capacities.is_none(), users.is_none(), residences.is_none(), handoffs.is_none(), copies.is_none()];
+    if older.contains(&true) {
         page += "\nthe daemon is older than gpushare-ctl and does not tell everything; restart it when that suits\n";
     }
     page + &unevictable(&status.sessions)

@@ -31,10 +31,20 @@
 //!   Held ──────────────────────────────────▶        the last daemon had set the flag and did not take it back
 //! ```
 //!
+//! Host copies of equal bytes, on a second connection of a process, which is a tool's
+//! ([`FEATURE_COPIES`](crate::page::FEATURE_COPIES), [`crate::copies`]):
+//!
+//! ```text
+//!   Copy{name, bytes, chunks} ─────────────▶        chunks of the process have such bytes
+//!         ◀────────────── CopyAnswered + file       the file comes with `Fill` and `Made`
+//!   EndCopy{name, bytes} ──────────────────▶        it has no such bytes or uses the copy no more
+//! ```
+//!
 //! Enums are append-only: a new message is added at the end, and no variant's fields change.
 
 use serde::{Deserialize, Serialize};
 
+use crate::copies::{CopyAnswer, CopyName};
 use crate::dry_run::{DryRunSession, Forecast};
 use crate::follow::Increments;
 use crate::frost::FrostView;
@@ -286,6 +296,27 @@ pub enum TenantRequest {
         /// Number (`3`, `s3`) or name of the session.
         which: String,
     },
+    /// Reports that chunks of the process have the bytes of a name, and asks for a host copy of them. Answered by
+    /// [`TenantReply::CopyAnswered`]. It holds until [`Self::EndCopy`] or the end of the connection, and asking again
+    /// replaces it. Sent only if the page has [`FEATURE_COPIES`](crate::page::FEATURE_COPIES), and on a connection with
+    /// [`Role::Tool`].
+    Copy {
+        /// Id of this request, which the answer repeats.
+        request: RequestId,
+        /// Name of the bytes.
+        name: CopyName,
+        /// Number of the bytes, see [`is_size_of_copy`](crate::copies::is_size_of_copy).
+        bytes: Bytes,
+        /// Number of chunks of the process with these bytes. Two chunks share a copy, be they of one process or of two.
+        chunks: u32,
+    },
+    /// Reports that the process has no such bytes any more, or uses no copy of them. Not answered.
+    EndCopy {
+        /// Name of the bytes.
+        name: CopyName,
+        /// Number of the bytes.
+        bytes: Bytes,
+    },
 }
 
 /// Fact about a process for which the driver would refuse to freeze it, or would lose it.
@@ -522,6 +553,13 @@ pub enum TenantReply {
     },
     /// Answers [`TenantRequest::Frost`].
     Frost(FrostView),
+    /// Answers [`TenantRequest::Copy`]. A memory file comes with [`CopyAnswer::Fill`] and [`CopyAnswer::Made`].
+    CopyAnswered {
+        /// Id of the request that this message answers.
+        request: RequestId,
+        /// Answer, which says what the file is for.
+        answer: CopyAnswer,
+    },
 }
 
 /// Wait of a session for the lock, as its own user may know it: other users' sessions have no names here.

@@ -38,6 +38,7 @@ mod sessions;
 
 // The task that owns the core, and what it does by capability.
 mod clients;
+mod copies;
 mod engine;
 mod freeze;
 mod memory;

@@ -109,6 +109,11 @@ impl Peers {
         self.open.get(&connection).is_some_and(|peer| !peer.outbox.is_behind())
     }
 
+    /// Returns whether a peer may get a descriptor: it has read most of what it was sent.
+    pub(crate) fn may_get_descriptor(&self, connection: ConnectionId) -> bool {
+        self.open.get(&connection).is_some_and(|peer| peer.outbox.has_been_read())
+    }
+
     /// Applies a function to the outbox of a connection, and notes a failure.
     pub(crate) fn send(
         &mut self,

@@ -1,9 +1,11 @@
 //! Linux interfaces that need `unsafe`, or that daemon and clients share.
 //!
-//! Modules in reading order: the shared page and the bytes leased in it; sleeping until the page changes;
-//! sockets, passed descriptors, their peers, and facts from `/proc`; descriptors and pipes; clocks; turns on the
-//! processor; folders of one user; unwinding through hooks.
+//! Modules in reading order: memory files; the shared page and the bytes leased in it; sleeping until the page
+//! changes; sockets, passed descriptors, their peers, and facts from `/proc`; descriptors and pipes; clocks; turns
+//! on the processor; folders of one user; unwinding through hooks; host copies.
 
+pub mod memory_file;
+pub mod memory_limit;
 pub mod page;
 pub mod lease;
 pub mod futex;
@@ -19,3 +21,4 @@ pub mod clock;
 pub mod cpu;
 pub mod folder;
 pub mod unwind;
+pub mod copies;

@@ -16,9 +16,10 @@ use std::ptr::{self, NonNull};
 use std::sync::atomic::Ordering;
 
 use gpushare_proto::page::{PAGE_LAYOUT, PAGE_SIZE, Page};
-use rustix::fs::{self, MemfdFlags, SealFlags};
-use rustix::io::Errno;
+use rustix::fs::{self, SealFlags};
 use rustix::mm::{self, MapFlags, ProtFlags};
+
+use crate::memory_file;
 
 /// Reason why a descriptor is not a usable shared page.
 #[derive(Debug, thiserror::Error)]
@@ -82,7 +83,7 @@ impl Drop for SharedPage {
 /// # Errors
 /// Error of the kernel, for example because the process has too many open files.
 pub fn create() -> io::Result<(OwnedFd, SharedPage)> {
-    let file = memory_file()?;
+    let file = memory_file::create("gpushare-page")?;
     fs::ftruncate(&file, PAGE_SIZE as u64)?;
     fs::fcntl_add_seals(&file, SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL)?;
     let page = mapping(&file)?;
@@ -110,15 +111,6 @@ pub fn map(file: impl AsFd) -> Result<SharedPage, PageError> {
     }
 }
 
-fn memory_file() -> io::Result<OwnedFd> {
-    let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
-    // Kernels that can be told to refuse executable memory files know this flag. Older ones answer EINVAL.
-    match fs::memfd_create("gpushare-page", flags | MemfdFlags::NOEXEC_SEAL) {
-        Err(Errno::INVAL) => Ok(fs::memfd_create("gpushare-page", flags)?),
-        other => Ok(other?),
-    }
-}
-
 fn mapping(file: impl AsFd) -> io::Result<SharedPage> {
     // SAFETY: a new mapping at an address of the kernel's choice overlaps no memory of this process.
     let address = unsafe {
@@ -131,6 +123,9 @@ fn mapping(file: impl AsFd) -> io::Result<SharedPage> {
 
 #[cfg(test)]
 mod tests {
+    use rustix::fs::MemfdFlags;
+    use rustix::io::Errno;
+
     use super::*;
 
     #[test]

@@ -158,6 +158,21 @@ pub fn send_at_once(socket: impl AsFd, bytes: &[u8]) -> io::Result<usize> {
     Ok(retry_on_intr(|| send(&socket, bytes, flags))?)
 }
 
+/// Returns the memory that messages of this socket take which its peer has not read, in bytes.
+///
+/// # Errors
+/// Error of the kernel: this is no socket.
+pub fn unread_by_peer(socket: impl AsFd) -> io::Result<usize> {
+    let mut bytes: libc::c_int = 0;
+    // SAFETY: the kernel writes one integer, which is ours.
+    let result = unsafe { libc::ioctl(socket.as_fd().as_raw_fd(), libc::TIOCOUTQ, &raw mut bytes) };
+    if result == 0 {
+        usize::try_from(bytes).map_err(io::Error::other)
+    } else {
+        Err(io::Error::last_os_error())
+    }
+}
+
 /// Waits until a socket has bytes to read or its peer has hung up. A signal may end the wait earlier.
 ///
 /// A thread that waits in a receive instead is also woken each time the peer reads bytes that it sent, since
@@ -444,6 +459,19 @@ mod tests {
         assert_eq!(error.kind(), io::ErrorKind::PermissionDenied);
         send_with_fd(&peer, b"x", None).unwrap();
         assert_eq!(recv_without_fds(&accepted, &mut [0; 16]).unwrap(), 1);
+    }
+
+    #[test]
+    fn messages_count_until_their_peer_has_read_them() {
+        let (a, b) = UnixStream::pair().unwrap();
+        assert_eq!(unread_by_peer(&a).unwrap(), 0);
+        let (file, _page) = page::create().unwrap();
+        (0..8).for_each(|_| send_all_with_fd(&a, b"x", Some(file.as_fd())).unwrap());
+        let unread = unread_by_peer(&a).unwrap();
+        assert!((8..=32 << 10).contains(&unread), "{unread}");
+        (0..8).for_each(|_| assert_eq!(recv_with_fd(&b, &mut [0; 2]).unwrap().0, 1));
+        assert_eq!(unread_by_peer(&a).unwrap(), 0);
+        assert!(unread_by_peer(&file).is_err());
     }
 
     #[test]

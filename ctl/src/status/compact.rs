@@ -8,7 +8,7 @@
 //! ```
 
 use gpushare_proto::GpuId;
-use gpushare_proto::admin::{GpuView, LockView, ResidenceView, SessionView, Status};
+use gpushare_proto::admin::{CopiesView, GpuView, LockView, ResidenceView, SessionView, Status};
 use gpushare_proto::handoff::CardHandoffs;
 
 use super::{daemon, lock, unevictable, words};
@@ -18,16 +18,17 @@ use crate::table::{count, harmless, list};
 /// Largest number of sessions that are shown beneath a card.
 const MOST: usize = 20;
 
-/// Places of remapped memory, and its handoffs.
+/// Places of remapped memory, its handoffs, and the host copies that processes share.
 #[derive(Default)]
 pub(super) struct Remapped {
     pub(super) residences: Vec<ResidenceView>,
     pub(super) handoffs: Vec<CardHandoffs>,
+    pub(super) copies: CopiesView,
 }
 
 /// Returns the page.
 pub(super) fn page(status: &Status, remapped: &Remapped, paint: Paint) -> String {
-    let Remapped { residences, handoffs } = remapped;
+    let Remapped { residences, handoffs, copies } = remapped;
     let mut page = daemon(status);
     let heads = aligned(status.gpus.iter().map(|gpu| head(gpu).to_vec()).collect());
     for (gpu, head) in status.gpus.iter().zip(heads) {
@@ -47,6 +48,7 @@ pub(super) fn page(status: &Status, remapped: &Remapped, paint: Paint) -> String
         page += "on no card\n";
         page += &sessions(&without, None, paint);
     }
+    page += &words::copies(copies).unwrap_or_default();
     if status.sessions.is_empty() {
         page += "no sessions; start one with `gpushare-ctl run -- CMD`\n";
     }

@@ -1,6 +1,6 @@
-//! Handoffs of remapped memory as rows of a table, and in one line.
+//! Handoffs of remapped memory as rows of a table and in one line, and shared host copies in one line.
 
-use gpushare_proto::admin::ResidenceView;
+use gpushare_proto::admin::{CopiesView, ResidenceView};
 use gpushare_proto::handoff::{CardHandoffs, Direction, Handoff};
 use gpushare_proto::{Bytes, GpuId};
 
@@ -86,4 +86,12 @@ pub(super) fn line(gpu: GpuId, residences: &[ResidenceView], handoffs: &[CardHan
         );
     }
     Some(line)
+}
+
+/// Returns a line with the number of host copies that processes share; none without copies.
+pub(super) fn copies(view: &CopiesView) -> Option<String> {
+    let CopiesView { copies, bytes, users } = *view;
+    let of = if users == 1 { "user" } else { "users" };
+    (copies > 0)
+        .then(|| format!("host copies that processes share: {copies}, {bytes} in all, of {users} {of}\n"))
 }

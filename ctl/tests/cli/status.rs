@@ -3,9 +3,9 @@
 use std::process::Stdio;
 
 use gpushare_proto::admin::{
-    AdminReply, AdminRequest, CapacityView, ClientView, ConfigChange, DaemonView, FreezingView, FrostStage,
-    FrostView, GpuView, LockView, Mode, ResidenceView, SessionGpuView, SessionState, SessionView, Status,
-    UserView,
+    AdminReply, AdminRequest, CapacityView, ClientView, ConfigChange, CopiesView, DaemonView, FreezingView,
+    FrostStage, FrostView, GpuView, LockView, Mode, ResidenceView, SessionGpuView, SessionState, SessionView,
+    Status, UserView,
 };
 use gpushare_proto::codec::encode;
 use gpushare_proto::handoff::{CardHandoffs, Direction, EndedHandoff, Handoff, SessionMove};
@@ -40,6 +40,7 @@ pub(crate) fn daemon(status: Status) -> Fake {
         AdminRequest::Users => AdminReply::Users(users(&status)),
         AdminRequest::Residences => AdminReply::Residences(Vec::new()),
         AdminRequest::Handoffs => AdminReply::Handoffs(Vec::new()),
+        AdminRequest::Copies => AdminReply::Copies(CopiesView::default()),
         AdminRequest::Frost { .. } => AdminReply::Frost(FrostView {
             stage: FrostStage::Warm,
             obstacle: None,
@@ -203,6 +204,9 @@ fn remapping(running: bool) -> Fake {
         AdminRequest::Status => AdminReply::Status(Box::new(two_that_take_turns())),
         AdminRequest::Residences => AdminReply::Residences(vec![place(3, 3, 0, 0), place(4, 1, 2, 128)]),
         AdminRequest::Handoffs => AdminReply::Handoffs(vec![handoffs.clone()]),
+        AdminRequest::Copies => {
+            AdminReply::Copies(CopiesView { copies: 300, bytes: Bytes::gib(9), users: 2 })
+        }
         AdminRequest::Capacities => AdminReply::Capacities(Vec::new()),
         AdminRequest::Users => AdminReply::Users(Vec::new()),
         other => panic!("asked {other:?}"),
@@ -238,6 +242,18 @@ gpu0        3s ago      125ms  4GiB at 40GiB/s  3GiB at 30GiB/s          80%    
     assert_eq!(json["handoffs"][0]["running"]["in"]["rest_bytes"], Bytes::gib(1).0);
     assert_eq!(json["handoffs"][0]["last"]["handoff"]["overlap"], 8000);
     assert_eq!(json["residences"][1]["hosted_bytes"], Bytes::gib(2).0);
+}
+
+#[test]
+fn shared_host_copies_are_counted() {
+    let daemon = remapping(false);
+    let line = "host copies that processes share: 300, 9GiB in all, of 2 users\n";
+    for arguments in [&["status"][..], &["status", "--verbose"]] {
+        let page = succeeds(&mut ctl(daemon.dir(), arguments));
+        assert!(page.contains(line), "{page}");
+    }
+    let json: serde_json::Value = json(daemon.dir(), &["status"]);
+    assert_eq!(json["copies"], serde_json::json!({"copies": 300, "bytes": Bytes::gib(9).0, "users": 2}));
 }
 
 /// An older daemon closes the connection at a request that it does not know.
@@ -348,7 +364,8 @@ root            300     2
             AdminRequest::Capacities,
             AdminRequest::Users,
             AdminRequest::Residences,
-            AdminRequest::Handoffs
+            AdminRequest::Handoffs,
+            AdminRequest::Copies
         ]
     );
 }

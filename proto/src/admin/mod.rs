@@ -12,6 +12,7 @@ use crate::session::{Binding, FreezeAfter, Priority, Quota};
 use crate::tenant::{Failure, Hello, NewSession};
 use crate::units::Nanos;
 
+pub use crate::copies::CopiesView;
 pub use crate::frost::{FreezingView, FrostStage, FrostView};
 pub use crate::settings::{ConfigChange, Knob, MIN_MEMORY, Mode, Setting};
 pub use crate::views::{
@@ -95,6 +96,8 @@ pub enum AdminRequest {
     },
     /// Asks what keeps all sessions of this daemon from being frozen. Answered by [`AdminReply::Freezing`].
     Freezing,
+    /// Asks how many host copies processes share. Answered by [`AdminReply::Copies`].
+    Copies,
 }
 
 /// Creation or change of a session.
@@ -255,4 +258,6 @@ pub enum AdminReply {
     Frost(FrostView),
     /// Answers [`AdminRequest::Freezing`].
     Freezing(FreezingView),
+    /// Answers [`AdminRequest::Copies`].
+    Copies(CopiesView),
 }

@@ -17,6 +17,7 @@ use std::path::{Path, PathBuf};
 use gpushare_proto::GateState;
 use gpushare_proto::admin::{Activity, Change, Knob, LockView, Mode, SessionRequest, WatchEventKind};
 use gpushare_proto::codec::{HEADER, Message, decode, encode};
+use gpushare_proto::copies::CopyAnswer;
 use gpushare_proto::explain::WaitReason;
 use gpushare_proto::follow::{Increment, LockState};
 use gpushare_proto::page::LimitKind;
@@ -73,6 +74,7 @@ fn every_variant_inside_a_message_is_in_some_sample() {
         variants::<SessionRequest>(),
         variants::<Change>(),
         variants::<FailureCode>(),
+        variants::<CopyAnswer>(),
         variants::<Increment>(),
         variants::<LockState>(),
     ] {

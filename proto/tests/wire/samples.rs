@@ -7,10 +7,11 @@ mod follow;
 mod values;
 
 use gpushare_proto::admin::{
-    AdminReply, AdminRequest, CapacityView, Change, ConfigChange, FreezingView, FrostStage, Knob, LockView,
-    Mode, ResidenceView, SessionRequest, Setting, UsageView, UserUsageView, UserView, WatchEvent,
+    AdminReply, AdminRequest, CapacityView, Change, ConfigChange, CopiesView, FreezingView, FrostStage, Knob,
+    LockView, Mode, ResidenceView, SessionRequest, Setting, UsageView, UserUsageView, UserView, WatchEvent,
     WatchEventKind,
 };
+use gpushare_proto::copies::{CopyAnswer, CopyName};
 use gpushare_proto::dry_run::{CardForecast, DryRunSession, Forecast};
 use gpushare_proto::explain::{AheadView, OrphanView, WaitReason};
 use gpushare_proto::handoff::{CardHandoffs, EndedHandoff};
@@ -40,6 +41,7 @@ const UUID: GpuUuid = GpuUuid::gpu([0x0a, 0x1b, 0x2c, 0x3d, 0, 1, 2, 3, 4, 5, 6,
 const EPOCH: Epoch = Epoch { generation: 1_234_567_890_123, counter: 300 };
 
 const EXPORT: ExportName = ExportName { exporter: ClientId(12), number: 300, secret: Secret([0xa5; 16]) };
+const COPY: CopyName = CopyName([0x3c; 16]);
 const MEETING: Meeting =
     Meeting { socket: [7; 16], exporter: Secret([0xb6; 16]), importer: Secret([0xc7; 16]) };
 
@@ -127,6 +129,8 @@ pub(crate) fn tenant_requests() -> Vec<Named<TenantRequest>> {
         ("Freeze", TenantRequest::Freeze { which: "train".into() }),
         ("Thaw", TenantRequest::Thaw { which: "train".into() }),
         ("Frost", TenantRequest::Frost { which: "train".into() }),
+        ("Copy", TenantRequest::Copy { request, name: COPY, bytes: Bytes::mib(32), chunks: 300 }),
+        ("EndCopy", TenantRequest::EndCopy { name: COPY, bytes: Bytes::mib(32) }),
     ]
 }
 
@@ -144,6 +148,7 @@ pub(crate) fn tenant_replies() -> Vec<Named<TenantReply>> {
         },
     };
     let error = |code| TenantReply::Error(failure(code));
+    let copy = |answer| TenantReply::CopyAnswered { request, answer };
     vec![
         (
             "Welcome",
@@ -217,6 +222,11 @@ pub(crate) fn tenant_replies() -> Vec<Named<TenantReply>> {
         ("ImportWanted", TenantReply::ImportWanted { export: EXPORT, meeting: MEETING }),
         ("FrostChanged", TenantReply::FrostChanged { old: "running".into(), new: "freezing".into() }),
         ("Frost", TenantReply::Frost(frost_view(FrostStage::Frozen, None))),
+        ("CopyAnswered.alone", copy(CopyAnswer::Alone)),
+        ("CopyAnswered.fill", copy(CopyAnswer::Fill)),
+        ("CopyAnswered.made", copy(CopyAnswer::Made)),
+        ("CopyAnswered.busy", copy(CopyAnswer::Busy)),
+        ("CopyAnswered.refused", copy(CopyAnswer::Refused)),
     ]
 }
 
@@ -315,6 +325,7 @@ pub(crate) fn admin_requests() -> Vec<Named<AdminRequest>> {
         ("Handoffs", AdminRequest::Handoffs),
         ("Frost", AdminRequest::Frost { which: which() }),
         ("Freezing", AdminRequest::Freezing),
+        ("Copies", AdminRequest::Copies),
     ]
 }
 
@@ -450,6 +461,7 @@ pub(crate) fn admin_replies() -> Vec<Named<AdminReply>> {
                 last: Some(EndedHandoff { ago_ns: Nanos::from_secs(3), handoff: handoff(Bytes::ZERO) }),
             }]),
         ),
+        ("Copies", AdminReply::Copies(CopiesView { copies: 300, bytes: Bytes::gib(9), users: 2 })),
     ]
 }
 

@@ -69,6 +69,7 @@ pub(crate) fn refuse<M: Message>(
 
 fn end_requests(engine: &mut Engine, connection: ConnectionId) {
     engine.unknown_pods.take(connection);
+    engine.copies.close(connection);
     if let Some(client) = engine.peers.end(connection) {
         hang_up(engine, client);
     }

@@ -96,6 +96,8 @@ impl ConnectionEvent {
             | Ask::SessionMemory(_)
             | Ask::UtilizationParts(_)
             | Ask::Join(_)
+            | Ask::Copy { .. }
+            | Ask::EndCopy { .. }
             | Ask::DryRun(_)
             | Ask::Hello(_) => Kind::Question,
             _ => Kind::Client,

@@ -6,23 +6,24 @@
 
 use std::collections::VecDeque;
 use std::convert::Infallible;
-use std::os::fd::OwnedFd;
 use std::sync::{Arc, Weak};
 
 use gpushare_proto::codec::{self, Message};
 use tokio::sync::{mpsc, oneshot};
 
-use super::socket::PeerWriter;
+use super::socket::{Passed, PeerWriter};
 
 /// Largest number of messages that wait for a slow peer, beyond those in the kernel's buffer.
 const QUEUE: usize = 64;
+/// Largest memory of unread messages with which a peer still gets descriptors. The kernel takes about a KiB for each.
+const MOST_UNREAD: usize = 16 << 10;
 /// Longest message that the engine sends itself, in bytes.
 const SHORT: usize = 1024;
 
 #[derive(Debug)]
 pub(super) struct Outgoing {
     pub(super) frame: Vec<u8>,
-    pub(super) descriptor: Option<OwnedFd>,
+    pub(super) descriptor: Option<Box<dyn Passed>>,
     /// Whether the connection ends once this message is sent.
     pub(super) last: bool,
 }
@@ -78,8 +79,13 @@ impl Outbox {
         self.push(Outgoing { frame, descriptor: None, last: false })
     }
 
-    pub(crate) fn send_with<M: Message>(&mut self, message: &M, descriptor: OwnedFd) -> Result<(), Unsent> {
-        self.push(Outgoing { descriptor: Some(descriptor), ..Outgoing::of(message)? })
+    /// Queues a message that a descriptor goes with.
+    pub(crate) fn send_with<M: Message>(
+        &mut self,
+        message: &M,
+        descriptor: impl Passed + 'static,
+    ) -> Result<(), Unsent> {
+        self.push(Outgoing { descriptor: Some(Box::new(descriptor)), ..Outgoing::of(message)? })
     }
 
     /// Queues the last message of a connection, which ends after sending it.
@@ -108,6 +114,12 @@ impl Outbox {
     /// Returns whether half of the queue is full. The peer then gets only messages that it depends on.
     pub(crate) fn is_behind(&self) -> bool {
         self.queue.capacity() < QUEUE / 2
+    }
+
+    /// Returns whether the peer has read most of what it was sent. One that has not gets no further descriptor that it
+    /// can ask for without end: the kernel bounds the descriptors that the daemon has on their way.
+    pub(crate) fn has_been_read(&self) -> bool {
+        !self.is_behind() && self.writer.upgrade().is_none_or(|writer| writer.unread() <= MOST_UNREAD)
     }
 
     /// Returns whether the peer takes no message any more.

@@ -10,8 +10,9 @@
 //!   from before that  end:  unread bytes?      ── closed by a thread that may block
 //! ```
 
+use std::fmt::Debug;
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::net::UnixStream as BlockingStream;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -20,7 +21,9 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::task::{Context, Poll, ready};
 use std::thread;
 
-use gpushare_sys::socket::{recv_without_fds, refuse_descriptors, send_at_once, send_with_fd};
+use gpushare_sys::socket::{
+    recv_without_fds, refuse_descriptors, send_at_once, send_with_fd, unread_by_peer,
+};
 use rustix::io::ioctl_fionread;
 use rustix::net::{Shutdown as Ends, shutdown};
 use tokio::io::{AsyncRead, Interest, ReadBuf};
@@ -118,6 +121,11 @@ impl AsyncRead for PeerReader<'_> {
     }
 }
 
+/// Descriptor that goes with a message. It is dropped once the message is sent, or the connection has ended.
+pub(crate) trait Passed: AsFd + Debug + Send + Sync {}
+
+impl<T: AsFd + Debug + Send + Sync> Passed for T {}
+
 /// Writer of bytes to a peer.
 #[derive(Debug)]
 pub(super) struct PeerWriter {
@@ -128,11 +136,11 @@ pub(super) struct PeerWriter {
 
 impl PeerWriter {
     /// Sends all bytes, with a descriptor at the first one.
-    pub(super) async fn send(&self, mut bytes: &[u8], descriptor: Option<OwnedFd>) -> io::Result<()> {
+    pub(super) async fn send(&self, mut bytes: &[u8], descriptor: Option<Box<dyn Passed>>) -> io::Result<()> {
         self.busy.store(true, Ordering::Relaxed);
         let mut descriptor = descriptor;
         while !bytes.is_empty() {
-            let sent = self.send_some(bytes, descriptor.as_ref().map(AsFd::as_fd)).await?;
+            let sent = self.send_some(bytes, descriptor.as_ref().map(|passed| passed.as_fd())).await?;
             descriptor = None;
             bytes = &bytes[sent..];
         }
@@ -146,6 +154,12 @@ impl PeerWriter {
         stream
             .async_io(Interest::WRITABLE, || send_with_fd(stream, bytes, descriptor))
             .await
+    }
+
+    /// Returns the memory of the messages that the peer has not read, in bytes. An error counts as none.
+    pub(super) fn unread(&self) -> usize {
+        let stream: &UnixStream = self.stream.as_ref();
+        unread_by_peer(stream).unwrap_or(0)
     }
 
     /// Sends as many bytes as fit now, unless another message is being sent. Returns the number of bytes sent.

@@ -39,6 +39,7 @@ use crate::clients::table::Clients;
 use crate::clients::unknown_pods::UnknownPods;
 use crate::config::{Owner, Reader, Settings};
 use crate::connections::{ConnectionId, ConnectionLimit};
+use crate::copies::{Bounds, Copies, MemoryFiles};
 use crate::dashboard::Dashboard;
 use crate::freeze::trial::Trials;
 use crate::identity::{PeerProcess, Principal, Watch};
@@ -101,6 +102,7 @@ pub(crate) struct Engine {
     pub(crate) metering: Metering,
     pub(crate) rooms: RoomQuestions,
     pub(crate) trials: Trials,
+    pub(crate) copies: Copies,
     /// Budget for host memory that the decision machine was told; none before the first remapped memory.
     pub(crate) host_budget: Option<Bytes>,
     pub(crate) utilization: Utilization,
@@ -157,6 +159,7 @@ impl Engine {
             metering: Metering::default(),
             rooms: RoomQuestions::default(),
             trials: Trials::default(),
+            copies: Copies::new(MemoryFiles::default(), Bounds::of_this_process()),
             host_budget: None,
             utilization: Utilization::default(),
             watchers: Watchers::default(),

@@ -142,6 +142,12 @@ impl PeerProcess {
         }
     }
 
+    /// Returns the process as one in a control group that counts as its user.
+    #[cfg(test)]
+    pub(crate) fn in_user_group(self, group: String) -> Self {
+        Self { user_group: Some(group), ..self }
+    }
+
     /// Returns the users whose bindings take the process, the first before the second. In a container that a
     /// user made, this is that user alone, since root there can become others.
     pub(crate) fn users(&self) -> [u32; 2] {

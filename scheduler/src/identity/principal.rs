@@ -102,8 +102,9 @@ impl Principal {
         Self { uid: if is_elsewhere { 0 } else { uid }, at }
     }
 
-    /// Returns the user that the processes of the principal belong to.
-    pub(crate) fn user(&self) -> User {
+    /// Returns the user that the processes of the principal belong to, if none of them is in a control group that
+    /// counts as a user. [`super::PeerProcess::owner`] looks at both.
+    pub(super) fn user(&self) -> User {
         match &self.at {
             Location::Outside => User::Uid(self.uid),
             Location::Container(group) => User::Container(pod(group).to_owned()),

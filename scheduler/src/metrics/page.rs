@@ -37,7 +37,7 @@ fn line(page: &mut String, family: &Family, Row { labels, value }: Row) {
 #[cfg(test)]
 mod tests {
     use gpushare_core::snapshot::{GpuSnapshot, RemappedSnapshot};
-    use gpushare_proto::admin::{Mode, ResidenceView};
+    use gpushare_proto::admin::{CopiesView, Mode, ResidenceView};
     use gpushare_proto::tenant::GpuInfo;
     use gpushare_proto::{Bytes, GpuId, GpuUuid, Nanos, SessionId};
 
@@ -54,6 +54,7 @@ mod tests {
             uptime: Nanos::from_millis(2500),
             ready: true,
             recovering: 0,
+            copies: CopiesView { copies: 3, bytes: Bytes::mib(96), users: 1 },
             cards: vec![CardPicture {
                 info: GpuInfo { uuid: CARD, name: "test card".into(), total: Bytes::gib(8) },
                 state: GpuSnapshot {

@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 
 use gpushare_core::snapshot::{GpuSnapshot, SessionSnapshot};
 use gpushare_proto::Nanos;
-use gpushare_proto::admin::ResidenceView;
+use gpushare_proto::admin::{CopiesView, ResidenceView};
 use gpushare_proto::tenant::GpuInfo;
 
 #[derive(Clone, Debug, Default)]
@@ -20,6 +20,7 @@ pub(crate) struct Picture {
     pub(crate) sessions: Vec<SessionPicture>,
     /// Places of the remapped memory of open sessions.
     pub(crate) residences: Vec<ResidenceView>,
+    pub(crate) copies: CopiesView,
     pub(crate) audit: AuditPicture,
     /// Number of lines missing in the log.
     pub(crate) lost_log_lines: u64,

@@ -150,6 +150,12 @@ families! {
     gauge "gpushare_stuck_sessions":
         "Sessions that did not release the lock in time; the log names what they wait for",
         Source::Daemon(|scene| stuck(scene) as f64);
+    gauge "gpushare_shared_copies": "Host copies of equal bytes that processes of one user share",
+        Source::Daemon(|scene| scene.picture.copies.copies as f64);
+    gauge "gpushare_shared_copy_bytes": "Size of the shared host copies, each counted once",
+        Source::Daemon(|scene| bytes(scene.picture.copies.bytes));
+    gauge "gpushare_shared_copy_users": "Users whose processes have shared host copies",
+        Source::Daemon(|scene| scene.picture.copies.users as f64);
     counter "gpushare_audit_lines_total": "Lines written to the audit log",
         Source::Daemon(|scene| scene.picture.audit.written as f64);
     counter "gpushare_audit_lost_lines_total":

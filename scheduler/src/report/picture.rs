@@ -56,6 +56,7 @@ fn finish(engine: &mut Engine, mut sessions: Vec<SessionPicture>) -> Picture {
         cards,
         sessions,
         residences: engine.machine.residences(),
+        copies: engine.copies.view(),
         audit: AuditPicture { written, lost },
         lost_log_lines: engine.lost_log_lines.count(),
         living,

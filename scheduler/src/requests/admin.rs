@@ -47,6 +47,7 @@ pub(crate) fn handle(engine: &mut Engine, connection: ConnectionId, request: &Ad
             named(&engine.sessions, which).map(|id| AdminReply::Frost(frost::view(engine, id)))
         }
         AdminRequest::Freezing => Ok(AdminReply::Freezing(frost::freezing(engine))),
+        AdminRequest::Copies => Ok(AdminReply::Copies(engine.copies.view())),
         AdminRequest::Handoffs => Ok(AdminReply::Handoffs(engine.machine.handoffs(clock::monotonic()))),
         AdminRequest::Users => Ok(AdminReply::Users(users(engine))),
         AdminRequest::Status => Ok(AdminReply::Status(Box::new(status(engine)))),

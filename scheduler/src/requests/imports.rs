@@ -26,7 +26,7 @@ pub(super) fn introduce(
 fn tell(engine: &mut Engine, importer: ClientId, export: ExportName, meeting: Meeting) -> Option<()> {
     let importer = engine.clients.get(importer)?;
     let exporter = engine.clients.get(export.exporter)?;
-    let is_of_user = importer.peer.principal.user() == exporter.peer.principal.user();
+    let is_of_user = importer.peer.owner() == exporter.peer.owner();
     if !is_of_user {
         let name = engine.sessions.name(importer.session);
         Operation::of("process.import", importer.session, &name)

@@ -2,6 +2,7 @@
 
 pub(crate) mod admin;
 mod checks;
+mod copies;
 pub(crate) mod dry_run;
 mod explain;
 pub(crate) mod frost;

@@ -14,6 +14,7 @@ use gpushare_proto::tenant::{CardPart, Failure, GpuInfo, TenantReply, TenantRequ
 use gpushare_proto::{Bytes, ClientId, SessionId, Token};
 
 use super::checks::unlimited_by_mistake;
+use super::copies::ask_for_copy;
 use super::dry_run::dry_run;
 use super::frost::{self, obstacle_of};
 use super::imports::introduce;
@@ -25,6 +26,7 @@ use crate::clients::join::enter;
 use crate::clients::leave::refuse;
 use crate::clients::returning::all_repeated;
 use crate::connections::{ConnectionId, Dialect as _, End, Tenant};
+use crate::copies::Key;
 use crate::engine::Engine;
 use crate::identity::PeerProcess;
 use crate::memory::postponed::Reservation;
@@ -162,6 +164,10 @@ fn carry_out(
             let forecast = dry_run(engine, peer, prospect.clone()).map(Box::new);
             reply = Some(forecast.map_or_else(TenantReply::Error, TenantReply::DryRun));
         }
+        TenantRequest::Copy { request, name, bytes, chunks } => {
+            ask_for_copy(engine, connection, peer, request, (Key { name, bytes }, chunks));
+        }
+        TenantRequest::EndCopy { name, bytes } => engine.copies.end(connection, Key { name, bytes }),
         // Only clients may send these.
         TenantRequest::Hello(_) => {
             client()?;

@@ -396,6 +396,11 @@ impl<Request: Message, Reply: Message> Peer<Request, Reply> {
         }
     }
 
+    /// Returns the descriptor that came with the messages so far.
+    pub(crate) fn take_descriptor(&mut self) -> Option<OwnedFd> {
+        self.descriptor.take()
+    }
+
     pub(crate) fn hear(&mut self) -> Reply {
         self.listen().expect("the daemon closed the connection")
     }

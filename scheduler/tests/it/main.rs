@@ -7,6 +7,7 @@ mod processes;
 mod administration;
 
 mod audit;
+mod copies;
 mod dashboard;
 mod deaths;
 mod entering;

@@ -5,10 +5,12 @@
 use std::io::{BufRead, BufReader, Read, Write};
 use std::process::{Child, Command, Stdio};
 
+use gpushare_proto::copies::CopyAnswer;
 use gpushare_proto::names::{self, RuntimeDir};
 use gpushare_proto::tenant::{FailureCode, Returning, TenantReply, TenantRequest};
 use gpushare_proto::{Bytes, ClientId, SessionId, Token};
 
+use crate::copies;
 use crate::harness::{Client, Folders, join, join_at, register, tool_at};
 use crate::importing::is_told;
 
@@ -103,6 +105,17 @@ impl Process {
     pub(crate) fn freezing_as(folders: &Folders, session: SessionId, uid: u32) {
         let answers = Self::run("freezes", folders, &format!("{}:{uid}", session.0)).given();
         assert_eq!(answers, 3, "all three questions about the session of another user are about none");
+    }
+
+    /// Starts a process of another user that asks for a copy. Returns the answer.
+    pub(crate) fn copying_as(folders: &Folders, uid: u32) -> CopyAnswer {
+        match Self::run("copies", folders, &uid.to_string()).given() {
+            0 => CopyAnswer::Alone,
+            1 => CopyAnswer::Fill,
+            2 => CopyAnswer::Made,
+            3 => CopyAnswer::Busy,
+            _ => CopyAnswer::Refused,
+        }
     }
 
     /// Makes it start a child with its own POSIX session and no token. Returns the child's session.
@@ -284,6 +297,13 @@ fn a_process_that_imports() {
     let mut client = join_at("scheduler.sock".as_ref(), None, None).unwrap();
     let exporter = ClientId(exporter.parse().unwrap());
     println!("given {}", u32::from(is_told(&mut client, exporter)));
+}
+
+#[test]
+#[ignore = "started by other tests"]
+fn a_process_that_copies() {
+    become_user(&argument());
+    println!("given {}", copies::ask(&mut tool_at("scheduler.sock".as_ref())) as u32);
 }
 
 #[test]

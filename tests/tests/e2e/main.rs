@@ -6,6 +6,7 @@ mod programs;
 mod handoffs;
 mod managed;
 mod overflow;
+mod shared_copies;
 mod headroom;
 mod shares;
 mod users;

@@ -4,7 +4,7 @@ use std::io;
 use std::net::Shutdown;
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::os::unix::net::UnixStream;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use gpushare_proto::codec;
 use gpushare_proto::tenant::{Hello, Role, TenantReply, TenantRequest};
@@ -37,6 +37,32 @@ impl Connection {
         let reply = self.receive_in_time()?;
         self.stream.set_read_timeout(None)?;
         Ok((reply, self.file.take()))
+    }
+
+    /// Asks a question and waits for the answer that `is_answer` knows, for at most `span`. Returns the file that came
+    /// with it, too.
+    pub(crate) fn ask(
+        &mut self,
+        question: &TenantRequest,
+        span: Duration,
+        is_answer: impl Fn(&TenantReply) -> bool,
+    ) -> io::Result<(TenantReply, Option<OwnedFd>)> {
+        send(&self.stream, question)?;
+        let until = Instant::now() + span;
+        loop {
+            let left = until.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return Err(io::ErrorKind::TimedOut.into());
+            }
+            if let Some(reply) = self.receive_within(left)?.filter(|reply| is_answer(reply)) {
+                return Ok((reply, self.file.take()));
+            }
+        }
+    }
+
+    /// Sends a message that has no answer, or nothing if sending would block.
+    pub(crate) fn tell_at_once(&self, request: &TenantRequest) -> io::Result<()> {
+        send_at_once(&self.stream, request)
     }
 
     /// Returns a second handle on the socket, for sending.

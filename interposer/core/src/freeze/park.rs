@@ -77,6 +77,9 @@ impl Parking {
             if self.page.is_some() && is_over {
                 self.end();
             }
+            if self.page.is_none() {
+                parts.1.remap.hide_copies(false);
+            }
             return (self.page.is_some(), false);
         }
         if self.page.is_none() {
@@ -88,6 +91,9 @@ impl Parking {
                     send(parts.2, page, &TenantRequest::Freezable { obstacle });
                 }
                 return (false, false);
+            }
+            if !parts.1.remap.hide_copies(true) {
+                return (false, true);
             }
             hold::hold();
             // After it: the end of the process sets its mark and then looks whether calls wait.

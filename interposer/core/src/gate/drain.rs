@@ -131,12 +131,11 @@ impl Drainer {
 
     fn step(&mut self) {
         let (page, heard) = listen();
-        if let Some(acts) = ACTS.get() {
-            let (is_held, soon) = (acts.serve)(page);
-            if is_held {
-                let _ = bell::sleep(page, heard, soon.then_some(LOOK));
-                return;
-            }
+        // Nobody rings when a process that is to park may go on with that.
+        let (is_held, soon) = ACTS.get().map_or((false, false), |acts| (acts.serve)(page));
+        if is_held {
+            let _ = bell::sleep(page, heard, soon.then_some(LOOK));
+            return;
         }
         self.memory.follow_daemon(page);
         // An open gate is *moving* while memory is away.
@@ -157,12 +156,8 @@ impl Drainer {
                     (acts.report)(page);
                 }
                 let frees = self.memory.has_frees();
-                let pause = if frees {
-                    Some(FREES_PAUSE)
-                } else {
-                    self.move_out(page, acts).then_some(AWAITED_POLL_MAX)
-                };
-                let _ = bell::sleep(page, heard, pause);
+                let moves = !frees && self.move_out(page, acts);
+                let _ = bell::sleep(page, heard, pause_of_rest(frees, moves, soon));
                 if frees {
                     self.collect_frees(page);
                 }
@@ -392,6 +387,13 @@ impl Drainer {
     }
 }
 
+/// Returns the pause of a drainer that rests until it looks again; `None` if that waits for the bell. It looks `soon` if
+/// the process is to park.
+fn pause_of_rest(frees: bool, moves: bool, soon: bool) -> Option<Duration> {
+    let pauses = [(frees, FREES_PAUSE), (moves, AWAITED_POLL_MAX), (soon, LOOK)];
+    pauses.into_iter().filter_map(|(waits, pause)| waits.then_some(pause)).min()
+}
+
 fn exchange(page: &Page, from: GateWord, to: GateWord) -> bool {
     let exchanged = page.gate.compare_exchange(from.0, to.0, Ordering::SeqCst, Ordering::SeqCst);
     exchanged.is_ok()
@@ -452,6 +454,15 @@ mod tests {
         assert_eq!(task(CLOSED.with(GateState::Moving), false, false), Task::BringIn);
         assert_eq!(task(CLOSED.with(GateState::Open), false, false), Task::Rest);
         assert_eq!(task(CLOSED.with(GateState::Open), false, true), Task::WatchIdle);
+    }
+
+    #[test]
+    fn a_drainer_that_rests_looks_again_while_the_process_is_to_park() {
+        assert_eq!(pause_of_rest(false, false, false), None);
+        assert_eq!(pause_of_rest(false, false, true), Some(LOOK));
+        assert_eq!(pause_of_rest(true, false, true), Some(LOOK));
+        assert_eq!(pause_of_rest(true, false, false), Some(FREES_PAUSE));
+        assert_eq!(pause_of_rest(false, true, true), Some(AWAITED_POLL_MAX));
     }
 
     #[test]

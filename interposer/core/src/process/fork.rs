@@ -13,6 +13,8 @@ static CONNECTION: [AtomicI32; 2] = [const { AtomicI32::new(-1) }; 2];
 /// Descriptor of the short connection for a question (`state/inquiry.rs`), at most one at a time; −1 for
 /// none.
 static INQUIRY: AtomicI32 = AtomicI32::new(-1);
+/// Descriptor of the connection by which host copies are shared; −1 for none.
+static COPIES: AtomicI32 = AtomicI32::new(-1);
 
 /// Registers handlers for the child of a fork and for the end of the process, once. A process that never uses
 /// CUDA has no handler, since this is called before the first connection.
@@ -51,9 +53,27 @@ impl Drop for InquiryGuard {
     }
 }
 
+/// Sets the descriptor of the connection by which host copies are shared, which the child of a fork closes during the
+/// guard's lifetime.
+#[must_use]
+pub fn guard_copies(socket: i32) -> CopiesGuard {
+    COPIES.store(socket, Ordering::Relaxed);
+    CopiesGuard(())
+}
+
+/// Guard of the descriptor of the connection for copies. It is dropped before the socket is closed.
+#[derive(Debug)]
+pub struct CopiesGuard(());
+
+impl Drop for CopiesGuard {
+    fn drop(&mut self) {
+        COPIES.store(-1, Ordering::Relaxed);
+    }
+}
+
 /// Closes the inherited sockets in the child of a fork, where only atomics and system calls are safe.
 pub(crate) fn close_sockets() {
-    for socket in CONNECTION.iter().chain([&INQUIRY]) {
+    for socket in CONNECTION.iter().chain([&INQUIRY, &COPIES]) {
         let socket = socket.swap(-1, Ordering::Relaxed);
         if socket >= 0 {
             // SAFETY: ours, inherited; the parent keeps its own.

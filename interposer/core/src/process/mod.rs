@@ -11,6 +11,9 @@ use std::ptr::null_mut;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
+/// Lowest priority of a thread ("nice").
+const LOWEST_PRIORITY: i32 = 19;
+
 /// Whether the process is ending. If so, no thread may wait for the card any more.
 pub(crate) static EXITING: AtomicBool = AtomicBool::new(false);
 
@@ -61,6 +64,12 @@ pub(crate) fn spawn(name: &str, work: impl FnOnce() + Send + 'static) -> io::Res
         libc::pthread_sigmask(libc::SIG_SETMASK, &raw const before, null_mut());
         spawned.map(drop)
     }
+}
+
+/// Lets the calling thread run only where no other one of the machine wants to.
+pub(crate) fn lower_priority() {
+    // SAFETY: has no condition. On Linux 0 is the calling thread, whatever the name says. A failure changes nothing.
+    let _ = unsafe { libc::setpriority(libc::PRIO_PROCESS, 0, LOWEST_PRIORITY) };
 }
 
 /// Thread that the process needs once. An attempt to start it that failed is repeated.

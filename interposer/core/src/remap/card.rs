@@ -23,6 +23,7 @@ use super::guard::Guard;
 use super::host::{HostError, HostMemory};
 use super::lanes::Hardware;
 use super::regions::{self, FreeRegions};
+use super::sharing::Sharing;
 use super::swap::CHUNK;
 use super::vmm::{Direction, HostAddress, MOST_DIGESTS, Span, Tier, Vmm, VmmError};
 use crate::driver::contexts::{Contexts, Live};
@@ -41,6 +42,8 @@ use crate::process::lock;
 const HUGE_PAGE: usize = 2 << 20;
 /// Memory that all contexts may use as registered (`CU_MEMHOSTREGISTER_PORTABLE`).
 const REGISTER_PORTABLE: u32 = 1;
+/// Memory from which the card only reads (`CU_MEMHOSTREGISTER_READ_ONLY`).
+const REGISTER_TO_READ: u32 = 8;
 
 /// Address of no context.
 const NO_CONTEXT: usize = 0;
@@ -55,6 +58,7 @@ pub(super) struct OnCard {
     calls: MemoryCalls,
     contexts: &'static Contexts,
     guard: &'static Guard,
+    sharing: &'static Sharing,
     device: CUdevice,
     /// Kinds of handles by which other processes may get new memory: descriptors, if the device can do that.
     handle_types: AtomicI32,
@@ -110,7 +114,7 @@ impl OnCard {
         driver: &'static Driver,
         calls: MemoryCalls,
         contexts: &'static Contexts,
-        guard: &'static Guard,
+        (guard, sharing): (&'static Guard, &'static Sharing),
         device: CUdevice,
         is_paranoid: bool,
     ) -> Self {
@@ -119,6 +123,7 @@ impl OnCard {
             calls,
             contexts,
             guard,
+            sharing,
             device,
             handle_types: AtomicI32::new(if driver.can_export(device) { HANDLE_DESCRIPTOR } else { 0 }),
             peers: AtomicU32::new(0),
@@ -439,23 +444,18 @@ impl Hardware for OnCard {
     }
 }
 
-impl HostMemory for OnCard {
-    fn touch(&self, size: Bytes) -> Result<HostAddress, HostError> {
-        let region = lock(&self.regions).take()?;
-        match regions::touch(region, size) {
-            Ok(()) => Ok(region),
-            Err(error) => {
-                lock(&self.regions).give(region);
-                Err(error)
-            }
-        }
-    }
-
-    fn register(&self, HostAddress(address): HostAddress, size: Bytes) -> Result<(), HostError> {
+impl OnCard {
+    /// Registers memory with the driver in a live context of the card.
+    fn register_with(
+        &self,
+        flags: u32,
+        HostAddress(address): HostAddress,
+        size: Bytes,
+    ) -> Result<(), HostError> {
         let memory: *mut c_void = with_exposed_provenance_mut(address as usize);
         let register = |context| {
             // SAFETY: the memory is a mapping of gpushare's own, which lives until it is unregistered.
-            let call = || unsafe { (self.calls.register)(memory, size.0 as usize, REGISTER_PORTABLE) };
+            let call = || unsafe { (self.calls.register)(memory, size.0 as usize, flags) };
             let registered = match call() {
                 // Left from a context that has ended.
                 CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED => {
@@ -476,6 +476,31 @@ impl HostMemory for OnCard {
         };
         let registered = self.contexts.call_in(self.driver, self.device, register);
         registered.map_err(HostError::Refused)
+    }
+}
+
+impl HostMemory for OnCard {
+    fn touch(&self, size: Bytes) -> Result<HostAddress, HostError> {
+        let region = lock(&self.regions).take()?;
+        match regions::touch(region, size) {
+            Ok(()) => Ok(region),
+            Err(error) => {
+                lock(&self.regions).give(region);
+                Err(error)
+            }
+        }
+    }
+
+    fn register(&self, address: HostAddress, size: Bytes) -> Result<(), HostError> {
+        self.register_with(REGISTER_PORTABLE, address, size)
+    }
+
+    fn register_to_read(&self, address: HostAddress, size: Bytes) -> Result<(), HostError> {
+        self.register_with(REGISTER_PORTABLE | REGISTER_TO_READ, address, size)
+    }
+
+    fn end_copy(&self, address: HostAddress, _: Bytes) {
+        self.sharing.unmap(address);
     }
 
     fn unregister(&self, region: HostAddress, _: Bytes) -> Result<(), HostError> {

@@ -30,12 +30,14 @@ pub(crate) use self::want::Want;
 use super::blocks::AllocationError;
 use super::card::OnCard;
 use super::guard::{Gate, Guard, Proof};
+use super::host::Pool;
 use super::lanes::Lanes;
 use super::names::Names;
 use super::pins::Reason;
+use super::sharing::{Pass, Sharing};
 use super::swap::{Engine, Phase};
 use super::vmm::VmmError;
-use crate::daemon::Daemon;
+use crate::daemon::{Daemon, address::Address};
 use crate::driver::contexts::Contexts;
 use crate::driver::types::{
     CAPTURE_MODE_RELAXED, CUDA_ERROR_NOT_SUPPORTED, CUDA_ERROR_OUT_OF_MEMORY, CUcontext, CUdevice,
@@ -43,7 +45,7 @@ use crate::driver::types::{
 };
 use crate::driver::unknown::UNKNOWN;
 use crate::driver::{Driver, MemoryCalls};
-use crate::process::{lock, spawn};
+use crate::process::{self, lock, spawn};
 
 /// Most threads that touch and register host memory of a card. Eight touch as fast as the driver registers.
 const TASK_THREADS: usize = 8;
@@ -58,6 +60,7 @@ pub(crate) struct Remap {
     /// Whether there is a card. Each free of any memory asks.
     is_used: AtomicBool,
     guard: Guard,
+    sharing: Sharing,
     is_parked: AtomicBool,
     importers: Importers,
     /// Addresses that kernels were given, while memory is mapped from the host.
@@ -68,6 +71,7 @@ pub(crate) struct Remap {
 struct Card {
     lanes: Lanes,
     hardware: OnCard,
+    sharing: &'static Sharing,
     daemon: &'static Daemon,
     told: Mutex<Told>,
     /// Bytes for which allocations wait.
@@ -114,6 +118,11 @@ impl Remap {
         self.guard.stand_at(gate);
     }
 
+    /// Sets the address of the daemon by which the process shares host memory.
+    pub(crate) fn share_by(&self, address: Address) {
+        self.sharing.use_address(address);
+    }
+
     /// Begins to use a card, whose context is current in the calling thread.
     ///
     /// # Errors
@@ -131,7 +140,15 @@ impl Remap {
         let is_new = slot.get().is_none();
         let card = slot.get_or_init(|| Card {
             lanes: Lanes::new(Engine::new(is_paranoid())),
-            hardware: OnCard::new(driver, calls, contexts, &self.guard, device, is_paranoid()),
+            hardware: OnCard::new(
+                driver,
+                calls,
+                contexts,
+                (&self.guard, &self.sharing),
+                device,
+                is_paranoid(),
+            ),
+            sharing: &self.sharing,
             daemon,
             told: Mutex::default(),
             wanted: AtomicU64::new(0),
@@ -317,6 +334,21 @@ impl Remap {
         self.set_phase(Phase::Open);
     }
 
+    /// Lets the driver forget the host memory that the process shares with others, or know it again. Returns whether
+    /// that is done.
+    pub(crate) fn hide_copies(&self, are_hidden: bool) -> bool {
+        self.cards().all(|(_, card)| {
+            let is_done = |pool: &Pool| match are_hidden {
+                true => pool.are_copies_hidden(),
+                false => !pool.hides_copies(),
+            };
+            if !card.lanes.look(|moving| is_done(&moving.pool)) {
+                card.lanes.change(|moving| moving.pool.hide_copies(are_hidden));
+            }
+            !are_hidden || card.lanes.look(|moving| moving.pool.are_copies_hidden())
+        })
+    }
+
     /// Returns whether no card has a hole, but for cards whose memory is lost.
     pub(crate) fn can_open(&self) -> bool {
         self.cards()
@@ -426,7 +458,15 @@ impl Card {
 
     /// Performs tasks of the pool, with helpers while there are many.
     fn run_tasks(&'static self) {
-        self.lanes.run_tasks(&self.hardware, || self.start_helper());
+        // Without a thread nothing is shared in this rest.
+        let share = || self.start_one(("gpushare-share", Self::share));
+        self.lanes.run_tasks(&self.hardware, || self.start_helper(), share);
+    }
+
+    /// Shares host memory with other processes, while the process rests.
+    fn share(&'static self) {
+        process::lower_priority();
+        Pass::new(&self.lanes, self.sharing).run();
     }
 
     /// Starts one more thread for the tasks of the pool, which ends when there are none. If the system refuses it, the

@@ -16,7 +16,8 @@
 //!
 //! *Both* means that the slot and the handle hold the same bytes. Such a chunk leaves without a copy, and one
 //! that is unmapped but not released returns without one. A digest of the bytes is taken before they are copied out, and
-//! is kept with the slot. If the next one is the same, the slot has the bytes already. The handle may be memory of the card or of the host
+//! is kept with the slot. If the next one is the same, the slot has the bytes already. A slot that other processes use too
+//! is never written: a chunk that has changed wants another one. The handle may be memory of the card or of the host
 //! ([`Tier`]); a chunk changes between the two through a slot.
 //!
 //! A call that fails changes nothing. The aim then falls back to the safe side: a chunk that was to leave
@@ -255,6 +256,7 @@ impl Chunk {
                 let slot = slot.as_ref()?;
                 match self.digests.is_due(backing.tier) {
                     true => Some(Call::Digest),
+                    false if slot.is_shared() => None,
                     false => Some(Call::Copy(Direction::Out, slot.address())),
                 }
             }
@@ -305,20 +307,52 @@ impl Chunk {
 
     /// Returns whether the chunk needs a slot to come closer to its aim.
     pub fn wants_slot(&self) -> bool {
-        let State::Backed { backing, bytes: Holder::Handle(None), .. } = &self.state else {
+        let State::Backed { backing, mapping, bytes: Holder::Handle(slot) } = &self.state else {
             return false;
         };
-        self.asked.is_none() && self.aim != Aim::Gone && self.aim != Aim::At(backing.tier)
+        let is_missing = match slot {
+            None => true,
+            // The chunk has changed, or nobody looks whether it has.
+            Some(slot) => {
+                slot.is_shared() && *mapping == Mapping::Accessible && !self.digests.is_due(backing.tier)
+            }
+        };
+        is_missing && self.asked.is_none() && self.aim != Aim::Gone && self.aim != Aim::At(backing.tier)
     }
 
-    /// Gives the chunk a slot to move to. Returns the slot if the chunk has no use for it.
+    /// Gives the chunk a slot to move to. Returns a slot for which the chunk has no use: this one, or the one that it had.
     pub fn give_slot(&mut self, slot: Slot) -> Option<Slot> {
+        let wants_slot = self.wants_slot();
         match &mut self.state {
-            State::Backed { bytes: Holder::Handle(kept @ None), .. } if slot.size() >= self.span.size => {
-                *kept = Some(slot);
-                None
+            State::Backed { bytes: Holder::Handle(kept), .. }
+                if slot.size() >= self.span.size && (wants_slot || kept.is_none()) =>
+            {
+                let before = kept.replace(slot);
+                if before.is_some() {
+                    self.digests.lose_slot();
+                }
+                before
             }
             _ => Some(slot),
+        }
+    }
+
+    /// Returns the slot of a hole, whose bytes nothing reads or writes now.
+    pub const fn resting_slot(&self) -> Option<&Slot> {
+        match &self.state {
+            State::Hole { slot: Some(slot) } if self.asked.is_none() => Some(slot),
+            _ => None,
+        }
+    }
+
+    /// Exchanges the slot of a hole for another one with the same bytes, and returns the one of which there is no use.
+    pub fn exchange_slot(&mut self, other: Slot) -> Slot {
+        let is_idle = self.asked.is_none() && self.aim != Aim::Gone;
+        match &mut self.state {
+            State::Hole { slot: Some(slot) } if is_idle && other.size() >= self.span.size => {
+                std::mem::replace(slot, other)
+            }
+            _ => other,
         }
     }
 
@@ -359,7 +393,9 @@ impl Chunk {
     pub fn take_stale_slot(&mut self) -> Option<Slot> {
         let (is_leaving, is_idle) = (self.is_leaving() && self.aim != Aim::Gone, self.asked.is_none());
         match &mut self.state {
-            State::Backed { bytes: Holder::Handle(slot), .. } if is_leaving && is_idle => {
+            State::Backed { bytes: Holder::Handle(slot), .. }
+                if is_leaving && is_idle && slot.as_ref().is_none_or(|slot| !slot.is_shared()) =>
+            {
                 self.digests.lose_slot();
                 slot.take()
             }

@@ -179,6 +179,13 @@ impl FakeCard {
         lock(&self.0).is_marked
     }
 
+    /// Holds a copy that other processes share, with this value.
+    pub(crate) fn hold_copy(&self, address: HostAddress, value: u64) {
+        let mut inner = lock(&self.0);
+        inner.slots.insert(address, value);
+        inner.regions.insert(address, false);
+    }
+
     pub(crate) fn regions(&self) -> usize {
         lock(&self.0).regions.len()
     }
@@ -344,5 +351,15 @@ impl HostMemory for FakeCard {
         inner.call().map_err(|_| HostError::NoMemory { size: Bytes::ZERO, errno: 12 })?;
         assert_eq!(inner.regions.remove(&address), Some(false), "given back while registered");
         Ok(())
+    }
+
+    fn register_to_read(&self, address: HostAddress, size: Bytes) -> Result<(), HostError> {
+        self.register(address, size)
+    }
+
+    fn end_copy(&self, address: HostAddress, _: Bytes) {
+        let mut inner = lock(&self.0);
+        assert_eq!(inner.regions.remove(&address), Some(false), "given up while registered");
+        inner.slots.remove(&address);
     }
 }

@@ -20,7 +20,11 @@
 //! `regions ≤ budget` holds for all regions together, also for those that are being made. Regions are given
 //! back only once they exceed the target by a quarter, so that a load near the target does not make the pool
 //! grow and shrink in turns.
+//!
+//! A slot may also be a *copy* that several processes share (`copies`). Nobody writes it. Copies count for the target and
+//! not in the budget: a chunk that has changed takes a slot of a region first, and gives its copy up afterwards.
 
+mod copies;
 mod repack;
 
 use std::collections::BTreeMap;
@@ -29,6 +33,8 @@ use std::ops::Range;
 use gpushare_proto::Bytes;
 use range_alloc::RangeAllocator;
 
+use self::copies::Copies;
+pub use self::copies::Registration;
 use super::vmm::HostAddress;
 use crate::driver::types::CUresult;
 
@@ -38,10 +44,18 @@ pub const REGION: Bytes = Bytes::mib(128);
 /// Slot of registered host memory. It belongs to its owner until [`Pool::put`] takes it back.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Slot {
-    region: u32,
-    /// Offsets in the region.
-    range: Range<u64>,
+    home: Home,
     address: HostAddress,
+    size: Bytes,
+}
+
+/// Memory of which a slot is a part.
+#[derive(Debug, PartialEq, Eq)]
+enum Home {
+    /// Region of this number, and the offsets there.
+    Region(u32, Range<u64>),
+    /// Copy of this number, which the slot is as a whole.
+    Copy(u32),
 }
 
 impl Slot {
@@ -52,7 +66,12 @@ impl Slot {
 
     /// Returns the number of bytes of the slot.
     pub const fn size(&self) -> Bytes {
-        Bytes(self.range.end - self.range.start)
+        self.size
+    }
+
+    /// Returns whether the slot is a copy that other processes use too, so that nothing may be written there.
+    pub const fn is_shared(&self) -> bool {
+        matches!(self.home, Home::Copy(_))
     }
 }
 
@@ -67,6 +86,12 @@ pub enum Task {
     Unregister(HostAddress),
     /// Gives the memory back to the system.
     Unmap(HostAddress),
+    /// Registers a copy of this size with the driver, for reading.
+    RegisterCopy(HostAddress, Bytes),
+    /// Removes the registration of a copy.
+    UnregisterCopy(HostAddress, Bytes),
+    /// Gives a copy up.
+    EndCopy(HostAddress, Bytes),
 }
 
 /// Error of a [`Task`], which has changed nothing.
@@ -107,6 +132,13 @@ pub trait HostMemory {
     /// # Errors
     /// Error of the system; the memory keeps its pages.
     fn unmap(&self, address: HostAddress, size: Bytes) -> Result<(), HostError>;
+    /// Registers memory with the driver from which it only reads.
+    ///
+    /// # Errors
+    /// Error of the driver; the memory is not registered.
+    fn register_to_read(&self, address: HostAddress, size: Bytes) -> Result<(), HostError>;
+    /// Gives up a copy that is not registered.
+    fn end_copy(&self, address: HostAddress, size: Bytes);
 }
 
 /// Performs a task, and returns the address of a region that was touched.
@@ -119,12 +151,23 @@ pub fn perform(task: Task, host: &impl HostMemory) -> Result<Option<HostAddress>
         Task::Register(address) => host.register(address, REGION).map(|()| None),
         Task::Unregister(address) => host.unregister(address, REGION).map(|()| None),
         Task::Unmap(address) => host.unmap(address, REGION).map(|()| None),
+        Task::RegisterCopy(address, size) => host.register_to_read(address, size).map(|()| None),
+        Task::UnregisterCopy(address, size) => host.unregister(address, size).map(|()| None),
+        Task::EndCopy(address, size) => {
+            host.end_copy(address, size);
+            Ok(None)
+        }
     }
 }
 
-/// Number of a region.
+/// Region or copy that a task is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct RegionId(u32);
+pub enum MemoryId {
+    /// Region of this number.
+    Region(u32),
+    /// Copy of this number.
+    Copy(u32),
+}
 
 #[derive(Debug)]
 struct Region {
@@ -228,6 +271,7 @@ pub struct Pool {
     /// Whether no region is made for the target now.
     is_paused: bool,
     trouble: Option<HostError>,
+    copies: Copies,
     /// Number of changes after which a demand may have another answer.
     changes: u64,
 }
@@ -273,27 +317,35 @@ impl Pool {
             let State::Ready(HostAddress(base), slots) = &mut region.state else { return None };
             let range = slots.allocate_range(size.0).ok()?;
             let address = HostAddress(*base + range.start);
-            Some(Slot { region: number, range, address })
+            Some(Slot { home: Home::Region(number, range), address, size })
         })
     }
 
     /// Takes a slot back.
     pub fn put(&mut self, slot: Slot) {
+        let is_of_region = !slot.is_shared();
         self.free(slot);
-        self.shrink();
+        // After the end of a copy no region is less needed than before.
+        if is_of_region {
+            self.shrink();
+        }
     }
 
     fn free(&mut self, slot: Slot) {
         self.changes += 1;
-        let Slot { region, range, .. } = slot;
-        if let Some(Region { state: State::Ready(_, slots), .. }) = self.regions.get_mut(&region) {
-            slots.free_range(range);
+        match slot.home {
+            Home::Region(number, range) => {
+                if let Some(Region { state: State::Ready(_, slots), .. }) = self.regions.get_mut(&number) {
+                    slots.free_range(range);
+                }
+            }
+            Home::Copy(number) => self.copies.put(number),
         }
     }
 
     /// Gives regions back that are unused by now and exceed the budget or the target.
     fn shrink(&mut self) {
-        if self.total() > self.budget {
+        if self.all_regions() > self.budget {
             self.shrink_to(self.budget);
         }
         self.trim();
@@ -340,6 +392,7 @@ impl Pool {
         self.changes += 1;
         (self.trouble, self.is_short) = (None, false);
         self.regions.values_mut().for_each(|region| region.has_failed = false);
+        self.retry_copies();
     }
 
     /// Notes that the registrations of regions at these addresses ended with their context.
@@ -351,28 +404,38 @@ impl Pool {
                 region.is_wanted = false;
             }
         }
+        self.copies.end_registrations(regions);
     }
 
     /// Returns whether there is a task.
     pub fn has_tasks(&self) -> bool {
         let has_task = |region: &Region| region.next().is_some() && !region.is_paused(self.is_paused);
-        self.may_prepare() || self.regions.values().any(has_task)
+        self.may_prepare() || self.regions.values().any(has_task) || self.copies.has_tasks()
     }
 
     /// Returns the next task. The caller performs it, without a lock, and reports it by [`Self::done`].
-    pub fn take_task(&mut self) -> Option<(RegionId, Task)> {
+    pub fn take_task(&mut self) -> Option<(MemoryId, Task)> {
         while self.may_prepare() && self.add_region(true) {}
+        // What ends gives memory back, and a freeze waits for it.
+        if let Some(end) = self.copies.take_end() {
+            return Some(end);
+        }
         let is_paused = self.is_paused;
-        self.regions.iter_mut().find_map(|(&number, region)| {
+        let of_region = self.regions.iter_mut().find_map(|(&number, region)| {
             let task = region.next().filter(|_| !region.is_paused(is_paused))?;
             region.task = Some(task);
-            Some((RegionId(number), task))
-        })
+            Some((MemoryId::Region(number), task))
+        });
+        of_region.or_else(|| self.copies.take_registration())
     }
 
     /// Notes the result of a task.
-    pub fn done(&mut self, RegionId(number): RegionId, result: Result<Option<HostAddress>, HostError>) {
+    pub fn done(&mut self, memory: MemoryId, result: Result<Option<HostAddress>, HostError>) {
         self.changes += 1;
+        let number = match memory {
+            MemoryId::Region(number) => number,
+            MemoryId::Copy(number) => return self.copies.done(number, result.err()),
+        };
         let Some(region) = self.regions.get_mut(&number) else { return };
         let Some(task) = region.task.take() else { return };
         if let Err(error) = result {
@@ -391,6 +454,7 @@ impl Pool {
                 // The region is as good as before.
                 Task::Unregister(_) => region.is_wanted = true,
                 Task::Unmap(_) => region.has_failed = true,
+                Task::RegisterCopy(..) | Task::UnregisterCopy(..) | Task::EndCopy(..) => {}
             }
             return;
         }
@@ -406,6 +470,7 @@ impl Pool {
             (Task::Touch | Task::Unmap(_), _) => {
                 self.regions.remove(&number);
             }
+            (Task::RegisterCopy(..) | Task::UnregisterCopy(..) | Task::EndCopy(..), _) => {}
         }
     }
 
@@ -429,7 +494,8 @@ impl Pool {
             _ => None,
         });
         let free = self.regions.values().map(Region::free).sum();
-        PoolSizes { total: self.total(), taken: ready.sum(), free }
+        let copies = self.copies.bytes();
+        PoolSizes { total: self.all_regions() + copies, taken: ready.sum::<Bytes>() + copies, free }
     }
 
     /// Whether another region is to be prepared. One at a time, since each keeps others of the driver waiting.
@@ -439,22 +505,28 @@ impl Pool {
 
     /// Returns whether regions are to be made for the target, once nothing else keeps from it.
     pub fn is_below_target(&self) -> bool {
-        let has_room = self.wanted() < self.target && self.total() + REGION <= self.budget;
+        let has_room = self.wanted() < self.target && self.all_regions() + REGION <= self.budget;
         has_room && !self.is_short && self.trouble.is_none()
     }
 
-    fn total(&self) -> Bytes {
+    fn all_regions(&self) -> Bytes {
         Bytes(self.regions.len() as u64 * REGION.0)
     }
 
     /// Bytes of the regions that are ready or are being made.
+    fn wanted_regions(&self) -> Bytes {
+        let regions = self.regions.values().filter(|region| region.is_wanted).count() as u64;
+        Bytes(regions * REGION.0)
+    }
+
+    /// Bytes that count for the target: those of wanted regions, and of copies that chunks have.
     fn wanted(&self) -> Bytes {
-        Bytes(self.regions.values().filter(|region| region.is_wanted).count() as u64 * REGION.0)
+        self.wanted_regions() + self.copies.taken_bytes()
     }
 
     /// Keeps a region that was to be given back.
     fn want_again(&mut self, is_ahead: bool) -> bool {
-        let has_room = self.wanted() + REGION <= self.budget;
+        let has_room = self.wanted_regions() + REGION <= self.budget;
         let mut regions = self.regions.values_mut();
         let dropped = regions.find(|region| has_room && !region.is_wanted && region.task.is_none());
         dropped.is_some_and(|region| {
@@ -469,7 +541,7 @@ impl Pool {
         if self.want_again(is_ahead) {
             return true;
         }
-        if self.total() + REGION > self.budget {
+        if self.all_regions() + REGION > self.budget {
             return false;
         }
         let region = Region {
@@ -488,14 +560,15 @@ impl Pool {
     fn trim(&mut self) {
         let target = self.target.max(REGION);
         if self.wanted() > target + Bytes(target.0 / 4) {
-            self.shrink_to(target);
+            // Beside the copies.
+            self.shrink_to(target.saturating_sub(self.copies.taken_bytes()));
         }
     }
 
-    /// Gives unused regions back until at most `bytes` are left. Regions that were not begun are dropped.
+    /// Gives unused regions back until they have at most `bytes`. Regions that were not begun are dropped.
     fn shrink_to(&mut self, bytes: Bytes) {
         self.changes += 1;
-        let excess = self.wanted().saturating_sub(bytes).0.div_ceil(REGION.0);
+        let excess = self.wanted_regions().saturating_sub(bytes).0.div_ceil(REGION.0);
         let unused = |region: &&mut Region| region.is_wanted && region.is_unused() && region.task.is_none();
         let unused = self.regions.values_mut().rev().filter(unused);
         unused.take(excess as usize).for_each(|region| {

@@ -17,7 +17,7 @@ use std::time::{Duration, Instant};
 use gpushare_proto::Bytes;
 
 use super::blocks::Blocks;
-use super::host::{self, HostMemory, Pool, RegionId, Task};
+use super::host::{self, HostMemory, MemoryId, Pool, Task};
 use super::swap::{Engine, Lane, Order, Phase};
 use super::vmm::{Answer, Call, MOST_DIGESTS, Span, Vmm, VmmError, perform};
 use crate::driver::types::CUdeviceptr;
@@ -29,6 +29,8 @@ const POLL: Duration = Duration::from_micros(50);
 /// Time for which a process must rest before host memory is prepared ahead. The goal of a process that lets
 /// go of the card follows within a fraction of it.
 const REST: Duration = Duration::from_millis(20);
+/// Time for which a process must rest before its host memory is shared with others.
+const LONG_REST: Duration = Duration::from_secs(2);
 
 /// Card and gate, as the lanes use them.
 pub trait Hardware: Vmm {
@@ -54,39 +56,111 @@ pub struct Moving {
     is_ending: bool,
     /// Time since which the process rests, if it does.
     rests_since: Option<Instant>,
+    pass: PassState,
+    /// Whether the daemon knows how processes share host memory.
+    is_sharing_known: bool,
+    /// Whether the driver cannot register memory for reading.
+    is_sharing_refused: bool,
 }
 
-/// Next step of a lane of tasks.
+/// State of the pass that shares host memory with other processes. There is one at a time.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum PassState {
+    /// It begins after a long rest.
+    #[default]
+    Ready,
+    /// A thread runs it. Only that thread ends it, whatever the process does meanwhile.
+    Running,
+    /// It has found nothing more to share in this rest.
+    Done,
+}
+
+/// Next step of the thread of [`Lanes::run_tasks`].
 #[derive(Debug)]
 enum Next {
-    Task(RegionId, Task),
+    Task(MemoryId, Task),
+    /// Share host memory with other processes.
+    Share,
     /// Look again after this time.
     After(Duration),
     Nothing,
 }
 
 impl Moving {
-    /// Returns the next task of the pool.
-    fn next_task(&mut self) -> Next {
-        let rest = self.rest();
-        match (self.pool.take_task(), rest) {
-            (Some((region, task)), _) => Next::Task(region, task),
+    /// Returns the next task of the pool. The last rest of the process counts.
+    fn next_task(&mut self) -> Option<(MemoryId, Task)> {
+        self.rest();
+        self.pool.take_task()
+    }
+
+    /// Returns the next step of the thread of [`Lanes::run_tasks`].
+    fn next(&mut self) -> Next {
+        match (self.next_task(), self.rest()) {
+            (Some((memory, task)), _) => Next::Task(memory, task),
             (None, Some(rest)) if !rest.is_zero() && self.pool.is_below_target() => Next::After(rest),
-            (None, _) => Next::Nothing,
+            (None, _) => self.next_pass(),
         }
+    }
+
+    fn next_pass(&mut self) -> Next {
+        let since = self.rests_since.filter(|_| self.pass == PassState::Ready && self.may_share());
+        match since.map(|since| LONG_REST.saturating_sub(since.elapsed())) {
+            Some(Duration::ZERO) => {
+                self.pass = PassState::Running;
+                Next::Share
+            }
+            Some(left) => Next::After(left),
+            None => Next::Nothing,
+        }
+    }
+
+    /// Notes the end of a pass. Another one may begin in this rest unless the pass `is_done`.
+    pub fn end_pass(&mut self, is_done: bool) {
+        self.pass = if is_done { PassState::Done } else { PassState::Ready };
+    }
+
+    /// Sets whether the daemon knows how to share host memory.
+    pub fn set_sharing(&mut self, is_known: bool) {
+        self.is_sharing_known = is_known;
+    }
+
+    /// Returns whether the daemon knows how to share host memory.
+    pub fn is_sharing_known(&self) -> bool {
+        self.is_sharing_known
+    }
+
+    /// Shares no host memory any more, since the driver cannot register it for reading.
+    pub fn refuse_sharing(&mut self) {
+        self.is_sharing_refused = true;
+    }
+
+    /// Returns whether host memory may be shared now: the process rests, and its copies are not hidden from the driver.
+    pub fn may_share(&mut self) -> bool {
+        let rests = self.blocks.engine().rests() && !self.is_ending;
+        rests && self.is_sharing_known && !self.is_sharing_refused && !self.pool.hides_copies()
     }
 
     /// Returns whether the pool has tasks, or will have them once the process has rested for some time.
     fn has_tasks(&mut self) -> bool {
         let rest = self.rest();
-        self.pool.has_tasks() || (rest.is_some() && self.pool.is_below_target())
+        let waits = self.pool.is_below_target() || (self.pass == PassState::Ready && self.may_share());
+        self.pool.has_tasks() || (rest.is_some() && waits)
     }
 
     /// Lets host memory be prepared ahead while the process rests. Returns the rest that is left before
     /// that; `None` if the process does not rest.
     fn rest(&mut self) -> Option<Duration> {
         let rests = self.blocks.engine().rests();
-        self.rests_since = rests.then(|| self.rests_since.unwrap_or_else(Instant::now));
+        if rests && self.rests_since.is_none() {
+            self.rests_since = Some(Instant::now());
+            self.pool.retry_copies();
+        }
+        if !rests {
+            self.rests_since = None;
+            if self.pass == PassState::Done {
+                self.pass = PassState::Ready;
+            }
+        }
         let left = self.rests_since.map(|since| REST.saturating_sub(since.elapsed()));
         self.pool.pause(left != Some(Duration::ZERO));
         left
@@ -308,13 +382,23 @@ impl Lanes {
     }
 
     /// Performs tasks of the pool until [`Self::end`]. A thread that takes a task and leaves others calls `help` first,
-    /// which may start a helper.
-    pub fn run_tasks(&self, host: &impl HostMemory, help: impl Fn()) {
+    /// which may start a helper. Calls `share` after a long rest, which starts a thread that shares host memory and ends
+    /// with [`Moving::end_pass`], or returns `false`.
+    pub fn run_tasks(&self, host: &impl HostMemory, help: impl Fn(), share: impl Fn() -> bool) {
         let mut moving = lock(&self.moving);
         loop {
-            moving = match moving.next_task() {
-                Next::Task(region, task) => self.do_task(moving, (region, task), host, &help),
+            moving = match moving.next() {
+                Next::Task(memory, task) => self.do_task(moving, (memory, task), host, &help),
                 _ if moving.is_ending => return,
+                Next::Share => {
+                    drop(moving);
+                    let has_begun = share();
+                    let mut moving = lock(&self.moving);
+                    if !has_begun {
+                        moving.end_pass(true);
+                    }
+                    moving
+                }
                 Next::After(rest) => {
                     let woken = self.has_tasks.wait_timeout(moving, rest);
                     woken.unwrap_or_else(PoisonError::into_inner).0
@@ -327,15 +411,15 @@ impl Lanes {
     /// Performs tasks of the pool as long as there are some, beside the thread of [`Self::run_tasks`].
     pub fn help_with_tasks(&self, host: &impl HostMemory, help: impl Fn()) {
         let mut moving = lock(&self.moving);
-        while let Next::Task(region, task) = moving.next_task() {
-            moving = self.do_task(moving, (region, task), host, &help);
+        while let Some((memory, task)) = moving.next_task() {
+            moving = self.do_task(moving, (memory, task), host, &help);
         }
     }
 
     fn do_task<'a>(
         &'a self,
         moving: MutexGuard<'a, Moving>,
-        (region, task): (RegionId, Task),
+        (memory, task): (MemoryId, Task),
         host: &impl HostMemory,
         help: &impl Fn(),
     ) -> MutexGuard<'a, Moving> {
@@ -345,7 +429,7 @@ impl Lanes {
             help();
         }
         let result = host::perform(task, host);
-        self.change(|moving| moving.pool.done(region, result));
+        self.change(|moving| moving.pool.done(memory, result));
         lock(&self.moving)
     }
 

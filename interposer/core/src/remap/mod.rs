@@ -26,6 +26,7 @@ pub mod names;
 mod fingerprint;
 mod guard;
 mod regions;
+mod sharing;
 mod card;
 mod cards;
 #[cfg(test)]

@@ -26,11 +26,13 @@ mod chunks;
 mod loans;
 mod loose;
 mod orders;
+mod resting;
 mod views;
 
 use std::collections::BTreeSet;
 
 use gpushare_proto::Bytes;
+use gpushare_proto::copies::CopyName;
 use gpushare_proto::page::{Goal, GoalNumber};
 
 use super::chunk::{Aim, Change, Chunk};
@@ -43,6 +45,7 @@ use chunks::{Chunks, Sum};
 pub use loans::Loan;
 pub use loose::GivenUp;
 pub use orders::{Lane, Order};
+pub use resting::Resting;
 pub use views::{Figures, Obstacle};
 
 /// Largest chunk.
@@ -115,6 +118,10 @@ struct Entry {
     is_refused: bool,
     /// Number of threads that give the handle to other processes. Meanwhile the driver keeps it.
     lent: u32,
+    /// Number of the last copy into its slot, which no other copy of the engine has.
+    fill: u64,
+    /// Name of the bytes that were copied then, if it is known.
+    name: Option<CopyName>,
     uses: Uses,
 }
 
@@ -144,6 +151,8 @@ pub struct Engine {
     /// Number of allocations that wait for the mark of the gate, under which they may become holes.
     waiting_for_mark: u32,
     turns: u64,
+    /// Number of copies into slots so far.
+    fills: u64,
     /// Whether a call of the lane of calls is under way.
     is_calling: bool,
     /// Bytes that may be mapped from the host.
@@ -185,6 +194,7 @@ impl Default for Engine {
             guard: Guard::Clear,
             waiting_for_mark: 0,
             turns: 0,
+            fills: 0,
             is_calling: false,
             host_room: Bytes::ZERO,
             overflows: false,
@@ -382,6 +392,11 @@ impl Engine {
         }
         if let Some(Call::Release(_)) = asked {
             self.is_settled = false;
+        }
+        if let Some(Call::Copy(Direction::Out, _)) = asked {
+            self.fills += 1;
+            let fill = self.fills;
+            self.chunks.change(address, |entry| (entry.fill, entry.name) = (fill, None));
         }
         self.note(address, change);
     }

@@ -58,6 +58,7 @@ impl State {
                     if let Some(limits) = &limits {
                         link.send(limits);
                     }
+                    let sharing = address.clone();
                     // The thread waits until the membership is decided.
                     let listening = spawn("gpushare-link", move || {
                         self.listen(&address, limits.as_ref(), connection);
@@ -68,6 +69,7 @@ impl State {
                              this process must not use the GPU without it"
                         ));
                     }
+                    self.memory.remap.share_by(sharing);
                     self.memory.lease.use_page(page);
                     set_page(page);
                     return Membership::Shared(Box::new(link));

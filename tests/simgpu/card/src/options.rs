@@ -82,6 +82,9 @@ pub(crate) struct Options {
     /// The GPUs say that host and GPU cannot use managed memory at the same time, as virtual ones do
     #[arg(long)]
     no_concurrent_managed: bool,
+    /// The GPUs cannot register host memory that they only read
+    #[arg(long)]
+    no_read_only_registration: bool,
     /// NVML says that the GPUs are not in persistence mode
     #[arg(long)]
     no_persistence: bool,
@@ -140,6 +143,7 @@ impl Options {
                 memory: memory.copied().unwrap_or(normal),
                 bus: index + 1,
                 concurrent_managed: !self.no_concurrent_managed,
+                read_only_registration: !self.no_read_only_registration,
                 persistence: !self.no_persistence,
                 refuses_exportable: self.refuse_exportable,
                 part_of: None,
@@ -218,6 +222,7 @@ fn instances(whole: &GpuDescription, parts: &[u64]) -> Vec<GpuDescription> {
             memory: *memory,
             bus: whole.bus,
             concurrent_managed: whole.concurrent_managed,
+            read_only_registration: whole.read_only_registration,
             persistence: whole.persistence,
             refuses_exportable: whole.refuses_exportable,
             part_of: Some(Divided { name: whole.name.clone(), uuid: whole.uuid }),

@@ -10,7 +10,8 @@
 //! *Card* is all memory the card knows: device, managed, pinned, registered. Registered memory that is staged
 //! (`registered.rs`) is the host's, and copied at the rate of registered memory.
 //!
-//! An address that is reserved and not mapped is nobody's: a copy to or from it is refused.
+//! An address that is reserved and not mapped is nobody's: a copy to or from it is refused. So is a copy to memory
+//! that was registered for reading only.
 
 use simgpu_card::ids::StreamId;
 use simgpu_card::wire::{Kind, Op, Plane, Shape, Work};
@@ -18,6 +19,7 @@ use simgpu_card::wire::{Kind, Op, Plane, Shape, Work};
 use crate::codes::{Answer, Code};
 use crate::driver::driver;
 use crate::ffi::Host;
+use crate::registered;
 use crate::work;
 
 /// The most bytes in one message.
@@ -51,6 +53,10 @@ pub(crate) fn copy(stream: StreamId, to: Plane, from: Plane, shape: Shape, wait:
             if !covered {
                 return Err(Code::INVALID_VALUE);
             }
+        }
+        let target = state.staged_at(to.address);
+        if target.is_some_and(|(_, _, flags)| flags & registered::READ_ONLY != 0) {
+            return Err(Code::INVALID_VALUE);
         }
         let host = if to_kind.is_none() { to } else { from };
         (to_kind, from_kind, state.staged_at(host.address).is_some())

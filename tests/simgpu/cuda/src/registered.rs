@@ -5,8 +5,8 @@
 //! cuMemHostUnregister   private pages <── copied ── memfd of the card
 //! ```
 //!
-//! Only whole private anonymous pages can be exchanged. Any other memory stays the caller's alone
-//! (*staged*): its copies go along in messages at the rate of registered memory, and kernels do not reach it.
+//! Only whole private anonymous pages can be exchanged. Any other memory, and any that the card may only read,
+//! stays the caller's alone (*staged*): its copies go along in messages at the rate of registered memory, and kernels do not reach it.
 //! Other threads must leave the memory alone while it is registered and unregistered. A forked child shares
 //! it with its parent from then on.
 
@@ -16,6 +16,9 @@ use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::fs::MetadataExt;
 
 use crate::codes::{Answer, Code};
+
+/// Flag of a registration: the card only reads the memory (`CU_MEMHOSTREGISTER_READ_ONLY`).
+pub(crate) const READ_ONLY: u32 = 8;
 
 const PAGE: usize = 4096;
 const NOTHING: [u8; PAGE] = [0; PAGE];
@@ -32,6 +35,8 @@ pub(crate) struct Range {
 pub(crate) enum Pages {
     /// Whole private anonymous pages that can be read and written.
     Private,
+    /// Memory that the caller itself cannot write, in part at least.
+    ReadOnly,
     /// Other memory.
     Other,
     /// Not all of it is mapped.
@@ -53,6 +58,7 @@ impl Range {
         let whole = [self.address, self.len].iter().all(|bytes| bytes.is_multiple_of(PAGE as u64));
         match self.mappings() {
             None => Pages::Missing,
+            Some(found) if !found.iter().all(Mapping::is_writable) => Pages::ReadOnly,
             Some(found) if whole && found.iter().all(Mapping::is_private) => Pages::Private,
             Some(_) => Pages::Other,
         }
@@ -156,6 +162,10 @@ impl Mapping {
         let inode = fields.nth(2)?.parse().ok()?;
         let name = fields.next().unwrap_or_default().to_owned();
         Some(Self { start: address(start)?, end: address(end)?, access, inode, name })
+    }
+
+    fn is_writable(&self) -> bool {
+        self.access.contains('w')
     }
 
     fn is_private(&self) -> bool {

@@ -2,7 +2,9 @@
 
 use std::sync::atomic::Ordering;
 
-use gpushare_proto::page::{FEATURE_GOALS, FLAG_HOST_FULL, Goal, GoalNumber, Page, flag_overflows};
+use gpushare_proto::page::{
+    FEATURE_COPIES, FEATURE_GOALS, FLAG_HOST_FULL, Goal, GoalNumber, Page, flag_overflows,
+};
 use gpushare_proto::{Bytes, GpuId};
 
 use super::Card;
@@ -21,12 +23,15 @@ struct Words {
     host_is_full: bool,
     /// Host memory that should be ready for what leaves the card; `None` before the first goal.
     host_target: Option<Bytes>,
+    /// Whether the daemon knows how processes share host memory.
+    shares: bool,
 }
 
 impl Words {
     fn read(page: &Page, gpu: GpuId) -> Self {
         let number = usize::from(gpu.0);
-        let gives_goals = page.features.load(Ordering::Relaxed) & FEATURE_GOALS != 0;
+        let features = page.features.load(Ordering::Relaxed);
+        let gives_goals = features & FEATURE_GOALS != 0;
         let goal = page.goals.get(number).filter(|_| gives_goals);
         // The goal under which memory overflows the card is written before the flag.
         let flags = page.flags.load(Ordering::Acquire);
@@ -39,20 +44,26 @@ impl Words {
             overflows: flags & flag_overflows(gpu) != 0,
             host_is_full,
             host_target: target.map(|bytes| if host_is_full { Bytes::ZERO } else { bytes }),
+            shares: features & FEATURE_COPIES != 0,
         }
     }
 
     /// Whether the card follows these words already.
     fn are_followed(self, moving: &mut Moving) -> bool {
-        let Self { goal, overflows, host_is_full, host_target } = self;
+        let Self { goal, overflows, host_is_full, host_target, shares } = self;
+        let knows_sharing = moving.is_sharing_known() == shares;
         let engine = moving.blocks.engine();
         let has_surplus = host_is_full && engine.has_kept_slots();
         let has_target = host_target.is_none_or(|target| target == moving.pool.target());
-        (engine.goal(), engine.overflows()) == (goal, overflows) && !has_surplus && has_target
+        (engine.goal(), engine.overflows()) == (goal, overflows)
+            && !has_surplus
+            && has_target
+            && knows_sharing
     }
 
     fn apply(self, moving: &mut Moving) {
-        let Self { goal, overflows, host_is_full, host_target } = self;
+        let Self { goal, overflows, host_is_full, host_target, shares } = self;
+        moving.set_sharing(shares);
         let engine = moving.blocks.engine();
         engine.set_goal(goal);
         if engine.overflows() != overflows {

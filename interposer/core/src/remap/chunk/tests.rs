@@ -5,12 +5,14 @@ use gpushare_proto::Bytes;
 use super::*;
 use crate::remap::fake::FakeCard;
 use crate::remap::host::{self, Pool};
-use crate::remap::vmm::{Answer, perform};
+use crate::remap::vmm::{Answer, HostAddress, perform};
 
 const SIZE: Bytes = Bytes::mib(32);
 const SPAN: Span = Span { address: 1 << 40, size: SIZE };
 const AIMS: [Aim; 3] = [Aim::At(Tier::Device), Aim::At(Tier::Host), Aim::Away];
 const DEVICE: Aim = Aim::At(Tier::Device);
+/// Address of a copy that other processes share.
+const COPY: HostAddress = HostAddress(7 << 50);
 
 /// A chunk, its card, the pool of its slots, and the value that its memory should have.
 struct Rig {
@@ -26,10 +28,8 @@ impl Rig {
         let (card, mut pool) = (FakeCard::default(), Pool::default());
         pool.set_budget(Bytes::gib(1));
         pool.set_target(host::REGION);
-        while let Some((region, task)) = pool.take_task() {
-            pool.done(region, host::perform(task, &card));
-        }
         let mut rig = Self { card, pool, chunk: Chunk::new(SPAN, is_checked), truth: None };
+        rig.work();
         assert_eq!(rig.drive(DEVICE), Ok(()));
         rig.open(7);
         rig
@@ -62,11 +62,16 @@ impl Rig {
             Some(self.chunk.done(perform(call, SPAN, &self.card)))
         } else if self.chunk.wants_slot() {
             let slot = self.pool.take(SIZE).expect("a slot");
-            assert_eq!(self.chunk.give_slot(slot), None);
+            if let Some(before) = self.chunk.give_slot(slot) {
+                assert!(before.is_shared());
+                self.pool.put(before);
+                self.work();
+            }
             Some(Change::Moved)
         } else if self.chunk.aim() == Aim::Gone {
             self.chunk.take_spare_slot(false).map(|slot| {
                 self.pool.put(slot);
+                self.work();
                 Change::Moved
             })
         } else {
@@ -74,6 +79,24 @@ impl Rig {
         };
         self.check();
         change
+    }
+
+    /// Carries out the tasks of the pool.
+    fn work(&mut self) {
+        while let Some((memory, task)) = self.pool.take_task() {
+            self.pool.done(memory, host::perform(task, &self.card));
+        }
+    }
+
+    /// Puts a copy with the same bytes in the place of the slot.
+    fn share(&mut self) {
+        self.card.hold_copy(COPY, self.truth.unwrap());
+        let copy = self.pool.add_copy(COPY, SIZE);
+        self.work();
+        let own = self.chunk.exchange_slot(copy);
+        assert!(!own.is_shared());
+        self.pool.put(own);
+        self.check();
     }
 
     /// Nothing is lost, and all bytes are accounted.
@@ -438,4 +461,50 @@ fn spare_slots_are_given_back_and_needed_ones_are_kept() {
     rig.open(8);
     assert_eq!(rig.drive(Aim::Away), Ok(()));
     rig.end();
+}
+
+#[test]
+fn a_chunk_reads_a_shared_copy_and_writes_what_it_changes_into_a_slot_of_its_own() {
+    for (is_checked, changes) in [(false, false), (false, true), (true, false), (true, true)] {
+        let mut rig = at(is_checked, Aim::Away);
+        rig.share();
+        assert_eq!(rig.drive(DEVICE), Ok(()));
+        rig.open(if changes { 8 } else { 7 });
+        assert_eq!(rig.drive(Aim::Away), Ok(()));
+        assert_eq!(rig.chunk.resting_slot().map(Slot::is_shared), Some(!changes));
+        let others = rig.card.in_slot(COPY);
+        assert!(others == Some(7) || (changes && others.is_none()), "nobody else's bytes change: {others:?}");
+        assert_eq!(rig.drive(DEVICE), Ok(()));
+        rig.open(9);
+        rig.end();
+    }
+}
+
+#[test]
+fn a_shared_slot_is_given_up_when_it_was_never_compared_and_the_chunk_moves_without_a_digest() {
+    let mut rig = at(false, Aim::Away);
+    rig.share();
+    assert_eq!(rig.drive(DEVICE), Ok(()));
+    for value in 10..30 {
+        rig.open(value);
+        assert_eq!(rig.drive(Aim::Away), Ok(()));
+        assert_eq!(rig.chunk.resting_slot().map(Slot::is_shared), Some(false));
+        assert_eq!(rig.drive(DEVICE), Ok(()));
+    }
+    rig.open(30);
+    rig.end();
+}
+
+#[test]
+fn a_slot_is_exchanged_only_while_the_chunk_rests_in_it() {
+    let mut rig = at(false, Aim::Away);
+    rig.chunk.set_aim(DEVICE);
+    rig.chunk.take();
+    rig.card.hold_copy(COPY, 7);
+    let copy = rig.pool.add_copy(COPY, SIZE);
+    let unused = rig.chunk.exchange_slot(copy);
+    assert!(unused.is_shared());
+    assert_eq!(rig.chunk.resting_slot(), None);
+    rig.pool.put(unused);
+    rig.work();
 }

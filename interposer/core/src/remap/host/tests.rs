@@ -25,6 +25,14 @@ fn work(pool: &mut Pool, card: &FakeCard) {
     }
 }
 
+/// Number of the region of a slot.
+fn region(slot: &Slot) -> u32 {
+    match slot.home {
+        Home::Region(number, _) => number,
+        Home::Copy(_) => panic!("a slot of a region"),
+    }
+}
+
 #[test]
 fn slots_come_from_prepared_regions_and_fill_the_fullest_first() {
     let (mut pool, card) = pool(4);
@@ -34,10 +42,10 @@ fn slots_come_from_prepared_regions_and_fill_the_fullest_first() {
     work(&mut pool, &card);
     let first = pool.take(SMALL).unwrap();
     let second = pool.take(SMALL).unwrap();
-    assert_eq!(first.region, second.region);
+    assert_eq!(region(&first), region(&second));
     assert_ne!(first.address(), second.address());
     let whole = pool.take(REGION).unwrap();
-    assert_ne!(whole.region, first.region);
+    assert_ne!(region(&whole), region(&first));
     assert_eq!(pool.take(REGION), None);
     assert_eq!(pool.sizes(), PoolSizes { total: regions(2), taken: Bytes::mib(192), free: Bytes::mib(64) });
     [first, second, whole].into_iter().for_each(|slot| pool.put(slot));
@@ -50,10 +58,10 @@ fn a_registration_ends_with_its_context_and_is_made_again_for_a_region_in_use() 
     pool.demand(regions(2));
     work(&mut pool, &card);
     let slot = pool.take(SMALL).unwrap();
-    let used = HostAddress(slot.address().0 - slot.range.start);
-    let State::Ready(unused, _) = pool.regions[&(1 - slot.region)].state else {
-        panic!("ready")
-    };
+    let number = region(&slot);
+    let Home::Region(_, range) = &slot.home else { panic!("a slot of its own") };
+    let used = HostAddress(slot.address().0 - range.start);
+    let State::Ready(unused, _) = pool.regions[&(1 - number)].state else { panic!("ready") };
     pool.end_registrations(&[used, unused]);
     assert_eq!(pool.take(SMALL), None, "no region is registered");
 
@@ -71,9 +79,9 @@ fn a_registration_ends_with_its_context_and_is_made_again_for_a_region_in_use() 
     assert_eq!(tasks, [Task::Register(used), Task::Unmap(unused), Task::Unregister(unused)]);
     pool.retry();
     assert_eq!(pool.take_task().map(|(_, task)| task), Some(Task::Register(used)), "in the next context");
-    pool.done(RegionId(slot.region), Ok(None));
+    pool.done(MemoryId::Region(number), Ok(None));
     let other = pool.take(SMALL).unwrap();
-    assert_eq!(other.region, slot.region);
+    assert_eq!(region(&other), number);
     assert_ne!(other.address(), slot.address());
 }
 

@@ -51,7 +51,7 @@ fn threads_move_memory_out_and_in_and_end() {
         scope.spawn(|| lanes.run_calls(&card));
         scope.spawn(|| lanes.run_copies(&card));
         scope.spawn(|| lanes.run_digests(&card));
-        (0..2).for_each(|_| drop(scope.spawn(|| lanes.run_tasks(&card, || ()))));
+        (0..2).for_each(|_| drop(scope.spawn(|| lanes.run_tasks(&card, || (), || false))));
         let (address, chunks) = allocate(&lanes, &card, 1 << 40, Bytes::gib(1));
         assert_eq!(chunks.len(), 24);
         for round in 0..50 {
@@ -91,7 +91,7 @@ fn host_memory_is_prepared_ahead_only_behind_a_closed_gate() {
             set(&lanes, phase, 1, Bytes::gib(1));
             assert!(!lanes.look(Moving::has_tasks), "{phase:?}");
         }
-        scope.spawn(|| lanes.run_tasks(&card, || ()));
+        scope.spawn(|| lanes.run_tasks(&card, || (), || false));
         set(&lanes, Phase::Drained, 1, Bytes::gib(1));
         lanes.wait_for(|moving| (moving.pool.sizes().free == target).then_some(()));
     });
@@ -108,9 +108,10 @@ fn a_lane_of_tasks_calls_for_help_while_others_are_left_and_does_without() {
     thread::scope(|scope| {
         let _ending = Ending(&lanes);
         scope.spawn(|| {
-            lanes.run_tasks(&card, || {
+            let help = || {
                 calls.fetch_add(1, Ordering::Relaxed);
-            });
+            };
+            lanes.run_tasks(&card, help, || false);
         });
         lanes.wait_for(|moving| (moving.pool.sizes().free == regions).then_some(()));
     });
@@ -152,7 +153,7 @@ fn memory_leaves_after_the_proof_that_follows_a_refused_mark() {
         scope.spawn(|| lanes.run_calls(&card));
         scope.spawn(|| lanes.run_copies(&card));
         scope.spawn(|| lanes.run_digests(&card));
-        scope.spawn(|| lanes.run_tasks(&card, || ()));
+        scope.spawn(|| lanes.run_tasks(&card, || (), || false));
         allocate(&lanes, &card, 1 << 40, Bytes::mib(256));
         for refused in 1..=2 {
             set(&lanes, Phase::Drained, 1, Bytes::ZERO);
@@ -277,7 +278,7 @@ fn lanes_end_in_the_middle_of_a_move() {
             scope.spawn(|| lanes.run_calls(&card));
             scope.spawn(|| lanes.run_copies(&card));
             scope.spawn(|| lanes.run_digests(&card));
-            scope.spawn(|| lanes.run_tasks(&card, || ()));
+            scope.spawn(|| lanes.run_tasks(&card, || (), || false));
             allocate(&lanes, &card, 1 << 40, Bytes::gib(1));
             set(&lanes, Phase::Drained, 1, Bytes::ZERO);
             let left = Bytes::mib(64 * round % 1024);
@@ -289,4 +290,44 @@ fn lanes_end_in_the_middle_of_a_move() {
         assert!(card.copies().is_empty());
         assert!(lanes.change(|moving| moving.blocks.engine().is_quiet()));
     }
+}
+
+/// Lets a process rest for as long as sharing waits.
+fn rest_long(lanes: &Lanes) {
+    set(lanes, Phase::Drained, 1, Bytes::gib(1));
+    lanes.look(|moving| {
+        // As the lane of calls does.
+        assert_eq!(moving.blocks.engine().next(Lane::Calls, &mut moving.pool), None);
+        moving.rest();
+        moving.rests_since = Instant::now().checked_sub(LONG_REST);
+    });
+}
+
+#[test]
+fn a_card_has_one_pass_at_a_time_and_one_in_a_rest() {
+    let lanes = Lanes::default();
+    lanes.change(|moving| moving.set_sharing(true));
+    let begins = || lanes.look(|moving| matches!(moving.next(), Next::Share));
+    rest_long(&lanes);
+    assert!(begins());
+    assert!(!begins(), "it runs");
+    set(&lanes, Phase::Open, 1, Bytes::gib(1));
+    rest_long(&lanes);
+    assert!(!begins(), "the pass has not seen that the process ran, and goes on");
+    lanes.change(|moving| moving.end_pass(false));
+    assert!(begins());
+    lanes.change(|moving| moving.end_pass(true));
+    assert!(!begins(), "there is nothing more to share in this rest");
+    set(&lanes, Phase::Open, 1, Bytes::gib(1));
+    rest_long(&lanes);
+    assert!(begins());
+}
+
+#[test]
+fn a_helper_leaves_the_pass_to_the_thread_that_can_start_it() {
+    let (lanes, card) = (Lanes::default(), FakeCard::default());
+    lanes.change(|moving| moving.set_sharing(true));
+    rest_long(&lanes);
+    lanes.help_with_tasks(&card, || panic!("there is no task"));
+    assert!(lanes.look(|moving| matches!(moving.next(), Next::Share)));
 }

@@ -87,6 +87,8 @@ impl Engine {
             is_unborn,
             is_refused: false,
             lent: 0,
+            fill: 0,
+            name: None,
             uses: Uses::default(),
         };
         self.chunks.insert(address, entry);

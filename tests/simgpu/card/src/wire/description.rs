@@ -27,6 +27,8 @@ pub struct GpuDescription {
     pub bus: u32,
     /// Whether host and GPU can use managed memory at the same time.
     pub concurrent_managed: bool,
+    /// Whether host memory can be registered that the GPU only reads.
+    pub read_only_registration: bool,
     /// Whether the GPU is in persistence mode.
     pub persistence: bool,
     /// Whether memory by handle that can be exported is refused, although attribute 103 says otherwise.

@@ -48,6 +48,7 @@ impl Bench {
             memory: constants.memory,
             bus: 1,
             concurrent_managed: true,
+            read_only_registration: true,
             persistence: true,
             refuses_exportable: false,
             part_of: None,

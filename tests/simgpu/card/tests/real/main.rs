@@ -135,6 +135,8 @@ scenarios! {
         registered_memory_is_reached_in_place[]: registered::is_reached, registered::keeps_its_rules;
         registered_memory_is_copied_faster_than_pageable_memory[]: registered::is_fast;
         memory_that_cannot_be_shared_is_registered_all_the_same[]: registered::is_staged;
+        memory_registered_for_reading_is_only_read[]: registered::is_read;
+        a_card_may_not_register_memory_for_reading["--no-read-only-registration"]: registered::is_not_read;
         pools_follow_their_streams[]: memory::uses_pools, memory::captures_pools;
     }
     driven: computes, checkpoints::holds_memory, checkpoints::takes_steps, deaths::dies, deaths::dies_with_a_child, counts_devices, nvml::monitors,

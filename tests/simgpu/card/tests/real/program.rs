@@ -51,6 +51,7 @@ calls! {
     cuCtxGetCurrent(context: &mut Handle);
     cuCtxEnablePeerAccess(peer: Handle, flags: u32);
     cuCtxDisablePeerAccess(peer: Handle);
+    cuDeviceGetAttribute(value: &mut i32, attribute: u32, device: i32);
     cuDeviceCanAccessPeer(can: &mut i32, device: i32, peer: i32);
     cuCtxSetCurrent(context: Handle);
     cuCtxSynchronize();

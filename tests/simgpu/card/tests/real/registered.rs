@@ -33,6 +33,12 @@ impl Pages {
         self.start as u64
     }
 
+    /// Lets the program itself only read them from now on.
+    fn protect(&self) {
+        // SAFETY: the mapping made in `mapped`, which nobody writes afterwards.
+        assert_eq!(unsafe { libc::mprotect(self.start.cast(), self.len, libc::PROT_READ) }, 0);
+    }
+
     fn word(&self, index: usize) -> u32 {
         assert!(index < self.len / 4);
         // SAFETY: inside of the mapping; the card may write it at any time.
@@ -193,4 +199,54 @@ pub(crate) fn is_staged() {
         assert_eq!(program.cuMemHostGetDevicePointer_v2(&mut address, start, 0), NOT_SUPPORTED);
         assert_eq!(program.cuMemHostUnregister(start), 0);
     }
+}
+
+/// Flag of a registration of memory that the card only reads.
+const READ_ONLY: u32 = 8;
+/// Attribute of a device: whether it knows that flag.
+const READ_ONLY_SUPPORTED: u32 = 113;
+
+fn is_supported(program: &Program) -> bool {
+    let mut value = -1;
+    assert_eq!(program.cuDeviceGetAttribute(&mut value, READ_ONLY_SUPPORTED, 0), 0);
+    value == 1
+}
+
+/// Memory that the program itself can only read is registered by the flag alone, whether others can write it or not.
+pub(crate) fn is_read() {
+    let program = Program::start();
+    assert!(is_supported(&program));
+    let (mut device, mut flags) = (0, 0);
+    assert_eq!(program.cuMemAlloc_v2(&mut device, MIB), 0);
+    for sharing in [libc::MAP_PRIVATE, libc::MAP_SHARED] {
+        let own = Pages::mapped(MIB, sharing);
+        (0..4).for_each(|index| own.set_word(index, 7));
+        own.protect();
+        assert_eq!(program.cuMemHostRegister_v2(own.address(), MIB, 1), INVALID_VALUE);
+        assert_eq!(program.cuMemHostRegister_v2(own.address(), MIB, 1 | READ_ONLY), 0);
+        assert_eq!((program.cuMemHostGetFlags(&mut flags, own.address()), flags), (0, 1 | READ_ONLY));
+        assert_eq!(program.cuMemcpyAsync(device, own.address(), MIB, 0), 0);
+        assert_eq!(program.cuCtxSynchronize(), 0);
+        let mut words = [0_u32; 4];
+        assert_eq!(program.cuMemcpyDtoH_v2(words.as_mut_ptr().cast(), device, 16), 0);
+        assert_eq!(words, [7; 4]);
+        assert_eq!(program.cuMemcpyDtoH_v2(own.address() as *mut u8, device, 16), INVALID_VALUE);
+        assert_eq!(program.cuMemHostUnregister(own.address()), 0);
+    }
+    // The flag binds the card, even where the program can write.
+    let own = Pages::new(MIB);
+    assert_eq!(program.cuMemHostRegister_v2(own.address(), MIB, READ_ONLY), 0);
+    assert_eq!(program.cuMemcpyDtoHAsync_v2(own.address() as *mut u8, device, MIB, 0), INVALID_VALUE);
+    assert_eq!((own.word(0), program.cuMemHostUnregister(own.address())), (0, 0));
+    assert_eq!(program.cuMemcpyDtoH_v2(own.address() as *mut u8, device, MIB), 0);
+    assert_eq!(own.word(0), 7);
+}
+
+pub(crate) fn is_not_read() {
+    let program = Program::start();
+    assert!(!is_supported(&program));
+    let own = Pages::new(MIB);
+    assert_eq!(program.cuMemHostRegister_v2(own.address(), MIB, READ_ONLY), NOT_SUPPORTED);
+    assert_eq!(program.cuMemHostRegister_v2(own.address(), MIB, 0), 0);
+    assert_eq!(program.cuMemHostUnregister(own.address()), 0);
 }

@@ -42,9 +42,11 @@ api! {
 
     fn cuDeviceGetAttribute("cuDeviceGetAttribute", 2000)(value: Out<i32>, attribute: u32, device: i32) {
         const CONCURRENT_MANAGED_ACCESS: u32 = 89;
+        const READ_ONLY_HOST_REGISTER_SUPPORTED: u32 = 113;
         let description = &driver()?.gpu(device)?.description;
         value.set(match attribute {
             CONCURRENT_MANAGED_ACCESS => i32::from(description.concurrent_managed),
+            READ_ONLY_HOST_REGISTER_SUPPORTED => i32::from(description.read_only_registration),
             _ => attribute_value(attribute, i32::try_from(description.bus).unwrap_or(0))?,
         })
     }

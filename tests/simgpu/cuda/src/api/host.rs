@@ -65,12 +65,17 @@ fn pinned(pointer: Out<u64>, bytes: usize, flags: u32) -> Answer {
 
 fn register(range: Range, flags: u32) -> Answer {
     const KNOWN_FLAGS: u32 = 15;
+    let reads_only = flags & registered::READ_ONLY != 0;
     let Range { address, len } = range;
     let context = current::context()?;
     let driver = driver()?;
     driver.healthy()?;
     if flags > KNOWN_FLAGS {
         return Err(Code::INVALID_VALUE);
+    }
+    let device = current::device()?;
+    if reads_only && !driver.gpu(device)?.description.read_only_registration {
+        return Err(Code::NOT_SUPPORTED);
     }
     {
         let state = driver.state();
@@ -84,12 +89,13 @@ fn register(range: Range, flags: u32) -> Answer {
     let untouched = range.untouched();
     match range.pages() {
         Pages::Missing => return Err(Code::INVALID_VALUE),
-        Pages::Other => {
+        Pages::ReadOnly if !reads_only => return Err(Code::INVALID_VALUE),
+        Pages::Private if !reads_only => {}
+        Pages::Private | Pages::ReadOnly | Pages::Other => {
             driver.call(Request::PriceRegistration { len, untouched })?;
             driver.state().staged.insert(address, (len, flags));
             return Ok(());
         }
-        Pages::Private => {}
     }
     let reply = driver.call(Request::Register { address, len, untouched, context })?;
     let memory = reply.fd.ok_or(Code::UNKNOWN)?;
@@ -101,7 +107,6 @@ fn register(range: Range, flags: u32) -> Answer {
             return Err(error);
         }
     };
-    let device = current::device()?;
     let source = Source::Registered { inode };
     let allocation = Allocation { len, kind: Kind::Pinned, context, flags, device, source };
     driver.state().allocations.insert(address, allocation);

@@ -1,0 +1,115 @@
+//! Copies of host memory that the process shares with others of its user, and the daemon's table of them.
+//!
+//! ```text
+//!   chunk rests ─▶ name of its bytes ─▶ daemon ─┬─ Alone, Busy ─▶ asked again after a pause
+//!                                               ├─ Fill ─▶ write the bytes, seal the file ─┐
+//!                                               └─ Made ───────────────────────────────────┴─▶ map, compare
+//!                                                                                                  │ equal
+//!   slot of its own given back ◀── exchanged, if the chunk still rests ◀── registered ◀────────────┘
+//! ```
+//!
+//! A copy is never mapped at an address of the program: its chunks read it, as they read a slot. A chunk that
+//! has changed gets a slot of its own again. The daemon and the protocol are described in
+//! `gpushare_proto::copies`.
+//!
+//! A chunk for which the daemon is asked has a *claim* (`claims`). Its owner is the pass that asks, and
+//! later the mapping of the copy. The claim ends with its owner, and the connection to the daemon ends with
+//! the last claim.
+
+mod claims;
+mod desk;
+mod pass;
+
+use std::collections::BTreeMap;
+use std::os::fd::OwnedFd;
+use std::sync::{Arc, Mutex, OnceLock, TryLockError};
+
+use gpushare_proto::copies::CopyAnswer;
+use gpushare_sys::copies::Copy;
+
+use self::claims::{Claim, Claims, Key};
+use self::desk::Desk;
+use super::vmm::HostAddress;
+use crate::daemon::address::Address;
+use crate::process::lock;
+
+pub(super) use self::pass::Pass;
+
+/// Copies of the process, of all cards.
+#[derive(Debug, Default)]
+pub(crate) struct Sharing {
+    /// Address of the daemon that the process has joined.
+    address: OnceLock<Address>,
+    claims: Arc<Claims>,
+    /// Locked while the daemon is asked, so that nobody may wait for it who frees memory or moves it.
+    desk: Mutex<Desk>,
+    mapped: Mutex<BTreeMap<HostAddress, (Copy, Claim)>>,
+}
+
+/// Answer of the daemon, with the claim of the chunk and the file of the copy.
+type Answered = (Claim, CopyAnswer, Option<OwnedFd>);
+
+impl Sharing {
+    /// Sets the address of the daemon, once.
+    pub(super) fn use_address(&self, address: Address) {
+        let _ = self.address.set(address);
+    }
+
+    /// Asks the daemon for the copy of a chunk, which keeps the claim that it has. `None` if no daemon
+    /// answers.
+    fn ask(&self, key: Key, claim: Option<Claim>) -> Option<Answered> {
+        let mut desk = lock(&self.desk);
+        let answered = self.ask_by(&mut desk, key, claim);
+        // The connection may be that of an earlier daemon.
+        let answered = answered.or_else(|| self.ask_by(&mut desk, key, None));
+        drop(desk);
+        self.settle();
+        answered
+    }
+
+    fn ask_by(&self, desk: &mut Desk, key: Key, claim: Option<Claim>) -> Option<Answered> {
+        desk.connect(self.address.get()?)?;
+        let claim = claim.filter(Claim::is_known).unwrap_or_else(|| self.claims.add(key));
+        let Some((answer, file)) = desk.ask(key, self.claims.chunks(key)) else {
+            self.hang_up(desk);
+            return None;
+        };
+        Some((claim, answer, file))
+    }
+
+    /// Tells the daemon of claims that have ended, and hangs up after the last one. Never waits: if the
+    /// daemon is being asked now, the thread that asks does this afterwards.
+    fn settle(&self) {
+        while self.claims.have_ended() {
+            let mut desk = match self.desk.try_lock() {
+                Ok(desk) => desk,
+                Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
+                Err(TryLockError::WouldBlock) => return,
+            };
+            let are_told = self.claims.take_ended().into_iter().all(|key| desk.end(key));
+            if !are_told || self.claims.are_none() {
+                self.hang_up(&mut desk);
+            }
+        }
+    }
+
+    /// Ends the connection, and with it all claims that the daemon knows.
+    fn hang_up(&self, desk: &mut Desk) {
+        desk.hang_up();
+        self.claims.forget();
+    }
+
+    /// Keeps the mapping of a copy until [`Self::unmap`], and returns its address.
+    fn keep(&self, copy: Copy, claim: Claim) -> HostAddress {
+        let address = HostAddress(copy.address() as u64);
+        lock(&self.mapped).insert(address, (copy, claim));
+        address
+    }
+
+    /// Gives a copy up, which nobody reads any more.
+    pub(super) fn unmap(&self, address: HostAddress) {
+        let kept = lock(&self.mapped).remove(&address);
+        drop(kept);
+        self.settle();
+    }
+}

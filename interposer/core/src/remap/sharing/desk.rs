@@ -1,0 +1,59 @@
+//! Connection to the daemon on which a process asks for copies. Its end releases all of them.
+
+use std::os::fd::OwnedFd;
+use std::time::Duration;
+
+use gpushare_proto::RequestId;
+use gpushare_proto::copies::CopyAnswer;
+use gpushare_proto::tenant::{TenantReply, TenantRequest};
+
+use super::Key;
+use crate::daemon::address::Address;
+use crate::daemon::connection::Connection;
+use crate::process::fork::CopiesGuard;
+
+/// Longest wait for an answer. Nothing of the program waits meanwhile.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// Connection for questions about copies. There is one as long as there are claims.
+#[derive(Debug, Default)]
+pub(super) struct Desk {
+    connection: Option<(CopiesGuard, Connection)>,
+    asked: u64,
+}
+
+impl Desk {
+    /// Connects to the daemon unless there is a connection. `None` if that fails.
+    pub(super) fn connect(&mut self, address: &Address) -> Option<()> {
+        if self.connection.is_none() {
+            self.connection = Some(address.connect_to_ask().ok()?);
+        }
+        Some(())
+    }
+
+    /// Asks for a copy of bytes that so many chunks have. `None` if the daemon does not answer.
+    pub(super) fn ask(&mut self, (name, bytes): Key, chunks: u32) -> Option<(CopyAnswer, Option<OwnedFd>)> {
+        let (_, connection) = self.connection.as_mut()?;
+        self.asked += 1;
+        let request = RequestId(self.asked);
+        let question = TenantRequest::Copy { request, name, bytes, chunks };
+        let is_answer = |reply: &TenantReply| match reply {
+            TenantReply::CopyAnswered { request: of, .. } => *of == request,
+            _ => false,
+        };
+        match connection.ask(&question, PATIENCE, is_answer) {
+            Ok((TenantReply::CopyAnswered { answer, .. }, file)) => Some((answer, file)),
+            _ => None,
+        }
+    }
+
+    /// Tells the daemon that no chunk has these bytes any more. Returns `false` if it takes no message now.
+    pub(super) fn end(&mut self, (name, bytes): Key) -> bool {
+        let told = |connection: &Connection| connection.tell_at_once(&TenantRequest::EndCopy { name, bytes });
+        self.connection.as_ref().is_some_and(|(_, connection)| told(connection).is_ok())
+    }
+
+    pub(super) fn hang_up(&mut self) {
+        self.connection = None;
+    }
+}

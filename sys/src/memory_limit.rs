@@ -1,0 +1,74 @@
+//! Limits of memory of the control groups that this process is in.
+
+use std::fs;
+use std::path::Path;
+
+use gpushare_proto::Bytes;
+
+/// Places of a hierarchy: prefix of its line in `/proc/self/cgroup`, folder, and names of limit and use.
+const HIERARCHIES: [(&str, &str, &str, &str); 2] = [
+    ("0::", "sys/fs/cgroup", "memory.max", "memory.current"),
+    ("memory:", "sys/fs/cgroup/memory", "memory.limit_in_bytes", "memory.usage_in_bytes"),
+];
+
+/// Returns the bytes that the control groups of this process may still take, pages of files counted as taken;
+/// `None` if no limit is known.
+pub fn room() -> Option<Bytes> {
+    room_below(Path::new("/"))
+}
+
+fn room_below(root: &Path) -> Option<Bytes> {
+    let groups = fs::read_to_string(root.join("proc/self/cgroup")).ok()?;
+    let rooms = HIERARCHIES.iter().filter_map(|&(prefix, folder, limit, used)| {
+        // `number:controllers:path`; version 2 has the number 0 and no controllers.
+        let group = groups.lines().find_map(|line| {
+            let path = line.split_once(prefix).map(|(_, path)| path);
+            path.filter(|_| prefix != "0::" || line.starts_with(prefix))
+        })?;
+        let own = root.join(folder).join(group.trim_start_matches('/'));
+        let folders = own.ancestors().take_while(|path| path.starts_with(root.join(folder)));
+        let number = |path: &Path| fs::read_to_string(path).ok()?.trim().parse::<u64>().ok();
+        let room = |path: &Path| Some(number(&path.join(limit))?.saturating_sub(number(&path.join(used))?));
+        folders.filter_map(room).min()
+    });
+    rooms.min().map(Bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_tightest_group_around_the_process_counts() {
+        let root = tempfile::tempdir().unwrap();
+        let write = |path: &str, text: &str| {
+            let path = root.path().join(path);
+            fs::create_dir_all(path.parent().unwrap()).unwrap();
+            fs::write(path, text).unwrap();
+        };
+        assert_eq!(room_below(root.path()), None);
+        write("proc/self/cgroup", "0::/a/b\n");
+        write("sys/fs/cgroup/a/b/memory.max", "max\n");
+        write("sys/fs/cgroup/a/b/memory.current", "10\n");
+        assert_eq!(room_below(root.path()), None);
+        write("sys/fs/cgroup/a/memory.max", "100\n");
+        write("sys/fs/cgroup/a/memory.current", "30\n");
+        assert_eq!(room_below(root.path()), Some(Bytes(70)));
+        // A container that sees its own group as the root, and the path of the machine.
+        write("sys/fs/cgroup/memory.max", "50\n");
+        write("sys/fs/cgroup/memory.current", "60\n");
+        assert_eq!(room_below(root.path()), Some(Bytes::ZERO));
+    }
+
+    #[test]
+    fn the_limit_of_the_first_version_counts_too() {
+        let root = tempfile::tempdir().unwrap();
+        let folder = root.path().join("sys/fs/cgroup/memory/a");
+        fs::create_dir_all(&folder).unwrap();
+        fs::create_dir_all(root.path().join("proc/self")).unwrap();
+        fs::write(root.path().join("proc/self/cgroup"), "4:memory:/a\n0::/\n").unwrap();
+        fs::write(folder.join("memory.limit_in_bytes"), "9\n").unwrap();
+        fs::write(folder.join("memory.usage_in_bytes"), "2\n").unwrap();
+        assert_eq!(room_below(root.path()), Some(Bytes(7)));
+    }
+}
