@@ -21,8 +21,9 @@ use crate::table::{Column, harmless, list, short, table};
 use crate::users;
 use gpushare_connection::{Admin, Client, ClientError};
 
-/// State of the daemon with what the capacities of its cards consist of, the users of its sessions, the places of
-/// remapped memory, its handoffs, and the host copies that processes share. What an older daemon does not tell is none.
+/// State of the daemon with what the capacities of its cards consist of, the users of its sessions, the
+/// places of remapped memory, its handoffs, and the host copies that processes share. What an older daemon
+/// does not tell is none.
 #[derive(Serialize)]
 struct Model {
     #[serde(flatten)]
@@ -41,8 +42,8 @@ struct Asker<'a> {
 }
 
 impl Asker<'_> {
-    /// Asks a question that an older daemon may not know. Such a daemon closes the connection without an answer, so
-    /// the next question needs another one.
+    /// Asks a question that an older daemon may not know. Such a daemon closes the connection without an
+    /// answer, so the next question needs another one.
     fn ask<T>(
         &mut self,
         request: &AdminRequest,

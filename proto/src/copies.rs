@@ -1,5 +1,5 @@
-//! Host copies of equal bytes, which processes of one user share. Each copy is a memory file that nobody can change
-//! any more. The daemon makes the empty file and passes it on; it never reads the bytes.
+//! Host copies of equal bytes, which processes of one user share. Each copy is a memory file that nobody can
+//! change any more. The daemon makes the empty file and passes it on; it never reads the bytes.
 //!
 //! ```text
 //!   process A                        daemon                          process B
@@ -23,8 +23,8 @@ pub const COPY_UNIT: Bytes = Bytes::mib(2);
 /// Largest size of a copy.
 pub const MAX_COPY: Bytes = Bytes::mib(128);
 
-/// Name of the bytes of a chunk: 128 bits of a hash of them, which the processes choose. To the daemon a name has no
-/// meaning.
+/// Name of the bytes of a chunk: 128 bits of a hash of them, which the processes choose. To the daemon a name
+/// has no meaning.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct CopyName(pub [u8; 16]);
@@ -37,20 +37,21 @@ pub const fn is_size_of_copy(bytes: Bytes) -> bool {
 /// Answer of the daemon to a process that would share bytes. What other users have never changes it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum CopyAnswer {
-    /// No other chunk of the user has such bytes. The daemon remembers that the process has, and the process asks again
-    /// later.
+    /// No other chunk of the user has such bytes. The daemon remembers that the process has, and the process
+    /// asks again later.
     Alone,
     /// The file that comes with this message is empty. The process writes its bytes into it and seals it by
     /// `F_SEAL_WRITE`, `F_SEAL_SHRINK`, `F_SEAL_GROW` and `F_SEAL_SEAL`. If it cannot, it sends
     /// [`EndCopy`](crate::tenant::TenantRequest::EndCopy).
     Fill,
-    /// The file that comes with this message is sealed and has the size that was asked for. The process compares it with
-    /// its own bytes.
+    /// The file that comes with this message is sealed and has the size that was asked for. The process
+    /// compares it with its own bytes.
     Made,
-    /// Another process fills the file, or this one has not read its earlier messages. The process asks again later.
+    /// Another process fills the file, or this one has not read its earlier messages. The process asks again
+    /// later.
     Busy,
-    /// The process or its user has as many copies as it may have, the size is none of a copy, or the daemon has no more
-    /// files. The daemon remembers nothing.
+    /// The process or its user has as many copies as it may have, the size is none of a copy, or the daemon
+    /// has no more files. The daemon remembers nothing.
     Refused,
 }
 

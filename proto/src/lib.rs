@@ -1,9 +1,10 @@
 //! Types that all parts of gpushare share: quantities, ids, messages and file names.
 //!
 //! In reading order: units and ids; a session's part in a card's utilization; the memory page that a process
-//! shares with the daemon; device memory and host copies that processes share; sessions, settings, frost, views,
-//! handoffs and increments of them; messages of both sockets; lines of the audit log; codec of messages; names of
-//! files and environment variables; lookup of a session; printable characters; memory backends.
+//! shares with the daemon; device memory and host copies that processes share; sessions, settings, frost,
+//! views, handoffs and increments of them; messages of both sockets; lines of the audit log; codec of
+//! messages; names of files and environment variables; lookup of a session; printable characters; memory
+//! backends.
 #![forbid(unsafe_code)]
 
 pub mod units;

@@ -19,8 +19,8 @@
 //!
 //! The daemon writes every field. The process writes two by compare-and-swap: the *state* of the gate under
 //! an unchanged change number, and `free`, from which it takes and to which it returns bytes. It also rings
-//! the bell, counts its refusals, and owns the flags [`FLAGS_OF_PROCESS`] and the bit [`GateWord::EVICTING`]. The
-//! daemon does not trust the page: other writes of a process affect only that process's own accounts.
+//! the bell, counts its refusals, and owns the flags [`FLAGS_OF_PROCESS`] and the bit [`GateWord::EVICTING`].
+//! The daemon does not trust the page: other writes of a process affect only that process's own accounts.
 //!
 //! A thread that is about to sleep reads the bell before it reads the gate and the flags, and then sleeps
 //! while the bell has that value. So no change between its look and its sleep is lost.
@@ -50,26 +50,26 @@ pub const FLAG_LIMITED: u32 = 4;
 /// Flag in [`Page::flags`], set by the process itself: a stream capture has begun and not ended. The process
 /// notes which of its streams get work meanwhile.
 pub const FLAG_CAPTURING: u32 = 8;
-/// Flag in [`Page::flags`]: switches on the cards of this process overlap, so they cost little. A process gives
-/// the lock back after a shorter pause, and reports that its work in flight is about to end.
+/// Flag in [`Page::flags`]: switches on the cards of this process overlap, so they cost little. A process
+/// gives the lock back after a shorter pause, and reports that its work in flight is about to end.
 pub const FLAG_OVERLAPPING: u32 = 16;
-/// Flag in [`Page::flags`]: the host memory is too full for what must leave the cards. A process whose memory is
-/// remapped gives back the slots that no chunk needs, and prepares none.
+/// Flag in [`Page::flags`]: the host memory is too full for what must leave the cards. A process whose memory
+/// is remapped gives back the slots that no chunk needs, and prepares none.
 pub const FLAG_HOST_FULL: u32 = 32;
-/// Flag in [`Page::flags`], set by the process itself: remapped memory of it is mapped from the host. The process notes
-/// which addresses its kernels are given, and gives the lock back when it is idle, so that memory that work uses comes to
-/// the card.
+/// Flag in [`Page::flags`], set by the process itself: remapped memory of it is mapped from the host. The
+/// process notes which addresses its kernels are given, and gives the lock back when it is idle, so that
+/// memory that work uses comes to the card.
 pub const FLAG_MAPPED: u32 = 64;
 /// Flags in [`Page::flags`] that the process sets.
 pub const FLAGS_OF_PROCESS: u32 = FLAG_CAPTURING | FLAG_MAPPED;
-/// Flag in [`Page::flags`]: the process is frozen, or is to be. No thread of it calls the driver, and one that would
-/// waits until the flag is gone.
+/// Flag in [`Page::flags`]: the process is frozen, or is to be. No thread of it calls the driver, and one
+/// that would waits until the flag is gone.
 pub const FLAG_FROZEN: u32 = 128;
 /// Position of the first of [`MAX_GPUS`] flags in [`Page::flags`], one for each card. See [`flag_overflows`].
 const OVERFLOW_FLAGS: u32 = 16;
 
-/// Flag in [`Page::flags`]: the remapped memory of the process overflows this card, which has no more room for it. What
-/// the goal has no room for is mapped from the host. A number beyond [`MAX_GPUS`] has no flag.
+/// Flag in [`Page::flags`]: the remapped memory of the process overflows this card, which has no more room
+/// for it. What the goal has no room for is mapped from the host. A number beyond [`MAX_GPUS`] has no flag.
 pub const fn flag_overflows(gpu: GpuId) -> u32 {
     match 1_u32.checked_shl(OVERFLOW_FLAGS + gpu.0 as u32) {
         Some(flag) => flag,
@@ -80,10 +80,11 @@ pub const fn flag_overflows(gpu: GpuId) -> u32 {
 /// Feature in [`Page::features`]: the daemon takes the number of refusals from [`LeaseRow::refused`] when it
 /// handles a report, so a process reports only the first of them.
 pub const FEATURE_REFUSALS: u32 = 1;
-/// Feature in [`Page::features`]: the daemon gives goals ([`Goal`]) to processes of the backend `remap`. Without it
-/// such a process keeps all its memory on the card.
+/// Feature in [`Page::features`]: the daemon gives goals ([`Goal`]) to processes of the backend `remap`.
+/// Without it such a process keeps all its memory on the card.
 pub const FEATURE_GOALS: u32 = 2;
-/// Feature in [`Page::features`]: the daemon tells a process which other one wants memory that it has exported.
+/// Feature in [`Page::features`]: the daemon tells a process which other one wants memory that it has
+/// exported.
 pub const FEATURE_IMPORTS: u32 = 4;
 /// Feature in [`Page::features`]: the daemon freezes processes that say what stands in the way
 /// ([`Freezable`](crate::tenant::TenantRequest::Freezable)), and hears their other messages about that.
@@ -107,15 +108,15 @@ pub enum GateState {
     Idle = 3,
 }
 
-/// State of a process's gate in 32 bits: 29 bits count the daemon's changes, 2 bits are a [`GateState`], and the
-/// highest one is [`Self::EVICTING`].
+/// State of a process's gate in 32 bits: 29 bits count the daemon's changes, 2 bits are a [`GateState`], and
+/// the highest one is [`Self::EVICTING`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct GateWord(pub u32);
 
 impl GateWord {
-    /// Bit that the process sets while memory of it is away from a card, so that addresses are holes. Nobody but
-    /// the process clears it.
+    /// Bit that the process sets while memory of it is away from a card, so that addresses are holes. Nobody
+    /// but the process clears it.
     pub const EVICTING: u32 = 1 << 31;
 
     /// Returns the gate word with the low 29 bits of `change` and with `state`.
@@ -202,8 +203,8 @@ impl LeaseRow {
     }
 }
 
-/// Number of a goal for the memory of one process on one card. The daemon counts from 1 in each new page, and 0 is
-/// no goal.
+/// Number of a goal for the memory of one process on one card. The daemon counts from 1 in each new page, and
+/// 0 is no goal.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct GoalNumber(pub u64);
@@ -219,11 +220,11 @@ impl GoalNumber {
     }
 }
 
-/// Goal of the daemon for the movable memory of a process on one card. It is a state and not a message, so lost and
-/// repeated ones do no harm. A page begins without a goal.
+/// Goal of the daemon for the movable memory of a process on one card. It is a state and not a message, so
+/// lost and repeated ones do no harm. A page begins without a goal.
 ///
-/// Under the backend `remap`, nothing leaves the card and nothing comes in without a goal. For managed memory a goal is
-/// a hint: what is beyond it should leave while the gate is closed. The largest goal lifts it.
+/// Under the backend `remap`, nothing leaves the card and nothing comes in without a goal. For managed memory
+/// a goal is a hint: what is beyond it should leave while the gate is closed. The largest goal lifts it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Goal {
     /// Number of the goal, below 2⁴⁰. At a thousand goals a second that lasts 35 years.
@@ -244,7 +245,8 @@ impl Goal {
         (self.number.0 << Self::UNIT_BITS) | if units > most { most } else { units }
     }
 
-    /// Returns whether the goal bounds memory: it was given, and is not the largest one, which lifts those before.
+    /// Returns whether the goal bounds memory: it was given, and is not the largest one, which lifts those
+    /// before.
     pub const fn is_bound(self) -> bool {
         self.number.0 > 0 && self.bytes.0 < ((1 << Self::UNIT_BITS) - 1) * Self::UNIT.0
     }
@@ -262,8 +264,9 @@ impl Goal {
 pub struct Page {
     /// State of the process's gate, a [`GateWord`].
     pub gate: AtomicU32,
-    /// Bit set of [`FLAG_CONTENDED`], [`FLAG_WANTED`], [`FLAG_LIMITED`], [`FLAG_CAPTURING`], [`FLAG_OVERLAPPING`],
-    /// [`FLAG_HOST_FULL`], [`FLAG_MAPPED`] and [`FLAG_FROZEN`], and of [`flag_overflows`] for each card.
+    /// Bit set of [`FLAG_CONTENDED`], [`FLAG_WANTED`], [`FLAG_LIMITED`], [`FLAG_CAPTURING`],
+    /// [`FLAG_OVERLAPPING`], [`FLAG_HOST_FULL`], [`FLAG_MAPPED`] and [`FLAG_FROZEN`], and of
+    /// [`flag_overflows`] for each card.
     pub flags: AtomicU32,
     /// Version of the shared page's layout, [`PAGE_LAYOUT`].
     pub layout: AtomicU32,
@@ -278,10 +281,12 @@ pub struct Page {
     pub gpus: [LeaseRow; MAX_GPUS],
     /// [`Goal`] of each card as bits, written by the daemon and indexed by [`GpuId`].
     pub goals: [AtomicU64; MAX_GPUS],
-    /// Bytes of registered host memory, used and unused, that a process of the backend `remap` should have ready for
-    /// what leaves each card. Written by the daemon and indexed by [`GpuId`]. Without a goal it means nothing.
+    /// Bytes of registered host memory, used and unused, that a process of the backend `remap` should have
+    /// ready for what leaves each card. Written by the daemon and indexed by [`GpuId`]. Without a goal it
+    /// means nothing.
     pub host_targets: [AtomicU64; MAX_GPUS],
-    /// Number of times that [`FLAG_FROZEN`] was set in this page. Written by the daemon before it sets the flag.
+    /// Number of times that [`FLAG_FROZEN`] was set in this page. Written by the daemon before it sets the
+    /// flag.
     pub freezes: AtomicU32,
 }
 

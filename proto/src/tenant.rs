@@ -153,8 +153,8 @@ pub enum TenantRequest {
         /// Bytes that the allocation needs; the daemon may lease more.
         bytes: Bytes,
     },
-    /// Asks after a driver call found no memory whether the card has some: free, or occupied by memory that the
-    /// driver can move away. Answered by [`TenantReply::Headroom`].
+    /// Asks after a driver call found no memory whether the card has some: free, or occupied by memory that
+    /// the driver can move away. Answered by [`TenantReply::Headroom`].
     Headroom {
         /// Id of this request, which the answer repeats.
         request: RequestId,
@@ -208,7 +208,8 @@ pub enum TenantRequest {
     /// Asks for the part that the token's session, or the caller's own without a token, has in the
     /// utilization of each card. Answered by [`TenantReply::UtilizationParts`].
     UtilizationParts(Option<Token>),
-    /// Asks for the cards and for the sessions of the caller's user. Answered by [`TenantReply::OwnSessions`].
+    /// Asks for the cards and for the sessions of the caller's user. Answered by
+    /// [`TenantReply::OwnSessions`].
     OwnSessions,
     /// Reports that the work in flight of a process whose gate was closed is expected to end within
     /// [`NEARLY_DRAINED`]. Where no memory moves, the next session begins then. Sent only while the page has
@@ -222,12 +223,13 @@ pub enum TenantRequest {
     /// Asks for another memory limit of the caller's own session, which its user registered. Answered by
     /// [`TenantReply::Resized`] or [`TenantReply::Error`].
     Resize(Quota),
-    /// Reports where the process's memory of the backend `remap` is on a card. Sent after each change, and first on
-    /// every connection.
+    /// Reports where the process's memory of the backend `remap` is on a card. Sent after each change, and
+    /// first on every connection.
     Resides {
         /// Number that the daemon assigned to the card.
         gpu: GpuId,
-        /// Number of the latest goal under which the process acts: it creates nothing more under earlier ones.
+        /// Number of the latest goal under which the process acts: it creates nothing more under earlier
+        /// ones.
         seen: GoalNumber,
         /// Bytes of that memory.
         residence: Residence,
@@ -239,8 +241,8 @@ pub enum TenantRequest {
         /// Number of the goal.
         number: GoalNumber,
     },
-    /// Reports that the process could not move memory as a goal asked, since the card has no memory for which the
-    /// goal has room.
+    /// Reports that the process could not move memory as a goal asked, since the card has no memory for which
+    /// the goal has room.
     CardFull {
         /// Number that the daemon assigned to the card.
         gpu: GpuId,
@@ -260,9 +262,9 @@ pub enum TenantRequest {
         /// Socket at which this process waits.
         meeting: Meeting,
     },
-    /// Reports what keeps the process from being frozen. A process that never sends it is not frozen. Sent first on a
-    /// connection and after each change. This message and the next ones are sent only if the page has
-    /// [`FEATURE_FREEZE`](crate::page::FEATURE_FREEZE).
+    /// Reports what keeps the process from being frozen. A process that never sends it is not frozen. Sent
+    /// first on a connection and after each change. This message and the next ones are sent only if the page
+    /// has [`FEATURE_FREEZE`](crate::page::FEATURE_FREEZE).
     Freezable {
         /// Reason why the process cannot be frozen; none if it can.
         obstacle: Option<FreezeObstacle>,
@@ -275,8 +277,8 @@ pub enum TenantRequest {
     },
     /// Reports that a thread waits with a call of the driver since the process is frozen or about to be.
     Called,
-    /// Reports after a lost connection that the process has parked for the last daemon, which may have frozen it. Its
-    /// calls wait until this daemon has set and cleared [`FLAG_FROZEN`](crate::page::FLAG_FROZEN).
+    /// Reports after a lost connection that the process has parked for the last daemon, which may have frozen
+    /// it. Its calls wait until this daemon has set and cleared [`FLAG_FROZEN`](crate::page::FLAG_FROZEN).
     Held,
     /// Asks that a session of the caller's user is frozen. Answered by [`TenantReply::FrostChanged`] or
     /// [`TenantReply::Error`] at once, while the driver still moves its memory.
@@ -296,10 +298,10 @@ pub enum TenantRequest {
         /// Number (`3`, `s3`) or name of the session.
         which: String,
     },
-    /// Reports that chunks of the process have the bytes of a name, and asks for a host copy of them. Answered by
-    /// [`TenantReply::CopyAnswered`]. It holds until [`Self::EndCopy`] or the end of the connection, and asking again
-    /// replaces it. Sent only if the page has [`FEATURE_COPIES`](crate::page::FEATURE_COPIES), and on a connection with
-    /// [`Role::Tool`].
+    /// Reports that chunks of the process have the bytes of a name, and asks for a host copy of them.
+    /// Answered by [`TenantReply::CopyAnswered`]. It holds until [`Self::EndCopy`] or the end of the
+    /// connection, and asking again replaces it. Sent only if the page has
+    /// [`FEATURE_COPIES`](crate::page::FEATURE_COPIES), and on a connection with [`Role::Tool`].
     Copy {
         /// Id of this request, which the answer repeats.
         request: RequestId,
@@ -307,7 +309,8 @@ pub enum TenantRequest {
         name: CopyName,
         /// Number of the bytes, see [`is_size_of_copy`](crate::copies::is_size_of_copy).
         bytes: Bytes,
-        /// Number of chunks of the process with these bytes. Two chunks share a copy, be they of one process or of two.
+        /// Number of chunks of the process with these bytes. Two chunks share a copy, be they of one process
+        /// or of two.
         chunks: u32,
     },
     /// Reports that the process has no such bytes any more, or uses no copy of them. Not answered.
@@ -336,7 +339,8 @@ pub enum FreezeObstacle {
     Driver,
 }
 
-/// Places of the memory of the backend `remap` that one process has on one card. Bytes are those of whole chunks.
+/// Places of the memory of the backend `remap` that one process has on one card. Bytes are those of whole
+/// chunks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Residence {
     /// Bytes on the card: all physical memory there, also what is being created or released.
@@ -347,13 +351,13 @@ pub struct Residence {
     pub unbacked: Bytes,
     /// Part of `resident` that must not move now.
     pub pinned: Bytes,
-    /// Bytes of registered host memory beside `hosted`: slots that hold nothing, or a second copy of what is on the
-    /// card.
+    /// Bytes of registered host memory beside `hosted`: slots that hold nothing, or a second copy of what is
+    /// on the card.
     pub prepared: Bytes,
     /// Part of `hosted` that is mapped from the host, so that kernels reach it over the bus.
     pub mapped: Bytes,
-    /// Bytes that were copied out since the process began to use the card. Memory that has not changed leaves without
-    /// a copy.
+    /// Bytes that were copied out since the process began to use the card. Memory that has not changed leaves
+    /// without a copy.
     pub copied_out: Bytes,
 }
 
@@ -553,7 +557,8 @@ pub enum TenantReply {
     },
     /// Answers [`TenantRequest::Frost`].
     Frost(FrostView),
-    /// Answers [`TenantRequest::Copy`]. A memory file comes with [`CopyAnswer::Fill`] and [`CopyAnswer::Made`].
+    /// Answers [`TenantRequest::Copy`]. A memory file comes with [`CopyAnswer::Fill`] and
+    /// [`CopyAnswer::Made`].
     CopyAnswered {
         /// Id of the request that this message answers.
         request: RequestId,

@@ -1,8 +1,8 @@
 //! Linux interfaces that need `unsafe`, or that daemon and clients share.
 //!
-//! Modules in reading order: memory files; the shared page and the bytes leased in it; sleeping until the page
-//! changes; sockets, passed descriptors, their peers, and facts from `/proc`; descriptors and pipes; clocks; turns
-//! on the processor; folders of one user; unwinding through hooks; host copies.
+//! Modules in reading order: memory files; the shared page and the bytes leased in it; sleeping until the
+//! page changes; sockets, passed descriptors, their peers, and facts from `/proc`; descriptors and pipes;
+//! clocks; turns on the processor; folders of one user; unwinding through hooks; host copies.
 
 pub mod memory_file;
 pub mod memory_limit;

@@ -84,8 +84,8 @@ pub fn accept_within(listener: &UnixListener, patience: Duration) -> io::Result<
     }
 }
 
-/// Waits up to `patience`, or for good, until one of the sockets has bytes, a connection or a hang-up. Says of each
-/// whether it has. A signal may end the wait earlier.
+/// Waits up to `patience`, or for good, until one of the sockets has bytes, a connection or a hang-up. Says
+/// of each whether it has. A signal may end the wait earlier.
 pub fn await_any(sockets: &[BorrowedFd<'_>], patience: Option<Duration>) -> Vec<bool> {
     let mut polled: Vec<_> = sockets.iter().map(|socket| PollFd::new(socket, PollFlags::IN)).collect();
     let patience = patience.and_then(|patience| patience.try_into().ok());
@@ -223,8 +223,8 @@ pub fn recv_without_fds(socket: impl AsFd, buffer: &mut [u8]) -> io::Result<usiz
 
 /// Refuses descriptors from peers of the socket, and of connections that a listening socket accepts later.
 ///
-/// Urgent bytes are then read in their place, so that [`recv_without_fds`] sees their descriptors. A read ends
-/// before them.
+/// Urgent bytes are then read in their place, so that [`recv_without_fds`] sees their descriptors. A read
+/// ends before them.
 ///
 /// # Errors
 /// The kernel is older than Linux 6.16, so peers can send descriptors.

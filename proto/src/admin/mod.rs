@@ -68,8 +68,9 @@ pub enum AdminRequest {
     },
     /// Asks for the users with sessions. Answered by [`AdminReply::Users`].
     Users,
-    /// Asks for the whole state, then for its increments once a second. Answered by [`AdminReply::Increments`]
-    /// until the connection ends. The daemon disconnects a tool that reads too slowly.
+    /// Asks for the whole state, then for its increments once a second. Answered by
+    /// [`AdminReply::Increments`] until the connection ends. The daemon disconnects a tool that reads too
+    /// slowly.
     Follow,
     /// Asks for a link to the daemon's page in the browser, which the daemon starts to serve if it does not
     /// yet. Answered by [`AdminReply::Dashboard`].
@@ -155,8 +156,8 @@ pub enum SessionRequest {
         /// Number (`3`, `s3`) or name of the session.
         which: String,
     },
-    /// Freezes the processes of an idle session. Answered by [`AdminReply::Changed`] at once, while the driver still
-    /// moves their memory; [`AdminRequest::Frost`] asks how far that is.
+    /// Freezes the processes of an idle session. Answered by [`AdminReply::Changed`] at once, while the
+    /// driver still moves their memory; [`AdminRequest::Frost`] asks how far that is.
     Freeze {
         /// Number (`3`, `s3`) or name of the session.
         which: String,

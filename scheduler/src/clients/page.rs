@@ -125,15 +125,15 @@ impl ClientPage {
         given
     }
 
-    /// Takes the number of allocations that the process refused on a card since the last report: at least the one
-    /// that is reported.
+    /// Takes the number of allocations that the process refused on a card since the last report: at least the
+    /// one that is reported.
     pub(crate) fn take_refusals(&self, gpu: GpuId) -> u64 {
         let refused = self.row(gpu).map_or(0, |row| row.refused.swap(0, Ordering::AcqRel));
         refused.clamp(1, MOST_REFUSALS)
     }
 
-    /// Writes the gate word and wakes all threads that sleep on the page. Keeps the bit by which the process says
-    /// that memory is away.
+    /// Writes the gate word and wakes all threads that sleep on the page. Keeps the bit by which the process
+    /// says that memory is away.
     pub(crate) fn set_gate(&self, word: GateWord) {
         let gate = &self.page.gate;
         // Bounded, since the process could change the word for ever. Then it harms only itself.
@@ -186,7 +186,8 @@ impl ClientPage {
         self.page.drain_target.store(micros, Ordering::Relaxed);
     }
 
-    /// Writes the goal for the process's remapped memory on a card, and wakes all threads that sleep on the page.
+    /// Writes the goal for the process's remapped memory on a card, and wakes all threads that sleep on the
+    /// page.
     pub(crate) fn set_goal(&self, gpu: GpuId, goal: Goal) {
         if let Some(word) = self.page.goals.get(usize::from(gpu.0)) {
             word.store(goal.to_bits(), Ordering::Release);
@@ -194,8 +195,8 @@ impl ClientPage {
         }
     }
 
-    /// Writes how much host memory the process should have ready for what leaves a card, and wakes all threads that
-    /// sleep on the page.
+    /// Writes how much host memory the process should have ready for what leaves a card, and wakes all
+    /// threads that sleep on the page.
     pub(crate) fn set_host_target(&self, gpu: GpuId, bytes: Bytes) {
         if let Some(word) = self.page.host_targets.get(usize::from(gpu.0)) {
             word.store(bytes.0, Ordering::Release);

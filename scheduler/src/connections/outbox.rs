@@ -1,8 +1,8 @@
 //! Outbox of a connection: a bounded queue of messages. Replies to acts of administrators are held until
 //! these are in the registry file.
 //!
-//! An urgent message goes out at once if no other one waits and the socket has room. So a process learns of its
-//! turn before the engine has finished with the event that led to it.
+//! An urgent message goes out at once if no other one waits and the socket has room. So a process learns of
+//! its turn before the engine has finished with the event that led to it.
 
 use std::collections::VecDeque;
 use std::convert::Infallible;
@@ -15,7 +15,8 @@ use super::socket::{Passed, PeerWriter};
 
 /// Largest number of messages that wait for a slow peer, beyond those in the kernel's buffer.
 const QUEUE: usize = 64;
-/// Largest memory of unread messages with which a peer still gets descriptors. The kernel takes about a KiB for each.
+/// Largest memory of unread messages with which a peer still gets descriptors. The kernel takes about a KiB
+/// for each.
 const MOST_UNREAD: usize = 16 << 10;
 /// Longest message that the engine sends itself, in bytes.
 const SHORT: usize = 1024;
@@ -116,8 +117,9 @@ impl Outbox {
         self.queue.capacity() < QUEUE / 2
     }
 
-    /// Returns whether the peer has read most of what it was sent. One that has not gets no further descriptor that it
-    /// can ask for without end: the kernel bounds the descriptors that the daemon has on their way.
+    /// Returns whether the peer has read most of what it was sent. One that has not gets no further
+    /// descriptor that it can ask for without end: the kernel bounds the descriptors that the daemon has on
+    /// their way.
     pub(crate) fn has_been_read(&self) -> bool {
         !self.is_behind() && self.writer.upgrade().is_none_or(|writer| writer.unread() <= MOST_UNREAD)
     }

@@ -59,13 +59,14 @@ impl PeerSocket {
         Ok(halves.0.as_ref())
     }
 
-    /// Refuses descriptors from now on where the kernel can, and returns the two directions of the connection.
+    /// Refuses descriptors from now on where the kernel can, and returns the two directions of the
+    /// connection.
     pub(super) fn split(&mut self) -> io::Result<(PeerReader<'_>, &Arc<PeerWriter>)> {
         let (reader, writer) = self.halves.as_mut().ok_or(io::ErrorKind::NotConnected)?;
         let stream: &UnixStream = (*reader).as_ref();
         let unrefused = match refuse_descriptors(stream) {
-            // Bytes that arrived earlier may have come with descriptors. So may one message that arrives after the
-            // count; a look at its first byte shows them.
+            // Bytes that arrived earlier may have come with descriptors. So may one message that arrives
+            // after the count; a look at its first byte shows them.
             Ok(()) => ioctl_fionread(stream)?.saturating_add(1),
             // Kernels before Linux 6.16 cannot.
             Err(_) => u64::MAX,
@@ -162,8 +163,8 @@ impl PeerWriter {
         unread_by_peer(stream).unwrap_or(0)
     }
 
-    /// Sends as many bytes as fit now, unless another message is being sent. Returns the number of bytes sent.
-    /// An error counts as none: the next [`Self::send`] reports it.
+    /// Sends as many bytes as fit now, unless another message is being sent. Returns the number of bytes
+    /// sent. An error counts as none: the next [`Self::send`] reports it.
     pub(super) fn send_now(&self, bytes: &[u8]) -> usize {
         let stream: &UnixStream = self.stream.as_ref();
         match self.busy.load(Ordering::Relaxed) {

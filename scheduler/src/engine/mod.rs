@@ -383,8 +383,8 @@ impl Engine {
         }
     }
 
-    /// Sends the whole state to a watching tool, and from then on each event, with or without the `reasons` of
-    /// waits.
+    /// Sends the whole state to a watching tool, and from then on each event, with or without the `reasons`
+    /// of waits.
     pub(crate) fn start_watch(&mut self, connection: ConnectionId, reasons: bool) {
         self.read_pages(None);
         let Self { machine, cards, sessions, clients, watchers, peers, started, .. } = self;

@@ -175,8 +175,8 @@ pub(crate) struct ImplicitKey {
     pub(crate) scope: Scope,
 }
 
-/// Container of a process, or outside of containers its POSIX session (a login or a job), in the control group
-/// that counts as its user if there is one.
+/// Container of a process, or outside of containers its POSIX session (a login or a job), in the control
+/// group that counts as its user if there is one.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Scope {

@@ -102,8 +102,8 @@ impl Principal {
         Self { uid: if is_elsewhere { 0 } else { uid }, at }
     }
 
-    /// Returns the user that the processes of the principal belong to, if none of them is in a control group that
-    /// counts as a user. [`super::PeerProcess::owner`] looks at both.
+    /// Returns the user that the processes of the principal belong to, if none of them is in a control group
+    /// that counts as a user. [`super::PeerProcess::owner`] looks at both.
     pub(super) fn user(&self) -> User {
         match &self.at {
             Location::Outside => User::Uid(self.uid),
@@ -138,8 +138,8 @@ pub(super) fn groups(pid: u32, is_alive: impl FnOnce() -> bool) -> Vec<String> {
 #[serde(rename_all = "snake_case")]
 pub(crate) enum User {
     Uid(u32),
-    /// Path of the control group of a pod, or of a container outside of pods; else `userns:` and the number of
-    /// the container's user namespace.
+    /// Path of the control group of a pod, or of a container outside of pods; else `userns:` and the number
+    /// of the container's user namespace.
     Container(String),
     /// User id of processes whose container the kernel did not report.
     Unlocated(u32),

@@ -1,7 +1,7 @@
 //! Answers processes that would share a host copy of bytes with others of their user.
 //!
-//! The kernel says whose process a peer is. One whose container the kernel did not tell shares nothing: it may be in
-//! another container than the next such process with its user id.
+//! The kernel says whose process a peer is. One whose container the kernel did not tell shares nothing: it
+//! may be in another container than the next such process with its user id.
 
 use gpushare_proto::RequestId;
 use gpushare_proto::copies::CopyAnswer;

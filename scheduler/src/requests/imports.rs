@@ -1,7 +1,8 @@
 //! Introduces a process that opens memory of another one to that process.
 //!
-//! The daemon passes two names on and nothing else: no descriptor and no memory. So a process that asks often costs
-//! no more than its messages do. Whether the memory exists and the secret is right, only the exporter knows.
+//! The daemon passes two names on and nothing else: no descriptor and no memory. So a process that asks often
+//! costs no more than its messages do. Whether the memory exists and the secret is right, only the exporter
+//! knows.
 
 use gpushare_proto::sharing::{ExportName, Meeting};
 use gpushare_proto::tenant::TenantReply;
@@ -10,8 +11,8 @@ use gpushare_proto::{ClientId, RequestId};
 use crate::engine::Engine;
 use crate::operation::Operation;
 
-/// Tells the exporter of memory where `importer` waits for it, if both are of one user. Returns the answer for the
-/// importer, which does not say why the exporter was not told.
+/// Tells the exporter of memory where `importer` waits for it, if both are of one user. Returns the answer
+/// for the importer, which does not say why the exporter was not told.
 pub(super) fn introduce(
     engine: &mut Engine,
     importer: ClientId,

@@ -1,4 +1,5 @@
-//! Processes that share host copies of equal bytes: one of a user fills the file, and the others get it sealed.
+//! Processes that share host copies of equal bytes: one of a user fills the file, and the others get it
+//! sealed.
 
 use std::os::fd::OwnedFd;
 

@@ -95,13 +95,14 @@ impl Process {
         }
     }
 
-    /// Starts a process of another user that asks for memory of a client. Returns whether that client was told.
+    /// Starts a process of another user that asks for memory of a client. Returns whether that client was
+    /// told.
     pub(crate) fn importing_as(folders: &Folders, exporter: ClientId, uid: u32) -> bool {
         Self::run("imports", folders, &format!("{}:{uid}", exporter.0)).given() == 1
     }
 
-    /// Starts a process of another user that asks that a session, which is not its own, is frozen and thawed. It is
-    /// not found, and a session of its own is.
+    /// Starts a process of another user that asks that a session, which is not its own, is frozen and thawed.
+    /// It is not found, and a session of its own is.
     pub(crate) fn freezing_as(folders: &Folders, session: SessionId, uid: u32) {
         let answers = Self::run("freezes", folders, &format!("{}:{uid}", session.0)).given();
         assert_eq!(answers, 3, "all three questions about the session of another user are about none");

@@ -1,5 +1,5 @@
-//! Memory that a program creates by handle and maps itself, as PyTorch's expandable segments: it moves like memory of
-//! `cuMemAlloc` while it is mapped once, and stays in every other case.
+//! Memory that a program creates by handle and maps itself, as PyTorch's expandable segments: it moves like
+//! memory of `cuMemAlloc` while it is mapped once, and stays in every other case.
 
 use std::time::{Duration, Instant};
 

@@ -225,7 +225,8 @@ impl Driver {
     fn name_of(&self, code: c_int) -> String {
         let mut name = std::ptr::null();
         if let Some(error_name) = self.error_name {
-            // SAFETY: `name` is writable; on success the driver stores a string that lives as long as it does.
+            // SAFETY: `name` is writable; on success the driver stores a string that lives as long as it
+            // does.
             unsafe { error_name(code, &raw mut name) };
         }
         if name.is_null() {

@@ -171,8 +171,8 @@ impl Address {
         Self { sockets, token, required }
     }
 
-    /// Connects as a client to the first socket that answers. The memory of a client with [`Backend::Remap`] moves by
-    /// goals.
+    /// Connects as a client to the first socket that answers. The memory of a client with [`Backend::Remap`]
+    /// moves by goals.
     pub fn connect(
         &self,
         backend: Backend,
@@ -206,7 +206,8 @@ impl Address {
         hello.map(drop).map_err(|cause| ConnectError::Broken(path.clone(), cause))
     }
 
-    /// Connects to the daemon on a connection of its own, for questions about copies. The child of a fork closes it.
+    /// Connects to the daemon on a connection of its own, for questions about copies. The child of a fork
+    /// closes it.
     pub(crate) fn connect_to_ask(&self) -> Result<(CopiesGuard, Connection), ConnectError> {
         let (path, stream) = self.connect_any(HELLO_TIMEOUT)?;
         let broken = |cause| ConnectError::Broken(path.clone(), cause);

@@ -39,8 +39,8 @@ impl Connection {
         Ok((reply, self.file.take()))
     }
 
-    /// Asks a question and waits for the answer that `is_answer` knows, for at most `span`. Returns the file that came
-    /// with it, too.
+    /// Asks a question and waits for the answer that `is_answer` knows, for at most `span`. Returns the file
+    /// that came with it, too.
     pub(crate) fn ask(
         &mut self,
         question: &TenantRequest,

@@ -1,11 +1,12 @@
 //! Live contexts of the application.
 //!
 //! The drainer borrows contexts and never retains them. A hook that may destroy a context locks this list
-//! meanwhile. A borrower locks the list for each short visit. A call that takes long does not lock it, and who may destroy
-//! a context waits for that call.
+//! meanwhile. A borrower locks the list for each short visit. A call that takes long does not lock it, and
+//! who may destroy a context waits for that call.
 //!
-//! While the process is frozen, calls of the driver wait, and they may have to wait for the next daemon. The way to that
-//! one needs the list. So whoever locks the list for calls of the driver waits before, and holds a pass meanwhile.
+//! While the process is frozen, calls of the driver wait, and they may have to wait for the next daemon. The
+//! way to that one needs the list. So whoever locks the list for calls of the driver waits before, and holds
+//! a pass meanwhile.
 //!
 //! The streams that the program made have a lock of their own, since a thread that makes one must not wait
 //! for a context that is being destroyed. A stream is removed before the driver destroys it.
@@ -68,7 +69,8 @@ pub struct List {
     long_calls: u32,
 }
 
-/// Locked list of the live contexts. Calls of the driver do not wait meanwhile, and the process does not park.
+/// Locked list of the live contexts. Calls of the driver do not wait meanwhile, and the process does not
+/// park.
 #[derive(Debug)]
 pub struct Visit<'a> {
     list: MutexGuard<'a, List>,
@@ -111,8 +113,8 @@ impl Contexts {
             .collect()
     }
 
-    /// Locks the list, once calls of the driver do not wait. A context may be destroyed only while the guard of
-    /// [`Self::visit_to_destroy`] lives.
+    /// Locks the list, once calls of the driver do not wait. A context may be destroyed only while the guard
+    /// of [`Self::visit_to_destroy`] lives.
     pub fn visit(&self) -> Visit<'_> {
         Self::visit_once(|| lock(&self.live))
     }
@@ -136,8 +138,9 @@ impl Contexts {
         }
     }
 
-    /// Makes a call that takes long with a context current in the calling thread, that of a device which has memory of its
-    /// own. The list is not locked, and no context is destroyed meanwhile. `call` is given the address of the context.
+    /// Makes a call that takes long with a context current in the calling thread, that of a device which has
+    /// memory of its own. The list is not locked, and no context is destroyed meanwhile. `call` is given the
+    /// address of the context.
     ///
     /// # Errors
     /// Error of `call`; there is no such context, or the driver did not make it current.

@@ -122,8 +122,8 @@ impl Driver {
         })
     }
 
-    /// Returns what a device and the driver can do with memory. Without an answer managed memory is concurrent, as on
-    /// every Linux card since Pascal that is not virtual.
+    /// Returns what a device and the driver can do with memory. Without an answer managed memory is
+    /// concurrent, as on every Linux card since Pascal that is not virtual.
     pub(crate) fn abilities(&self, device: CUdevice) -> Abilities {
         let attribute = |which| self.attribute(device, which);
         Abilities {
@@ -133,7 +133,8 @@ impl Driver {
         }
     }
 
-    /// Returns whether memory of a device that is created by handle can be given to other processes by a descriptor.
+    /// Returns whether memory of a device that is created by handle can be given to other processes by a
+    /// descriptor.
     pub(crate) fn can_export(&self, device: CUdevice) -> bool {
         self.mem_export.is_some() && self.attribute(device, ATTRIBUTE_HANDLE_DESCRIPTORS) == Some(1)
     }

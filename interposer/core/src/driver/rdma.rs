@@ -1,8 +1,9 @@
 //! Devices of the bus that may reach memory of a card past the driver's interface.
 //!
-//! Modules of the kernel can ask the driver's module for the pages behind an address (`nvidia_p2p_get_pages`): RDMA by
-//! `nvidia-peermem`, GPUDirect Storage, GDRCopy. No function of `libcuda` is called then, so gpushare does not see it. A
-//! module that can do so uses the driver's module, and the kernel lists who uses that.
+//! Modules of the kernel can ask the driver's module for the pages behind an address
+//! (`nvidia_p2p_get_pages`): RDMA by `nvidia-peermem`, GPUDirect Storage, GDRCopy. No function of `libcuda`
+//! is called then, so gpushare does not see it. A module that can do so uses the driver's module, and the
+//! kernel lists who uses that.
 
 use std::ffi::OsStr;
 use std::fs;
@@ -14,8 +15,8 @@ const OF_DRIVER: [&str; 3] = ["nvidia_uvm", "nvidia_modeset", "nvidia_drm"];
 /// Modules that find the driver's module by name, so that they are not listed as its users.
 const UNLISTED: [&str; 1] = ["nvidia_fs"];
 
-/// Returns whether memory that was created for RDMA may be reached so on this machine. A module may be loaded at any time,
-/// so this looks each time. Once it was so it stays so, as a device may know the pages.
+/// Returns whether memory that was created for RDMA may be reached so on this machine. A module may be loaded
+/// at any time, so this looks each time. Once it was so it stays so, as a device may know the pages.
 pub(crate) fn may_happen() -> bool {
     static HAS_HAPPENED: AtomicBool = AtomicBool::new(false);
     may_happen_since(&HAS_HAPPENED, Path::new("/sys/module"))

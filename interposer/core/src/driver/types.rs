@@ -170,13 +170,14 @@ pub struct AllocationProperties {
     /// Kind and number of the location (`CUmemLocation`).
     location: [c_int; 2],
     security: usize,
-    /// Kind of compression, whether other devices of the bus may reach the memory, use (two bytes), and reserved bytes.
+    /// Kind of compression, whether other devices of the bus may reach the memory, use (two bytes), and
+    /// reserved bytes.
     flags: [u8; 8],
 }
 
 impl AllocationProperties {
-    /// Returns the description of memory. `handle_types` are the kinds of handles by which other processes may get it;
-    /// 0 for none.
+    /// Returns the description of memory. `handle_types` are the kinds of handles by which other processes
+    /// may get it; 0 for none.
     pub const fn new(kind: c_int, handle_types: c_int, location: [c_int; 2]) -> Self {
         Self { kind, handle_types, location, security: 0, flags: [0; 8] }
     }
@@ -186,8 +187,8 @@ impl AllocationProperties {
         self.location
     }
 
-    /// Returns whether the memory is plain memory of a whole device. Other processes may be able to get it, and other
-    /// devices of the bus to reach it.
+    /// Returns whether the memory is plain memory of a whole device. Other processes may be able to get it,
+    /// and other devices of the bus to reach it.
     pub fn is_plain(&self) -> bool {
         let Self { kind, handle_types, location: [place, _], security, flags } = *self;
         let [compression, _, usage @ ..] = flags;

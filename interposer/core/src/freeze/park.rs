@@ -1,7 +1,8 @@
-//! Parking of the process: it holds its calls back as the flag in the page says, proves that none is under way, and
-//! tells the daemon.
+//! Parking of the process: it holds its calls back as the flag in the page says, proves that none is under
+//! way, and tells the daemon.
 //!
-//! A thread is outside of the few instructions between its look at `HOLD` and the driver if, after `HOLD` was set,
+//! A thread is outside of the few instructions between its look at `HOLD` and the driver if, after `HOLD` was
+//! set,
 //!
 //! - it was seen asleep, since there is no system call between them, or
 //! - it has run for [`RUN`] since, which takes far longer than they do. The kernel updates the time that a thread has
@@ -159,14 +160,14 @@ fn send(daemon: &Daemon, page: &'static Page, request: &TenantRequest) -> bool {
 /// Proof that no thread is between its look and the driver.
 #[derive(Debug)]
 struct Proof {
-    /// Threads that are not proved to be outside: the time that each had run at the first look, and at the first
-    /// update after that.
+    /// Threads that are not proved to be outside: the time that each had run at the first look, and at the
+    /// first update after that.
     threads: BTreeMap<u32, (Option<u64>, Option<u64>)>,
 }
 
 impl Proof {
-    /// Lists the threads of the process, after calls began to wait. A thread that begins later looks itself. `None` if
-    /// the system does not list them now.
+    /// Lists the threads of the process, after calls began to wait. A thread that begins later looks itself.
+    /// `None` if the system does not list them now.
     fn begin() -> Option<Self> {
         // SAFETY: has no condition.
         let own = unsafe { libc::gettid() }.cast_unsigned();

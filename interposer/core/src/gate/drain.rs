@@ -203,8 +203,8 @@ impl Drainer {
         }
     }
 
-    /// Lets remapped memory leave under a closed word, unless a context has failed. `excused` is the number of threads
-    /// that had passed the closed gate before.
+    /// Lets remapped memory leave under a closed word, unless a context has failed. `excused` is the number
+    /// of threads that had passed the closed gate before.
     fn note_drained(&self, page: &Page, word: GateWord, excused: u64, failed: &[Failed]) {
         let remap = &self.memory.remap;
         if failed.is_empty() {
@@ -216,10 +216,11 @@ impl Drainer {
         }
     }
 
-    /// Lets managed memory leave under a closed word that was answered, as far as a goal in the page asks. Returns
-    /// whether memory moves.
+    /// Lets managed memory leave under a closed word that was answered, as far as a goal in the page asks.
+    /// Returns whether memory moves.
     fn move_out(&mut self, page: &Page, word: GateWord) -> bool {
-        // A page begins with a word under which nothing was drained. The goal of a dead daemon is never lifted.
+        // A page begins with a word under which nothing was drained. The goal of a dead daemon is never
+        // lifted.
         let is_called_off = word.change() == 0 || is_exiting() || !self.daemon.is_connected();
         if is_called_off || self.is_capturing() {
             self.way_out.abandon();
@@ -257,7 +258,8 @@ impl Drainer {
     /// Brings remapped memory in, until no address is a hole. Returns `false` if the gate word changes first.
     fn return_remapped(&self, page: &'static Page, word: GateWord) -> bool {
         let remap = &self.memory.remap;
-        // Without the mark nothing is away. Memory that is mapped from the host may have room on the card by now.
+        // Without the mark nothing is away. Memory that is mapped from the host may have room on the card by
+        // now.
         let promotes = || !self.is_capturing() && remap.awaits_room() && remap.is_still_idle(page, word);
         if remap.is_evicting() || promotes() {
             remap.enter();
@@ -321,16 +323,17 @@ impl Drainer {
             .is_some_and(|window| window.ends_within(NEARLY_DRAINED, target, &card))
     }
 
-    /// Waits until no thread is inside the gate, no capture runs and no work is in flight, and calls `meanwhile`
-    /// at each look at work in flight. Returns the contexts that have failed; `None` if the gate word changes first.
+    /// Waits until no thread is inside the gate, no capture runs and no work is in flight, and calls
+    /// `meanwhile` at each look at work in flight. Returns the contexts that have failed; `None` if the gate
+    /// word changes first.
     fn drained(&self, page: &Page, word: GateWord, meanwhile: impl FnMut()) -> Option<Vec<Failed>> {
         let left = || GATE.is_empty() && !self.is_capturing() && GATE.is_empty();
         let has_left = poll(page, word, POLL_MAX, left);
         has_left.then(|| self.in_flight_done(page, word, meanwhile)).flatten()
     }
 
-    /// Waits for the work in flight in every context. Returns the contexts that have failed; `None` if the gate word
-    /// changes first.
+    /// Waits for the work in flight in every context. Returns the contexts that have failed; `None` if the
+    /// gate word changes first.
     fn in_flight_done(
         &self,
         page: &Page,
@@ -387,8 +390,8 @@ impl Drainer {
     }
 }
 
-/// Returns the pause of a drainer that rests until it looks again; `None` if that waits for the bell. It looks `soon` if
-/// the process is to park.
+/// Returns the pause of a drainer that rests until it looks again; `None` if that waits for the bell. It
+/// looks `soon` if the process is to park.
 fn pause_of_rest(frees: bool, moves: bool, soon: bool) -> Option<Duration> {
     let pauses = [(frees, FREES_PAUSE), (moves, AWAITED_POLL_MAX), (soon, LOOK)];
     pauses.into_iter().filter_map(|(waits, pause)| waits.then_some(pause)).min()

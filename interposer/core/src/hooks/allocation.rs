@@ -1,6 +1,6 @@
 //! Hooks of plain device memory, charged to the session's quota. Under the managed memory backend,
-//! `cuMemAlloc` and `cuMemAllocPitch` allocate managed memory instead, which can leave the card. Under the backend
-//! `remap` they allocate device memory that gpushare itself moves (`remap/`).
+//! `cuMemAlloc` and `cuMemAllocPitch` allocate managed memory instead, which can leave the card. Under the
+//! backend `remap` they allocate device memory that gpushare itself moves (`remap/`).
 
 use std::ffi::c_uint;
 use std::time::Duration;
@@ -17,10 +17,11 @@ use crate::state::State;
 
 /// Longest wait of an allocation under an open gate for memory of others to leave the card.
 const ROOM_PATIENCE: Duration = Duration::from_secs(10);
-/// Longest wait for the first goal of a daemon, which has started again and waits for the reports of all processes.
+/// Longest wait for the first goal of a daemon, which has started again and waits for the reports of all
+/// processes.
 const FIRST_GOAL_PATIENCE: Duration = Duration::from_secs(30);
-/// Wait after which the daemon hears that the card has no memory, and pause until it hears so again. Memory of a dead
-/// process comes back in less.
+/// Wait after which the daemon hears that the card has no memory, and pause until it hears so again. Memory
+/// of a dead process comes back in less.
 const FULL: (Duration, Duration) = (Duration::from_millis(200), Duration::from_secs(1));
 /// Alignment of rows in bytes: the pitch of `cuMemAllocPitch` on every card since Pascal.
 const PITCH_ALIGNMENT: usize = 512;
@@ -112,7 +113,8 @@ pub fn free(address: CUdeviceptr, real: impl FnOnce() -> CUresult) -> CUresult {
     state.memory.free(Table::Blocks, address, real)
 }
 
-/// Frees a remapped block; `None` for other memory. Out of line, so that the free of other memory stays short.
+/// Frees a remapped block; `None` for other memory. Out of line, so that the free of other memory stays
+/// short.
 #[cold]
 #[inline(never)]
 fn free_remapped(state: &State, address: CUdeviceptr) -> Option<CUresult> {
@@ -150,8 +152,8 @@ unsafe fn charged<Address: Copy + Into<CUdeviceptr>>(
         .allocate(Table::Blocks, device, Bytes(size as u64), origin, allocate, key)
 }
 
-/// Allocates device memory at an address that gpushare has reserved, like [`charged`]. While the card has no room for
-/// the process, the thread waits at the gate, and then for memory of others that leaves the card.
+/// Allocates device memory at an address that gpushare has reserved, like [`charged`]. While the card has no
+/// room for the process, the thread waits at the gate, and then for memory of others that leaves the card.
 ///
 /// # Safety
 /// `address` is writable.
@@ -187,8 +189,8 @@ unsafe fn charged_remapped(
     unsafe { charged(state, device, address, size.0 as usize, Origin::Remapped, allocate) }
 }
 
-/// Runs `allocate` until the card has room for the memory. Meanwhile the thread waits at the gate, and then for memory of
-/// others that leaves the card.
+/// Runs `allocate` until the card has room for the memory. Meanwhile the thread waits at the gate, and then
+/// for memory of others that leaves the card.
 ///
 /// # Errors
 /// Result for the application.

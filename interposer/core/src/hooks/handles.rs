@@ -1,5 +1,5 @@
-//! Table of memory by handle, as hooks lock it around a call of the driver. In one of those calls, a profiler's callback may
-//! call the driver again: such a call knows no state and goes to the driver as it is.
+//! Table of memory by handle, as hooks lock it around a call of the driver. In one of those calls, a
+//! profiler's callback may call the driver again: such a call knows no state and goes to the driver as it is.
 
 use gpushare_sys::unwind::uncancelled;
 
@@ -29,8 +29,8 @@ impl AtDriver {
     }
 }
 
-/// Locks the table of handles once the driver has all memory that `meant` returns. If there is some, the thread passes
-/// the gate first, so the memory is not away.
+/// Locks the table of handles once the driver has all memory that `meant` returns. If there is some, the
+/// thread passes the gate first, so the memory is not away.
 ///
 /// # Errors
 /// Result for the application.
@@ -59,8 +59,8 @@ pub(super) fn at_driver_with(
     }
 }
 
-/// Returns the state of the process, except in a call of the driver that the thread makes with the table of handles
-/// locked.
+/// Returns the state of the process, except in a call of the driver that the thread makes with the table of
+/// handles locked.
 pub(super) fn known() -> Option<&'static State> {
     State::existing().filter(|_| !is_holder())
 }
@@ -70,8 +70,8 @@ pub(super) fn with_names() -> Option<&'static State> {
     known().filter(|state| state.memory.remap.is_used())
 }
 
-/// Calls the driver while the table of handles is locked. After a success runs `note`, and gives back what belongs to the
-/// pieces that `note` returns.
+/// Calls the driver while the table of handles is locked. After a success runs `note`, and gives back what
+/// belongs to the pieces that `note` returns.
 pub(super) fn after<I: IntoIterator<Item = Ended>>(
     real: impl FnOnce() -> CUresult,
     note: impl FnOnce(&mut Handles) -> I,

@@ -24,7 +24,8 @@ const BUFFER_SHIFT: u32 = 9;
 /// Memory that the application knows as device memory and that may be away, or is not quite what it seems.
 struct Known {
     facts: Facts,
-    /// Attributes that [`describe`] writes. Others only the driver knows, and only while the memory is on the card.
+    /// Attributes that [`describe`] writes. Others only the driver knows, and only while the memory is on the
+    /// card.
     described: &'static [CUpointerAttribute],
     /// Whether the driver's answers are to be amended, since the application has asked for other memory.
     is_amended: bool,
@@ -67,8 +68,8 @@ pub unsafe fn attribute(
         return CUDA_ERROR_INVALID_VALUE;
     }
     if known.describes(attribute) {
-        // The driver writes all bytes of a boolean, however many those are. It does not know an address whose memory is
-        // away, so its result does not count.
+        // The driver writes all bytes of a boolean, however many those are. It does not know an address whose
+        // memory is away, so its result does not count.
         real();
         // SAFETY: writable for the attribute's type, as the driver's function demands.
         unsafe { describe(data, attribute, address, known.facts) };
@@ -156,8 +157,9 @@ pub(super) fn rewritten(address: CUdeviceptr) -> Option<(CUdeviceptr, Block)> {
         .filter(|(_, block)| block.origin == Origin::Rewritten)
 }
 
-/// Returns the block around an address, if the application knows it as device memory and it is not the driver's own
-/// kind: managed memory in place of device memory, remapped memory, or memory of another process.
+/// Returns the block around an address, if the application knows it as device memory and it is not the
+/// driver's own kind: managed memory in place of device memory, remapped memory, or memory of another
+/// process.
 pub(super) fn moves(address: CUdeviceptr) -> Option<(CUdeviceptr, Block)> {
     State::existing()?
         .memory
@@ -166,9 +168,9 @@ pub(super) fn moves(address: CUdeviceptr) -> Option<(CUdeviceptr, Block)> {
         .filter(|(_, block)| block.origin == Origin::Rewritten || block.origin.is_by_handle())
 }
 
-/// Attributes of remapped memory that [`describe`] writes, of which the first [`OF_MAPPED`] are also known of memory that
-/// the application has mapped itself. Whether copies are synchronous is not among them, since the program may have changed
-/// it.
+/// Attributes of remapped memory that [`describe`] writes, of which the first [`OF_MAPPED`] are also known of
+/// memory that the application has mapped itself. Whether copies are synchronous is not among them, since the
+/// program may have changed it.
 const DESCRIBED: [CUpointerAttribute; 13] = [
     ATTRIBUTE_CONTEXT,
     ATTRIBUTE_MEMORY_TYPE,

@@ -1,6 +1,6 @@
-//! Hooks of memory that is shared with other processes. Remapped memory is given to them by handles of gpushare's own,
-//! which no driver sees. The driver cannot share managed memory, so a program with `--backend managed` cannot share its
-//! memory. Shared memory is charged to the process that created it.
+//! Hooks of memory that is shared with other processes. Remapped memory is given to them by handles of
+//! gpushare's own, which no driver sees. The driver cannot share managed memory, so a program with `--backend
+//! managed` cannot share its memory. Shared memory is charged to the process that created it.
 
 use std::sync::atomic::AtomicBool;
 
@@ -25,8 +25,8 @@ pub fn export_handle(handle: CUmemHandle, real: impl FnOnce(CUmemHandle) -> CUre
     mapping::give(handle, |handle| share(|| real(handle)))
 }
 
-/// `cuIpcGetMemHandle`: gives out remapped memory, which stays where it is from then on. Refuses managed memory in place
-/// of device memory, and prints the reason.
+/// `cuIpcGetMemHandle`: gives out remapped memory, which stays where it is from then on. Refuses managed
+/// memory in place of device memory, and prints the reason.
 pub unsafe fn give_out(
     handle: *mut RawHandle,
     address: CUdeviceptr,
@@ -54,8 +54,8 @@ pub unsafe fn give_out(
     }
 }
 
-/// Calls of the driver by which memory or events go from one process to another: a process that has made one is not
-/// frozen.
+/// Calls of the driver by which memory or events go from one process to another: a process that has made one
+/// is not frozen.
 pub fn share(real: impl FnOnce() -> CUresult) -> CUresult {
     // Before the call, so that the process does not park in between.
     NOTED.note(Noted::Shared);
@@ -128,8 +128,8 @@ pub fn hand_out(address: CUdeviceptr, size: usize, real: impl FnOnce() -> CUresu
     refuse()
 }
 
-/// `cuPointerSetAttribute`: prints a reason if the call fails for memory that gpushare can move. Remapped memory with
-/// an attribute of its pages stays on the card from then on.
+/// `cuPointerSetAttribute`: prints a reason if the call fails for memory that gpushare can move. Remapped
+/// memory with an attribute of its pages stays on the card from then on.
 pub fn prepare(address: CUdeviceptr, real: impl FnOnce() -> CUresult) -> CUresult {
     let Some((start, block)) = moves(address) else { return mapping::stay(address, 1, real) };
     look(|| {

@@ -1,8 +1,9 @@
 //! Hooks of virtual memory management, in which the application creates memory by handle and maps it. The
 //! session is charged from the creation until the last use of a handle or mapping (`memory/handles.rs`).
 //!
-//! Under the backend `remap`, plain memory that is mapped once is *adopted* by the engine, which moves it like memory of
-//! `cuMemAlloc`. The application has a name for it in place of the driver's handle (`memory/handles/own.rs`).
+//! Under the backend `remap`, plain memory that is mapped once is *adopted* by the engine, which moves it
+//! like memory of `cuMemAlloc`. The application has a name for it in place of the driver's handle
+//! (`memory/handles/own.rs`).
 
 use gpushare_proto::Bytes;
 use gpushare_sys::unwind::uncancelled;
@@ -30,8 +31,8 @@ const fn range(address: CUdeviceptr, size: usize) -> Span {
     Span { address, size: Bytes(size as u64) }
 }
 
-/// `cuMemCreate`: charges the session on the device in the memory's properties. Memory that gpushare can move gets a
-/// name in place of the driver's handle.
+/// `cuMemCreate`: charges the session on the device in the memory's properties. Memory that gpushare can move
+/// gets a name in place of the driver's handle.
 pub unsafe fn create(
     handle: *mut CUmemHandle,
     size: usize,
@@ -144,8 +145,8 @@ pub fn map(
     result
 }
 
-/// `cuMemUnmap`: gives quota back for memory without further use. Memory that ends with this mapping is not brought back
-/// before. At the exit nothing is: the gate may be closed for good.
+/// `cuMemUnmap`: gives quota back for memory without further use. Memory that ends with this mapping is not
+/// brought back before. At the exit nothing is: the gate may be closed for good.
 pub fn unmap(address: CUdeviceptr, size: usize, real: impl FnOnce() -> CUresult) -> CUresult {
     // As the driver answers for memory of `cuMemAlloc`.
     if super::identity::moves(address).is_some() {
@@ -174,8 +175,8 @@ pub fn unmap(address: CUdeviceptr, size: usize, real: impl FnOnce() -> CUresult)
     result
 }
 
-/// `cuMemSetAccess`: refuses memory of `cuMemAlloc`, as the driver does. Memory that the application has mapped for the
-/// kernels of its own device alone moves from then on.
+/// `cuMemSetAccess`: refuses memory of `cuMemAlloc`, as the driver does. Memory that the application has
+/// mapped for the kernels of its own device alone moves from then on.
 pub unsafe fn set_access(
     address: CUdeviceptr,
     size: usize,
@@ -202,7 +203,8 @@ pub unsafe fn set_access(
         Some(([LOCATION_DEVICE, device], ACCESS_READ_WRITE)) => Some(device),
         _ => None,
     };
-    // Memory of another device was given to a peer, who keeps it when its own device gets it by a call of its own.
+    // Memory of another device was given to a peer, who keeps it when its own device gets it by a call of its
+    // own.
     there.handles.keep_but(range, device);
     if let Some(device) = device {
         uncancelled(|| state.memory.adopt(&mut there.handles, range, device));
@@ -210,7 +212,8 @@ pub unsafe fn set_access(
     result
 }
 
-/// `cuMemAddressFree`: refuses addresses at which memory is mapped, as the driver does where it sees the memory.
+/// `cuMemAddressFree`: refuses addresses at which memory is mapped, as the driver does where it sees the
+/// memory.
 pub fn free_addresses(address: CUdeviceptr, size: usize, real: impl FnOnce() -> CUresult) -> CUresult {
     if super::identity::moves(address).is_some() {
         return CUDA_ERROR_INVALID_VALUE;
@@ -224,8 +227,8 @@ pub fn free_addresses(address: CUdeviceptr, size: usize, real: impl FnOnce() -> 
     }
 }
 
-/// `cuMulticastBindAddr`: refuses memory of `cuMemAlloc`, as the driver does. Memory that the application has mapped
-/// itself stays from now on.
+/// `cuMulticastBindAddr`: refuses memory of `cuMemAlloc`, as the driver does. Memory that the application has
+/// mapped itself stays from now on.
 pub fn bind(address: CUdeviceptr, size: usize, real: impl FnOnce() -> CUresult) -> CUresult {
     if super::identity::moves(address).is_some() {
         return CUDA_ERROR_INVALID_VALUE;
@@ -233,8 +236,8 @@ pub fn bind(address: CUdeviceptr, size: usize, real: impl FnOnce() -> CUresult) 
     stay(address, size, real)
 }
 
-/// Runs a call by which something remembers the physical memory of a range. Memory there that the application has mapped
-/// itself stays from now on.
+/// Runs a call by which something remembers the physical memory of a range. Memory there that the application
+/// has mapped itself stays from now on.
 pub(super) fn stay(address: CUdeviceptr, size: usize, real: impl FnOnce() -> CUresult) -> CUresult {
     let Some(state) = with_names() else { return real() };
     let range = range(address, size);
@@ -249,8 +252,8 @@ pub(super) fn stay(address: CUdeviceptr, size: usize, real: impl FnOnce() -> CUr
     result
 }
 
-/// Runs a call that binds the memory of a handle to something, or gives it to another process. The memory stays from now
-/// on.
+/// Runs a call that binds the memory of a handle to something, or gives it to another process. The memory
+/// stays from now on.
 pub fn give(handle: CUmemHandle, real: impl FnOnce(CUmemHandle) -> CUresult) -> CUresult {
     if !is_name(handle) {
         return real(handle);
@@ -312,9 +315,9 @@ pub unsafe fn retain(
     })
 }
 
-/// Visits the contexts for a call that may end one, of the device that `device` returns. If it is the device's last one, and
-/// memory there that the application has mapped itself may move, the thread passes the gate before. While the pass lives,
-/// the memory is on its card.
+/// Visits the contexts for a call that may end one, of the device that `device` returns. If it is the
+/// device's last one, and memory there that the application has mapped itself may move, the thread passes the
+/// gate before. While the pass lives, the memory is on its card.
 pub(super) fn visit_to_end(
     state: &'static State,
     device: impl Fn(&Visit<'static>) -> Option<CUdevice>,
@@ -333,8 +336,8 @@ pub(super) fn visit_to_end(
     (work::pass().ok(), state.contexts.visit_to_destroy())
 }
 
-/// Leaves memory that the application has mapped itself to the driver, since the last context of the device has ended.
-/// Without one, no memory can be copied.
+/// Leaves memory that the application has mapped itself to the driver, since the last context of the device
+/// has ended. Without one, no memory can be copied.
 pub(super) fn end_last_context(state: &State, device: CUdevice) {
     if with_names().is_some() && !is_exiting() {
         let mut handles = state.memory.handles();

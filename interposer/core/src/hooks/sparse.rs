@@ -1,4 +1,5 @@
-//! Hooks of sparse arrays, into parts of which the application maps memory by handle. Such memory never moves.
+//! Hooks of sparse arrays, into parts of which the application maps memory by handle. Such memory never
+//! moves.
 
 use std::collections::BTreeSet;
 use std::ffi::{c_int, c_uint};

@@ -36,8 +36,8 @@ pub type Passed = Result<Pass<'static>, CUresult>;
 /// thread.
 ///
 /// # Errors
-/// [`INTERRUPTED`](gate::interrupt::INTERRUPTED) if the program interrupts the wait. The call returns that, and
-/// the driver does not see it.
+/// [`INTERRUPTED`](gate::interrupt::INTERRUPTED) if the program interrupts the wait. The call returns that,
+/// and the driver does not see it.
 #[inline]
 pub fn pass() -> Passed {
     pass_by(page())
@@ -126,8 +126,8 @@ fn is_windowed(page: &Page) -> bool {
     page.flags.load(Ordering::Relaxed) & (FLAG_CONTENDED | FLAG_LIMITED) != 0
 }
 
-/// Returns whether launches are looked at one by one: they pass the launch window, a capture has begun, or memory
-/// is mapped from the host.
+/// Returns whether launches are looked at one by one: they pass the launch window, a capture has begun, or
+/// memory is mapped from the host.
 #[inline]
 pub fn is_watched(page: &Page) -> bool {
     const WATCHED: u32 = FLAG_CONTENDED | FLAG_LIMITED | FLAG_CAPTURING | FLAG_MAPPED;
@@ -323,8 +323,8 @@ unsafe fn admit(work: Work, default: DefaultStream) -> Option<()> {
     Some(())
 }
 
-/// `cuGraphInstantiate` and its newer forms: counts the kernels of the new graph. The driver looks at the addresses in
-/// its nodes.
+/// `cuGraphInstantiate` and its newer forms: counts the kernels of the new graph. The driver looks at the
+/// addresses in its nodes.
 pub unsafe fn instantiate(
     made: *mut CUgraphExec,
     graph: CUgraph,
@@ -407,8 +407,8 @@ fn choose(addresses: &[CUdeviceptr]) -> Way {
 /// form in the default stream, since the driver's synchronous form is slow for managed memory. Returns `None`
 /// for other memory and for more bytes.
 ///
-/// The copy waits for the stream before it begins, as the synchronous form. Pageable memory may change as soon
-/// as this returns, since the driver has taken its bytes then. From other memory the copy is done.
+/// The copy waits for the stream before it begins, as the synchronous form. Pageable memory may change as
+/// soon as this returns, since the driver has taken its bytes then. From other memory the copy is done.
 pub fn stage(
     address: CUdeviceptr,
     source: *mut c_void,

@@ -1,4 +1,5 @@
-//! Memory that the application creates by handle and maps itself (`cuMemCreate`), on cards whose memory is remapped.
+//! Memory that the application creates by handle and maps itself (`cuMemCreate`), on cards whose memory is
+//! remapped.
 
 use gpushare_proto::{Backend, Bytes};
 
@@ -17,9 +18,9 @@ use crate::remap::vmm::Span;
 use crate::remap::{NotAllocated, Want};
 
 impl Memory {
-    /// Returns whether gpushare could move memory of the current device that is created so. It can create no piece again
-    /// that is larger than a chunk, and does not see who else reaches memory for RDMA. A function that gpushare does not
-    /// know would not understand a name.
+    /// Returns whether gpushare could move memory of the current device that is created so. It can create no
+    /// piece again that is larger than a chunk, and does not see who else reaches memory for RDMA. A function
+    /// that gpushare does not know would not understand a name.
     pub(crate) fn can_move(&self, device: CUdevice, size: Bytes, properties: &AllocationProperties) -> bool {
         let is_piece = size <= CHUNK && size.0.is_multiple_of(GRANULE.0) && !size.is_zero();
         is_piece
@@ -30,8 +31,8 @@ impl Memory {
             && !(properties.is_for_rdma() && rdma::may_happen())
     }
 
-    /// Creates memory that has a name by `create`, which returns the driver's handle. Returns the name. The quota is
-    /// reserved.
+    /// Creates memory that has a name by `create`, which returns the driver's handle. Returns the name. The
+    /// quota is reserved.
     pub(crate) fn create_own(
         &'static self,
         parts: (&'static Driver, &'static Contexts),
@@ -81,8 +82,8 @@ impl Memory {
         }
     }
 
-    /// Moves what is mapped in a range from now on, which is for the kernels of `device` alone, as far as it has no other
-    /// use.
+    /// Moves what is mapped in a range from now on, which is for the kernels of `device` alone, as far as it
+    /// has no other use.
     pub(crate) fn adopt(&self, handles: &mut Handles, range: Span, device: CUdevice) {
         for adoptable in handles.adoptable_in(range, device) {
             // It is on the card for the last time for sure.
@@ -115,7 +116,8 @@ impl Memory {
         handles.unmap(range.address, range.size)
     }
 
-    /// Gives back what belongs to pieces of memory that have no further use: handles that gpushare keeps, and quota.
+    /// Gives back what belongs to pieces of memory that have no further use: handles that gpushare keeps, and
+    /// quota.
     pub(crate) fn end_pieces(&self, pieces: impl IntoIterator<Item = Ended>) {
         for Ended { charge: Charge { device, bytes, kind }, held } in pieces {
             if let (Some(handle), Some(release)) = (held, self.driver.mem_release) {

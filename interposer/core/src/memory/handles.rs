@@ -9,8 +9,8 @@
 //! The driver has the same rule: a released piece lives while it is mapped. Memory that another process
 //! imports is charged to the process that created it, while that process uses it.
 //!
-//! Plain memory of a card that gpushare remaps has a *name* in place of the driver's handle, since that changes when
-//! the memory moves (`own.rs`).
+//! Plain memory of a card that gpushare remaps has a *name* in place of the driver's handle, since that
+//! changes when the memory moves (`own.rs`).
 
 mod locked;
 mod own;
@@ -46,7 +46,8 @@ pub(crate) struct PieceId(u64);
 struct Piece {
     charge: Charge,
     uses: u64,
-    /// What is known of memory that has a name; `None` for memory that the application knows by the driver's handle.
+    /// What is known of memory that has a name; `None` for memory that the application knows by the driver's
+    /// handle.
     own: Option<Own>,
 }
 

@@ -1,8 +1,10 @@
-//! Facts about memory that the application has created by handle and mapped itself, as the driver stated them.
+//! Facts about memory that the application has created by handle and mapped itself, as the driver stated
+//! them.
 //!
-//! While gpushare has such memory away, the driver knows nothing of it, and memory that comes back is new memory to the
-//! driver, with another number. So gpushare asks the driver once, when it begins to move the memory. The facts hold until
-//! the application removes the mapping. Questions take this table's own lock, which no call of the driver is made under.
+//! While gpushare has such memory away, the driver knows nothing of it, and memory that comes back is new
+//! memory to the driver, with another number. So gpushare asks the driver once, when it begins to move the
+//! memory. The facts hold until the application removes the mapping. Questions take this table's own lock,
+//! which no call of the driver is made under.
 
 use std::collections::BTreeMap;
 use std::sync::Mutex;

@@ -113,7 +113,8 @@ impl Memory {
     }
 
     /// Runs `call`, which frees the memory under `key`, and gives the quota back. Memory that the table does
-    /// not have may belong to a pool, so the pools are checked. Memory of another process is closed, not freed.
+    /// not have may belong to a pool, so the pools are checked. Memory of another process is closed, not
+    /// freed.
     pub(crate) fn free(&self, table: Table, key: u64, call: impl FnOnce() -> CUresult) -> CUresult {
         if matches!(table, Table::Blocks) && (self.deferred.has(key) || self.is_import(key)) {
             return CUDA_ERROR_INVALID_VALUE;
@@ -204,8 +205,8 @@ impl Memory {
         if asked == Some(CUDA_SUCCESS) { size } else { Bytes::ZERO }
     }
 
-    /// Returns the most bytes of managed memory that should stay on a device while the gate is closed, as the daemon
-    /// says in the page; [`Bytes::MAX`] if it does not say so.
+    /// Returns the most bytes of managed memory that should stay on a device while the gate is closed, as the
+    /// daemon says in the page; [`Bytes::MAX`] if it does not say so.
     pub(crate) fn managed_goal(&self, page: &Page, device: CUdevice) -> Bytes {
         // The goals of a process whose memory is remapped are about that memory.
         if self.backend() == Backend::Remap {

@@ -51,7 +51,8 @@ impl Memory {
         self.remap.follow(page, |device| self.lease.gpu(device));
     }
 
-    /// Asks the daemon to look at the lease, and waits a moment for a higher goal. Returns the duration of the wait.
+    /// Asks the daemon to look at the lease, and waits a moment for a higher goal. Returns the duration of
+    /// the wait.
     pub(crate) fn wait_for_room(&self) -> Duration {
         let (page, heard) = listen();
         let began = Instant::now();
@@ -60,8 +61,8 @@ impl Memory {
         began.elapsed()
     }
 
-    /// Frees a remapped block, after the work of its context, as the driver does. During a capture that allows it the
-    /// free is put aside. Returns `None` for other memory.
+    /// Frees a remapped block, after the work of its context, as the driver does. During a capture that
+    /// allows it the free is put aside. Returns `None` for other memory.
     #[cold]
     #[inline(never)]
     pub(crate) fn free_remapped(&self, address: CUdeviceptr, is_capturing: bool) -> Option<CUresult> {

@@ -53,8 +53,8 @@ impl Drop for InquiryGuard {
     }
 }
 
-/// Sets the descriptor of the connection by which host copies are shared, which the child of a fork closes during the
-/// guard's lifetime.
+/// Sets the descriptor of the connection by which host copies are shared, which the child of a fork closes
+/// during the guard's lifetime.
 #[must_use]
 pub fn guard_copies(socket: i32) -> CopiesGuard {
     COPIES.store(socket, Ordering::Relaxed);

@@ -68,7 +68,8 @@ pub(crate) fn spawn(name: &str, work: impl FnOnce() + Send + 'static) -> io::Res
 
 /// Lets the calling thread run only where no other one of the machine wants to.
 pub(crate) fn lower_priority() {
-    // SAFETY: has no condition. On Linux 0 is the calling thread, whatever the name says. A failure changes nothing.
+    // SAFETY: has no condition. On Linux 0 is the calling thread, whatever the name says. A failure changes
+    // nothing.
     let _ = unsafe { libc::setpriority(libc::PRIO_PROCESS, 0, LOWEST_PRIORITY) };
 }
 

@@ -9,8 +9,8 @@
 //!   export(address)                                    its memory stays, and other processes may have its handles
 //! ```
 //!
-//! A block is a piece of the [`Arena`], or a range of the [`Space`] with chunks of its own. A shared block that
-//! is made for a piece is seen by other threads only once it is backed.
+//! A block is a piece of the [`Arena`], or a range of the [`Space`] with chunks of its own. A shared block
+//! that is made for a piece is seen by other threads only once it is backed.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -128,8 +128,8 @@ impl Blocks {
         Err(AllocationError::NoRoom(range.size))
     }
 
-    /// Returns the next driver call for an allocation, with the chunk's addresses. [`Self::done`] takes the answer.
-    /// `None` says that all chunks are usable, or that one has failed.
+    /// Returns the next driver call for an allocation, with the chunk's addresses. [`Self::done`] takes the
+    /// answer. `None` says that all chunks are usable, or that one has failed.
     pub fn take(&mut self, backing: &Backing) -> Option<(Span, Call)> {
         for &chunk in &backing.chunks {
             match self.engine.take_own(chunk.address) {
@@ -171,7 +171,8 @@ impl Blocks {
         Ok(Some(piece.address))
     }
 
-    /// Ends the block that begins at an address, after all work on it. Returns `false` for an unknown address.
+    /// Ends the block that begins at an address, after all work on it. Returns `false` for an unknown
+    /// address.
     pub fn end(&mut self, address: CUdeviceptr) -> bool {
         let Some(block) = self.blocks.remove(&address) else { return false };
         self.pins.forget(address);
@@ -243,8 +244,9 @@ impl Blocks {
         true
     }
 
-    /// Keeps the block around an address where it is, so that other processes may open it. An export lasts as long as
-    /// the memory. A shared block is exported as a whole, with all its pieces. `None` for an unknown address.
+    /// Keeps the block around an address where it is, so that other processes may open it. An export lasts as
+    /// long as the memory. A shared block is exported as a whole, with all its pieces. `None` for an unknown
+    /// address.
     pub fn export(&mut self, address: CUdeviceptr, secret: Secret) -> Option<Export> {
         let block = self.around(address)?;
         let range = self.arena.block_of(block.address).unwrap_or(block);

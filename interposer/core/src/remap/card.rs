@@ -1,7 +1,8 @@
 //! The real driver below the engine of one card: physical memory, mappings, copies, and registered memory.
 //!
-//! Calls that need a context borrow a live one of the card for the time of the call. Copies of each direction run
-//! in a stream of their own, with an event behind each. If their context is destroyed, they count as failed.
+//! Calls that need a context borrow a live one of the card for the time of the call. Copies of each direction
+//! run in a stream of their own, with an event behind each. If their context is destroyed, they count as
+//! failed.
 
 mod fingerprints;
 mod kernel;
@@ -148,8 +149,8 @@ impl OnCard {
         self.handle_types.load(Ordering::Relaxed) == HANDLE_DESCRIPTOR
     }
 
-    /// Returns a descriptor of physical memory, by which another process can map it. The memory lives on as long as the
-    /// descriptor or any mapping of it.
+    /// Returns a descriptor of physical memory, by which another process can map it. The memory lives on as
+    /// long as the descriptor or any mapping of it.
     pub(super) fn export(&self, handle: CUmemHandle) -> Result<OwnedFd, CUresult> {
         let export = self
             .driver
@@ -167,7 +168,8 @@ impl OnCard {
         Ok(fd::move_high(descriptor))
     }
 
-    /// Notes the description by which the program has created memory that it mapped at an address. It is created so again.
+    /// Notes the description by which the program has created memory that it mapped at an address. It is
+    /// created so again.
     pub(super) fn note_adopted(&self, address: CUdeviceptr, properties: AllocationProperties) {
         lock(&self.adopted).insert(address, properties);
     }
@@ -198,8 +200,8 @@ impl OnCard {
         self.peers.fetch_or(peers, Ordering::SeqCst);
     }
 
-    /// Forgets what was made in a context that has ended, and returns the regions that were registered there. Its copies
-    /// count as failed, also if another context gets the same address.
+    /// Forgets what was made in a context that has ended, and returns the regions that were registered there.
+    /// Its copies count as failed, also if another context gets the same address.
     pub(super) fn end_context(&self, context: usize) -> Vec<HostAddress> {
         self.fingerprints.end_context(context);
         let mut copies = lock(&self.copies);
@@ -357,8 +359,8 @@ impl Vmm for OnCard {
         }
         let handle_types = self.handle_types.load(Ordering::Relaxed);
         match self.create_as(handle_types, tier, size) {
-            // A virtual device may promise more than it does. Memory that moves is worth more than memory that is
-            // shared.
+            // A virtual device may promise more than it does. Memory that moves is worth more than memory
+            // that is shared.
             Err(VmmError::Refused(_)) if handle_types != 0 => {
                 let handle = self.create_as(0, tier, size)?;
                 if tier == Tier::Device {

@@ -94,8 +94,8 @@ type Loop = (&'static str, fn(&'static Card));
 /// Reason why memory was not allocated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum NotAllocated {
-    /// The goal has no room for so many bytes more: the thread says so ([`Remap::want`]), passes the gate, waits for a
-    /// higher goal, and asks again.
+    /// The goal has no room for so many bytes more: the thread says so ([`Remap::want`]), passes the gate,
+    /// waits for a higher goal, and asks again.
     NotNow(Bytes),
     /// The goal has room for so many bytes more, but the card has no memory for them.
     CardFull(Bytes),
@@ -165,8 +165,8 @@ impl Remap {
         card.start().then_some(()).ok_or(CUDA_ERROR_OUT_OF_MEMORY)
     }
 
-    /// Allocates memory on a card that the process has begun to use. A `want` of the caller ends once the memory is
-    /// being made.
+    /// Allocates memory on a card that the process has begun to use. A `want` of the caller ends once the
+    /// memory is being made.
     pub(crate) fn allocate(
         &self,
         device: CUdevice,
@@ -187,8 +187,8 @@ impl Remap {
         self.card(device).map(|card| Want::begin(card, bytes))
     }
 
-    /// Returns whether the daemon in force has given a goal for the card. A new one gives the first goals when it knows
-    /// where all memory is.
+    /// Returns whether the daemon in force has given a goal for the card. A new one gives the first goals
+    /// when it knows where all memory is.
     pub(crate) fn has_goal(&self, device: CUdevice) -> bool {
         self.card(device).is_none_or(Card::has_goal)
     }
@@ -242,8 +242,8 @@ impl Remap {
         self.is_used() && self.guard.is_set()
     }
 
-    /// Follows the words of the daemon in the page: the goals, who overflows its card, and whether the host memory is
-    /// too full.
+    /// Follows the words of the daemon in the page: the goals, who overflows its card, and whether the host
+    /// memory is too full.
     pub(crate) fn follow(&self, page: &'static Page, gpu: impl Fn(CUdevice) -> Option<GpuId>) {
         for (device, card) in self.cards() {
             if let Some(gpu) = gpu(device) {
@@ -252,7 +252,8 @@ impl Remap {
         }
     }
 
-    /// Reports the figures of all cards again, as to a new daemon. The report makes the daemon look at the lease, too.
+    /// Reports the figures of all cards again, as to a new daemon. The report makes the daemon look at the
+    /// lease, too.
     pub(crate) fn report_again(&self) {
         for (_, card) in self.cards() {
             lock(&card.told).report = None;
@@ -266,7 +267,8 @@ impl Remap {
         self.is_used.store(true, Ordering::Relaxed);
     }
 
-    /// Returns whether memory cannot leave under a closed gate word of `page`, since the process is not proved idle.
+    /// Returns whether memory cannot leave under a closed gate word of `page`, since the process is not
+    /// proved idle.
     pub(crate) fn needs_proof(&self, page: &Page, word: GateWord) -> bool {
         self.is_used() && !self.guard.is_proved(page, word)
     }
@@ -293,21 +295,21 @@ impl Remap {
         self.set_phase(Phase::Drained);
     }
 
-    /// Returns whether memory that is mapped from the host is to come to its card before the gate opens, as the goal
-    /// has room.
+    /// Returns whether memory that is mapped from the host is to come to its card before the gate opens, as
+    /// the goal has room.
     pub(crate) fn awaits_room(&self) -> bool {
         let awaits = |card: &Card| card.lanes.look(|moving| moving.blocks.engine().awaits_room());
         self.cards().any(|(_, card)| awaits(card))
     }
 
-    /// Returns whether memory may leave its place under `word`, by which the session was granted the lock: nothing has
-    /// run since the last proof.
+    /// Returns whether memory may leave its place under `word`, by which the session was granted the lock:
+    /// nothing has run since the last proof.
     pub(crate) fn is_still_idle(&self, page: &Page, word: GateWord) -> bool {
         self.guard.prolong(page, word)
     }
 
-    /// Notes that a context of a card has failed under a closed gate, so that nothing leaves. If its memory is lost,
-    /// nothing comes in either, and the gate may open, so that the program gets the error.
+    /// Notes that a context of a card has failed under a closed gate, so that nothing leaves. If its memory
+    /// is lost, nothing comes in either, and the gate may open, so that the program gets the error.
     pub(crate) fn fail(&self, device: CUdevice, result: CUresult) {
         if !self.guard.is_set() {
             self.set_phase(Phase::Open);
@@ -334,8 +336,8 @@ impl Remap {
         self.set_phase(Phase::Open);
     }
 
-    /// Lets the driver forget the host memory that the process shares with others, or know it again. Returns whether
-    /// that is done.
+    /// Lets the driver forget the host memory that the process shares with others, or know it again. Returns
+    /// whether that is done.
     pub(crate) fn hide_copies(&self, are_hidden: bool) -> bool {
         self.cards().all(|(_, card)| {
             let is_done = |pool: &Pool| match are_hidden {
@@ -366,8 +368,8 @@ impl Remap {
         self.guard.carry_over(fresh, replace);
     }
 
-    /// Forgets what was made in a context that has ended. If that was the one whose memory is lost, the others go on;
-    /// if not, the next step fails again.
+    /// Forgets what was made in a context that has ended. If that was the one whose memory is lost, the
+    /// others go on; if not, the next step fails again.
     pub(crate) fn end_context(&self, context: CUcontext, device: CUdevice) {
         let Some(card) = self.card(device) else { return };
         let regions = card.hardware.end_context(context.addr());
@@ -469,8 +471,8 @@ impl Card {
         Pass::new(&self.lanes, self.sharing).run();
     }
 
-    /// Starts one more thread for the tasks of the pool, which ends when there are none. If the system refuses it, the
-    /// threads that there are do the work.
+    /// Starts one more thread for the tasks of the pool, which ends when there are none. If the system
+    /// refuses it, the threads that there are do the work.
     fn start_helper(&'static self) {
         let mut threads = lock(&self.threads);
         if threads.helpers + 1 < task_threads() && self.start_one(("gpushare-pin", Self::help_with_tasks)) {

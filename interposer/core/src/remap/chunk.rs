@@ -1,8 +1,8 @@
 //! Chunk: the unit in which memory moves. It has a fixed address and at each time at most one handle.
 //!
 //! A chunk has a *state* and an *aim*. [`Chunk::take`] hands out the one driver call that brings the state
-//! closer to the aim, and [`Chunk::done`] takes its answer. So the aim may change between any two calls, and a
-//! rollback is a change of the aim.
+//! closer to the aim, and [`Chunk::done`] takes its answer. So the aim may change between any two calls, and
+//! a rollback is a change of the aim.
 //!
 //! ```text
 //!                  create        map         set access      copy in
@@ -15,10 +15,10 @@
 //! ```
 //!
 //! *Both* means that the slot and the handle hold the same bytes. Such a chunk leaves without a copy, and one
-//! that is unmapped but not released returns without one. A digest of the bytes is taken before they are copied out, and
-//! is kept with the slot. If the next one is the same, the slot has the bytes already. A slot that other processes use too
-//! is never written: a chunk that has changed wants another one. The handle may be memory of the card or of the host
-//! ([`Tier`]); a chunk changes between the two through a slot.
+//! that is unmapped but not released returns without one. A digest of the bytes is taken before they are
+//! copied out, and is kept with the slot. If the next one is the same, the slot has the bytes already. A slot
+//! that other processes use too is never written: a chunk that has changed wants another one. The handle may
+//! be memory of the card or of the host ([`Tier`]); a chunk changes between the two through a slot.
 //!
 //! A call that fails changes nothing. The aim then falls back to the safe side: a chunk that was to leave
 //! stays where it is, and one that was to come in becomes a hole again and keeps its slot. The bytes are lost
@@ -144,9 +144,9 @@ impl Chunk {
         }
     }
 
-    /// Creates a chunk of memory that the program created on the card, and that is mapped and usable already. The handle
-    /// is now the chunk's. The program may get the memory back at any time ([`Self::take_memory`]) as memory of the card,
-    /// so the chunk is never mapped from the host.
+    /// Creates a chunk of memory that the program created on the card, and that is mapped and usable already.
+    /// The handle is now the chunk's. The program may get the memory back at any time ([`Self::take_memory`])
+    /// as memory of the card, so the chunk is never mapped from the host.
     pub const fn adopted(span: Span, handle: CUmemHandle, is_checked: bool) -> Self {
         let state = State::Backed {
             backing: Backing { tier: Tier::Device, handle },
@@ -161,8 +161,8 @@ impl Chunk {
         }
     }
 
-    /// Takes the handle out of a usable chunk that rests on the card, with the slot that it keeps. The mapping stays, and
-    /// of the chunk nothing is left.
+    /// Takes the handle out of a usable chunk that rests on the card, with the slot that it keeps. The
+    /// mapping stays, and of the chunk nothing is left.
     pub fn take_memory(&mut self) -> Option<(CUmemHandle, Option<Slot>)> {
         let rests = self.is_usable() && !self.is_busy() && self.aim == Aim::At(Tier::Device);
         let gone = State::Hole { slot: None };
@@ -188,8 +188,9 @@ impl Chunk {
         self.aim
     }
 
-    /// Sets the place to which the chunk is to move. Returns `false` if the chunk must not move there: a freed
-    /// chunk stays freed, an immovable one stays at the handle that it has, and an adopted one is not mapped from the host.
+    /// Sets the place to which the chunk is to move. Returns `false` if the chunk must not move there: a
+    /// freed chunk stays freed, an immovable one stays at the handle that it has, and an adopted one is not
+    /// mapped from the host.
     pub fn set_aim(&mut self, aim: Aim) -> bool {
         let may_move = !self.is_immovable;
         let is_allowed = match aim {
@@ -222,8 +223,8 @@ impl Chunk {
         self.is_adopted
     }
 
-    /// Returns the driver call that brings the chunk closer to its aim; `None` while a call or a copy is under
-    /// way, while a slot is missing, and at the aim.
+    /// Returns the driver call that brings the chunk closer to its aim; `None` while a call or a copy is
+    /// under way, while a slot is missing, and at the aim.
     pub fn next(&self) -> Option<Call> {
         if self.asked.is_some() {
             return None;
@@ -320,7 +321,8 @@ impl Chunk {
         is_missing && self.asked.is_none() && self.aim != Aim::Gone && self.aim != Aim::At(backing.tier)
     }
 
-    /// Gives the chunk a slot to move to. Returns a slot for which the chunk has no use: this one, or the one that it had.
+    /// Gives the chunk a slot to move to. Returns a slot for which the chunk has no use: this one, or the one
+    /// that it had.
     pub fn give_slot(&mut self, slot: Slot) -> Option<Slot> {
         let wants_slot = self.wants_slot();
         match &mut self.state {
@@ -345,7 +347,8 @@ impl Chunk {
         }
     }
 
-    /// Exchanges the slot of a hole for another one with the same bytes, and returns the one of which there is no use.
+    /// Exchanges the slot of a hole for another one with the same bytes, and returns the one of which there
+    /// is no use.
     pub fn exchange_slot(&mut self, other: Slot) -> Slot {
         let is_idle = self.asked.is_none() && self.aim != Aim::Gone;
         match &mut self.state {
@@ -356,8 +359,8 @@ impl Chunk {
         }
     }
 
-    /// Takes a slot away that holds no bytes that are needed: that of a freed chunk, and, unless `keeps`, that
-    /// of a chunk that stays at its handle.
+    /// Takes a slot away that holds no bytes that are needed: that of a freed chunk, and, unless `keeps`,
+    /// that of a chunk that stays at its handle.
     pub fn take_spare_slot(&mut self, keeps: bool) -> Option<Slot> {
         if !self.has_spare_slot(keeps) {
             return None;
@@ -388,8 +391,8 @@ impl Chunk {
         is_spare && self.asked.is_none() && self.has_slot()
     }
 
-    /// Takes the slot of a chunk that leaves and has not begun to, so that the slot holds no bytes that are needed. The
-    /// caller gives it another one.
+    /// Takes the slot of a chunk that leaves and has not begun to, so that the slot holds no bytes that are
+    /// needed. The caller gives it another one.
     pub fn take_stale_slot(&mut self) -> Option<Slot> {
         let (is_leaving, is_idle) = (self.is_leaving() && self.aim != Aim::Gone, self.asked.is_none());
         match &mut self.state {

@@ -8,21 +8,22 @@
 //! ```
 //!
 //! The pool grows by regions of [`REGION`] bytes. Touching and registering one takes tens of milliseconds, so
-//! the pool hands these tasks out ([`Pool::take_task`]) and is not locked meanwhile. Several threads may work on
-//! several regions.
+//! the pool hands these tasks out ([`Pool::take_task`]) and is not locked meanwhile. Several threads may work
+//! on several regions.
 //!
-//! A registration ends with the context in which it was made. A region that is in use then is registered again, in
-//! another context. Meanwhile the driver copies to and from it as ordinary memory, which is slow.
+//! A registration ends with the context in which it was made. A region that is in use then is registered
+//! again, in another context. Meanwhile the driver copies to and from it as ordinary memory, which is slow.
 //!
-//! Regions that leaving chunks demand are made at once, by several threads. The daemon also sets a *target*, the bytes that
-//! should be ready before a move. For it, one region is made after the other.
+//! Regions that leaving chunks demand are made at once, by several threads. The daemon also sets a *target*,
+//! the bytes that should be ready before a move. For it, one region is made after the other.
 //!
 //! `regions ≤ budget` holds for all regions together, also for those that are being made. Regions are given
 //! back only once they exceed the target by a quarter, so that a load near the target does not make the pool
 //! grow and shrink in turns.
 //!
-//! A slot may also be a *copy* that several processes share (`copies`). Nobody writes it. Copies count for the target and
-//! not in the budget: a chunk that has changed takes a slot of a region first, and gives its copy up afterwards.
+//! A slot may also be a *copy* that several processes share (`copies`). Nobody writes it. Copies count for
+//! the target and not in the budget: a chunk that has changed takes a slot of a region first, and gives its
+//! copy up afterwards.
 
 mod copies;
 mod repack;
@@ -290,8 +291,8 @@ impl Pool {
         self.target
     }
 
-    /// Sets the bytes that should be ready in all, taken or free. Within the budget the pool grows to it by one region
-    /// after the other, while nothing is demanded. It shrinks once it exceeds it by a quarter.
+    /// Sets the bytes that should be ready in all, taken or free. Within the budget the pool grows to it by
+    /// one region after the other, while nothing is demanded. It shrinks once it exceeds it by a quarter.
     pub fn set_target(&mut self, target: Bytes) {
         self.is_short &= target == self.target;
         self.target = target;
@@ -351,8 +352,9 @@ impl Pool {
         self.trim();
     }
 
-    /// Makes regions for `bytes` that [`Self::take`] did not have, unless as many are being made. A region that
-    /// was to be given back may serve at once, so [`Self::take`] is tried again if [`Self::is_growing`] says no.
+    /// Makes regions for `bytes` that [`Self::take`] did not have, unless as many are being made. A region
+    /// that was to be given back may serve at once, so [`Self::take`] is tried again if [`Self::is_growing`]
+    /// says no.
     pub fn demand(&mut self, bytes: Bytes) -> Supply {
         loop {
             if let Some(error) = self.trouble {
@@ -370,7 +372,8 @@ impl Pool {
         }
     }
 
-    /// Calls off regions that are not begun and that neither `bytes`, which are still demanded, nor the target need.
+    /// Calls off regions that are not begun and that neither `bytes`, which are still demanded, nor the
+    /// target need.
     pub fn call_off(&mut self, bytes: Bytes) {
         let coming = self.regions.values().filter(|region| region.is_coming()).count() as u64;
         let beyond_target = (self.wanted() - self.target).0 / REGION.0;
@@ -498,7 +501,8 @@ impl Pool {
         PoolSizes { total: self.all_regions() + copies, taken: ready.sum::<Bytes>() + copies, free }
     }
 
-    /// Whether another region is to be prepared. One at a time, since each keeps others of the driver waiting.
+    /// Whether another region is to be prepared. One at a time, since each keeps others of the driver
+    /// waiting.
     fn may_prepare(&self) -> bool {
         !self.is_paused && !self.is_growing() && self.is_below_target()
     }

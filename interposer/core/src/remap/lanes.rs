@@ -42,7 +42,8 @@ pub trait Hardware: Vmm {
     /// Work may be in flight.
     #[expect(clippy::result_unit_err, reason = "there is one way to fail")]
     fn set_guard(&self, is_set: bool) -> Result<(), ()>;
-    /// Asks for another proof that nothing is in flight, after the engine has heard that its mark was refused.
+    /// Asks for another proof that nothing is in flight, after the engine has heard that its mark was
+    /// refused.
     fn ask_for_proof(&self);
 }
 
@@ -134,7 +135,8 @@ impl Moving {
         self.is_sharing_refused = true;
     }
 
-    /// Returns whether host memory may be shared now: the process rests, and its copies are not hidden from the driver.
+    /// Returns whether host memory may be shared now: the process rests, and its copies are not hidden from
+    /// the driver.
     pub fn may_share(&mut self) -> bool {
         let rests = self.blocks.engine().rests() && !self.is_ending;
         rests && self.is_sharing_known && !self.is_sharing_refused && !self.pool.hides_copies()
@@ -232,8 +234,8 @@ impl Lanes {
         }
     }
 
-    /// Changes the state with the addresses that it needs. `reserve` is called without the lock, and then `change`
-    /// is called again.
+    /// Changes the state with the addresses that it needs. `reserve` is called without the lock, and then
+    /// `change` is called again.
     pub fn change_with_addresses<T, E>(
         &self,
         reserve: impl Fn(Bytes) -> Result<CUdeviceptr, VmmError>,
@@ -249,13 +251,13 @@ impl Lanes {
         }
     }
 
-    /// Lets the devices that may use the card's memory by now use all chunks that are mapped. The lock is not held in
-    /// the driver's calls, of which there are many.
+    /// Lets the devices that may use the card's memory by now use all chunks that are mapped. The lock is not
+    /// held in the driver's calls, of which there are many.
     pub fn renew_access(&self, vmm: &impl Vmm) {
         let all = Span { address: 0, size: Bytes::MAX };
         for chunk in self.look(|moving| moving.blocks.engine().chunks_in(all)) {
-            // A hole is refused, and so is a chunk that was freed meanwhile. A chunk that is mapped later gets the
-            // access then.
+            // A hole is refused, and so is a chunk that was freed meanwhile. A chunk that is mapped later
+            // gets the access then.
             let _ = vmm.set_access(chunk);
         }
     }
@@ -381,9 +383,9 @@ impl Lanes {
         }
     }
 
-    /// Performs tasks of the pool until [`Self::end`]. A thread that takes a task and leaves others calls `help` first,
-    /// which may start a helper. Calls `share` after a long rest, which starts a thread that shares host memory and ends
-    /// with [`Moving::end_pass`], or returns `false`.
+    /// Performs tasks of the pool until [`Self::end`]. A thread that takes a task and leaves others calls
+    /// `help` first, which may start a helper. Calls `share` after a long rest, which starts a thread that
+    /// shares host memory and ends with [`Moving::end_pass`], or returns `false`.
     pub fn run_tasks(&self, host: &impl HostMemory, help: impl Fn(), share: impl Fn() -> bool) {
         let mut moving = lock(&self.moving);
         loop {

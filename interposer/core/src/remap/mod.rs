@@ -9,9 +9,9 @@
 //!                 pins ─────┘ └── host                          slots of registered memory
 //! ```
 //!
-//! Everything up to `blocks` is pure: no module calls the driver, takes a lock or reads a clock. Lanes and hooks
-//! make the calls that are handed out and report their answers. `card` is the real driver, `guard` marks the gate,
-//! and `cards` is what hooks and drainer use (`docs/design/remap.md`).
+//! Everything up to `blocks` is pure: no module calls the driver, takes a lock or reads a clock. Lanes and
+//! hooks make the calls that are handed out and report their answers. `card` is the real driver, `guard`
+//! marks the gate, and `cards` is what hooks and drainer use (`docs/design/remap.md`).
 
 pub mod vmm;
 pub mod space;

@@ -1,5 +1,5 @@
-//! Swap engine of one card: decides which chunk takes which step next, so that the card's resident bytes follow
-//! the daemon's *goal*.
+//! Swap engine of one card: decides which chunk takes which step next, so that the card's resident bytes
+//! follow the daemon's *goal*.
 //!
 //! ```text
 //!   goal, phase of the gate ──▶ aims of chunks ──▶ orders ──▶ lane of calls    one thread, one call at a time
@@ -8,8 +8,8 @@
 //!                                   └── answers, ends of copies ◀───┘
 //! ```
 //!
-//! The engine only decides. A lane asks for its next [`Order`], carries it out without a lock, and reports the
-//! answer. Nothing is remembered but facts, so a repeated goal or a late one changes nothing.
+//! The engine only decides. A lane asks for its next [`Order`], carries it out without a lock, and reports
+//! the answer. Nothing is remembered but facts, so a repeated goal or a late one changes nothing.
 //!
 //! Rules:
 //! - While the gate is open, only freed chunks move.
@@ -57,8 +57,8 @@ pub const SMALL_CHUNK: Bytes = Bytes::mib(32);
 /// takes a millisecond to map a chunk of any size, so smaller ones come in slower than the bus is. Larger
 /// ones leave room for the other process only once all of their bytes have left.
 pub const MEDIUM_CHUNK: Bytes = Bytes::mib(64);
-/// Least power of two into which the rest of a block is cut. Slots of smaller pieces of any one size fill a region but
-/// for a sixteenth.
+/// Least power of two into which the rest of a block is cut. Slots of smaller pieces of any one size fill a
+/// region but for a sixteenth.
 pub const LEAST_PART: Bytes = Bytes::mib(16);
 /// Bytes of a process on a card that are cut into small chunks. Moves of less than this use those first.
 pub const SMALL_PART: Bytes = Bytes::mib(512);
@@ -125,7 +125,8 @@ struct Entry {
     uses: Uses,
 }
 
-/// Whether work named a chunk in each of the last eight spans between two proofs of idleness in which it named any.
+/// Whether work named a chunk in each of the last eight spans between two proofs of idleness in which it
+/// named any.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Uses(u8);
 
@@ -215,7 +216,8 @@ impl Default for Engine {
 }
 
 impl Engine {
-    /// Creates the engine of a card. If `is_paranoid`, digests prove that no work changes a chunk that leaves.
+    /// Creates the engine of a card. If `is_paranoid`, digests prove that no work changes a chunk that
+    /// leaves.
     pub fn new(is_paranoid: bool) -> Self {
         Self { is_paranoid, ..Self::default() }
     }
@@ -225,15 +227,15 @@ impl Engine {
         self.overflows
     }
 
-    /// Sets whether the process overflows the card, so that chunks beyond the goal are mapped from the host. Once it
-    /// does not, no more is mapped than before, and that comes to the card as the goal has room.
+    /// Sets whether the process overflows the card, so that chunks beyond the goal are mapped from the host.
+    /// Once it does not, no more is mapped than before, and that comes to the card as the goal has room.
     pub fn set_overflows(&mut self, overflows: bool) {
         let room = if overflows { Bytes::MAX } else { self.host_mapped() };
         self.set_host_room(room, overflows);
     }
 
-    /// Sets the bytes that may be mapped from the host, and whether chunks beyond the goal are mapped so. Without
-    /// that, only chunks for which the card has no memory are.
+    /// Sets the bytes that may be mapped from the host, and whether chunks beyond the goal are mapped so.
+    /// Without that, only chunks for which the card has no memory are.
     fn set_host_room(&mut self, bytes: Bytes, overflows: bool) {
         self.host_room = bytes;
         self.overflows = overflows;
@@ -259,7 +261,8 @@ impl Engine {
         self.phase
     }
 
-    /// Returns whether a new block with chunks of `bytes` would be a hole, although the gate is not marked yet.
+    /// Returns whether a new block with chunks of `bytes` would be a hole, although the gate is not marked
+    /// yet.
     pub fn may_be_hole(&self, bytes: Bytes) -> bool {
         let is_closed = matches!(self.phase, Phase::Drained | Phase::Entering);
         is_closed && self.guard != Guard::Set && self.room() < bytes
@@ -300,8 +303,8 @@ impl Engine {
         }
     }
 
-    /// Notes that the process has set or removed the mark of its gate, as an order said. If it could not be set,
-    /// work may be in flight, until the process is proved idle again.
+    /// Notes that the process has set or removed the mark of its gate, as an order said. If it could not be
+    /// set, work may be in flight, until the process is proved idle again.
     pub fn note_guard(&mut self, result: Result<(), ()>) {
         self.is_calling = false;
         self.guard = match (self.guard, result) {
@@ -335,8 +338,8 @@ impl Engine {
         self.chunks.addresses().into_iter().for_each(|address| self.free(address));
     }
 
-    /// Notes that the memory of the context is lost. Nothing moves any more, and the gate may open onto holes: work on
-    /// them gets the error of the context.
+    /// Notes that the memory of the context is lost. Nothing moves any more, and the gate may open onto
+    /// holes: work on them gets the error of the context.
     pub fn lose(&mut self, error: VmmError) {
         self.lost = Some(error);
         self.is_settled = false;
@@ -347,8 +350,8 @@ impl Engine {
         self.lost
     }
 
-    /// Makes the chunk at an address immovable, and brings it to the card before the gate opens. One that is mapped from
-    /// the host stays there.
+    /// Makes the chunk at an address immovable, and brings it to the card before the gate opens. One that is
+    /// mapped from the host stays there.
     pub fn pin(&mut self, address: CUdeviceptr) {
         let pinned = self.chunks.change(address, |entry| entry.chunk.make_immovable());
         self.is_settled &= pinned.is_none();
@@ -361,8 +364,8 @@ impl Engine {
         self.chunks.change_all(|entry| entry.chunk.make_immovable());
     }
 
-    /// Lets chunks whose steps failed try again. A chunk that is being allocated does not: its thread hears of the
-    /// failure.
+    /// Lets chunks whose steps failed try again. A chunk that is being allocated does not: its thread hears
+    /// of the failure.
     pub fn retry(&mut self) {
         self.chunks.change_all(|entry| {
             if !entry.is_unborn {

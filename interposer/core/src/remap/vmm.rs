@@ -106,15 +106,16 @@ pub enum VmmError {
     Refused(CUresult),
 }
 
-/// Results after which a context answers every later call with the same error: `CUDA_ERROR_ECC_UNCORRECTABLE`,
-/// `CUDA_ERROR_NVLINK_UNCORRECTABLE`, `CUDA_ERROR_CONTAINED`, `CUDA_ERROR_ILLEGAL_ADDRESS`,
-/// `CUDA_ERROR_LAUNCH_TIMEOUT`, `CUDA_ERROR_ASSERT`, from `CUDA_ERROR_HARDWARE_STACK_ERROR` to
-/// `CUDA_ERROR_LAUNCH_FAILED`, `CUDA_ERROR_TENSOR_MEMORY_LEAK`, `CUDA_ERROR_MPS_CLIENT_TERMINATED` and
-/// `CUDA_ERROR_EXTERNAL_DEVICE`.
+/// Results after which a context answers every later call with the same error:
+/// `CUDA_ERROR_ECC_UNCORRECTABLE`, `CUDA_ERROR_NVLINK_UNCORRECTABLE`, `CUDA_ERROR_CONTAINED`,
+/// `CUDA_ERROR_ILLEGAL_ADDRESS`, `CUDA_ERROR_LAUNCH_TIMEOUT`, `CUDA_ERROR_ASSERT`, from
+/// `CUDA_ERROR_HARDWARE_STACK_ERROR` to `CUDA_ERROR_LAUNCH_FAILED`, `CUDA_ERROR_TENSOR_MEMORY_LEAK`,
+/// `CUDA_ERROR_MPS_CLIENT_TERMINATED` and `CUDA_ERROR_EXTERNAL_DEVICE`.
 const STICKY: [CUresult; 15] = [214, 220, 226, 700, 702, 710, 714, 715, 716, 717, 718, 719, 721, 808, 911];
 
 impl VmmError {
-    /// Error of a copy or of earlier work, as its event tells. `CUDA_ERROR_UNKNOWN` leaves no way to go on there.
+    /// Error of a copy or of earlier work, as its event tells. `CUDA_ERROR_UNKNOWN` leaves no way to go on
+    /// there.
     pub fn of_work(result: CUresult) -> Self {
         match result {
             CUDA_ERROR_UNKNOWN => Self::ContextLost(result),

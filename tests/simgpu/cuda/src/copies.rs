@@ -10,8 +10,8 @@
 //! *Card* is all memory the card knows: device, managed, pinned, registered. Registered memory that is staged
 //! (`registered.rs`) is the host's, and copied at the rate of registered memory.
 //!
-//! An address that is reserved and not mapped is nobody's: a copy to or from it is refused. So is a copy to memory
-//! that was registered for reading only.
+//! An address that is reserved and not mapped is nobody's: a copy to or from it is refused. So is a copy to
+//! memory that was registered for reading only.
 
 use simgpu_card::ids::StreamId;
 use simgpu_card::wire::{Kind, Op, Plane, Shape, Work};

@@ -5,10 +5,10 @@
 //! cuMemHostUnregister   private pages <── copied ── memfd of the card
 //! ```
 //!
-//! Only whole private anonymous pages can be exchanged. Any other memory, and any that the card may only read,
-//! stays the caller's alone (*staged*): its copies go along in messages at the rate of registered memory, and kernels do not reach it.
-//! Other threads must leave the memory alone while it is registered and unregistered. A forked child shares
-//! it with its parent from then on.
+//! Only whole private anonymous pages can be exchanged. Any other memory, and any that the card may only
+//! read, stays the caller's alone (*staged*): its copies go along in messages at the rate of registered
+//! memory, and kernels do not reach it. Other threads must leave the memory alone while it is registered and
+//! unregistered. A forked child shares it with its parent from then on.
 
 use std::fs::File;
 use std::io::{BufRead, BufReader};
@@ -70,7 +70,8 @@ impl Range {
         let start = self.address / page * page;
         let size = usize::try_from(self.end() - start).unwrap_or(0);
         let mut found = vec![1u8; size.div_ceil(PAGE)];
-        // SAFETY: writes one byte for each page of the range, as many as there are; fails where nothing is mapped.
+        // SAFETY: writes one byte for each page of the range, as many as there are; fails where nothing is
+        // mapped.
         unsafe { libc::mincore(start as *mut libc::c_void, size, found.as_mut_ptr()) };
         found.iter().filter(|byte| **byte & 1 == 0).count() as u64 * page
     }
@@ -101,8 +102,8 @@ impl Range {
         let mut page = [0u8; PAGE];
         for before in (0..size).step_by(PAGE) {
             let from = (self.address as *const u8).wrapping_add(before);
-            // SAFETY: the caller's page is mapped and readable, as `pages` or `unshare` found, and stays so while the
-            // caller is in this call; the buffer is a page.
+            // SAFETY: the caller's page is mapped and readable, as `pages` or `unshare` found, and stays so
+            // while the caller is in this call; the buffer is a page.
             unsafe { std::ptr::copy_nonoverlapping(from, page.as_mut_ptr(), PAGE) };
             if page != NOTHING {
                 // SAFETY: the fresh mapping is as long as the range, which is whole pages.
@@ -111,7 +112,8 @@ impl Range {
         }
         let flags = libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED;
         let target = self.address as *mut libc::c_void;
-        // SAFETY: moves the fresh mapping over the caller's range and nothing else; the bytes there are the same.
+        // SAFETY: moves the fresh mapping over the caller's range and nothing else; the bytes there are the
+        // same.
         let moved = unsafe { libc::mremap(fresh, size, size, flags, target) };
         if moved == libc::MAP_FAILED { Err(Code::OUT_OF_MEMORY) } else { Ok(()) }
     }

@@ -11,8 +11,8 @@ pub(super) fn keep(desk: &Arc<Desk>) {
     let _ = DESK.set(Arc::clone(desk));
 }
 
-/// Registers the calls, after the driver was opened and before there is a context. So they come before the end of the
-/// driver, and after the handlers of libraries that act on contexts.
+/// Registers the calls, after the driver was opened and before there is a context. So they come before the
+/// end of the driver, and after the handlers of libraries that act on contexts.
 pub(super) fn register() {
     // SAFETY: a plain function of the program.
     unsafe { libc::atexit(run) };

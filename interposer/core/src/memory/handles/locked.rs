@@ -1,7 +1,7 @@
 //! Lock of the table, under which hooks call the driver.
 //!
-//! A profiler's callback inside such a call may call the driver again in the same thread. That call must not lock the table
-//! again, so it goes to the driver as it is.
+//! A profiler's callback inside such a call may call the driver again in the same thread. That call must not
+//! lock the table again, so it goes to the driver as it is.
 
 use std::cell::Cell;
 use std::ops::{Deref, DerefMut};

@@ -6,9 +6,10 @@
 //!                    └── another mapping, export, other access, unmapped ───────┘
 //! ```
 //!
-//! The application has a *name* for it, which no driver gives out. While the memory is with the driver, gpushare keeps
-//! one handle of it, and the name stands for that. Adopted memory has the handle that its chunk has at the moment. So
-//! before a call of the driver that is given a name, the memory goes back to the driver.
+//! The application has a *name* for it, which no driver gives out. While the memory is with the driver,
+//! gpushare keeps one handle of it, and the name stands for that. Adopted memory has the handle that its
+//! chunk has at the moment. So before a call of the driver that is given a name, the memory goes back to the
+//! driver.
 
 use gpushare_proto::Bytes;
 
@@ -103,8 +104,8 @@ impl Handles {
         Some(self.pieces.get(&self.handles.get(&handle)?.piece)?.own?.properties)
     }
 
-    /// Returns the driver's handle for a handle of the application; `None` for adopted memory, and for a name that
-    /// means nothing.
+    /// Returns the driver's handle for a handle of the application; `None` for adopted memory, and for a name
+    /// that means nothing.
     pub(crate) fn with_driver(&self, handle: CUmemHandle) -> Option<CUmemHandle> {
         if !is_name(handle) {
             return Some(handle);
@@ -139,8 +140,9 @@ impl Handles {
         (own.as_ref()?.place == Place::Adopted).then_some(Adopted { piece, device: charge.device, span })
     }
 
-    /// Returns the adopted memory that makes up a range, if all of it ends when the range is unmapped. At the exit of the
-    /// process it ends although it has names, which mean nothing any more then and may be released.
+    /// Returns the adopted memory that makes up a range, if all of it ends when the range is unmapped. At the
+    /// exit of the process it ends although it has names, which mean nothing any more then and may be
+    /// released.
     pub(crate) fn ends_with(&self, range: Span, is_exiting: bool) -> Option<Vec<Adopted>> {
         let mut inside = self.adopted_in(range);
         inside.sort_by_key(|adopted| adopted.span.address);
@@ -198,8 +200,8 @@ impl Handles {
         }
     }
 
-    /// Returns the memory of a device with the driver that is mapped in a range, whole, and has no other use but its
-    /// name.
+    /// Returns the memory of a device with the driver that is mapped in a range, whole, and has no other use
+    /// but its name.
     pub(crate) fn adoptable_in(&self, range: Span, device: CUdevice) -> Vec<Adoptable> {
         let mapped = self.mapped.range(range.address..range.end());
         let adoptable = |(&address, &(size, id)): (&CUdeviceptr, &(Bytes, PieceId))| {

@@ -21,8 +21,8 @@ use crate::remap::vmm::{Span, VmmError};
 const PATIENCE: Duration = Duration::from_secs(2);
 
 impl Remap {
-    /// Runs `create`, which creates memory of a card by handle, within the goal. A `want` of the caller ends once the
-    /// memory is being made.
+    /// Runs `create`, which creates memory of a card by handle, within the goal. A `want` of the caller ends
+    /// once the memory is being made.
     ///
     /// # Errors
     /// As [`Self::allocate`]. A process that overflows the card gets no such memory beyond it.
@@ -108,8 +108,8 @@ impl Remap {
         }
     }
 
-    /// Leaves adopted memory to the program, where it is mapped. The thread is inside the gate, so the memory is not
-    /// away.
+    /// Leaves adopted memory to the program, where it is mapped. The thread is inside the gate, so the memory
+    /// is not away.
     ///
     /// # Errors
     /// The memory is lost with its context, or something is wrong with it.

@@ -263,7 +263,8 @@ fn a_failure_at_any_task_leaks_nothing_and_is_told_to_those_who_wait() {
     }
 }
 
-/// Regions that the slots of many blocks of one size need, of a process that has `small` bytes in small chunks.
+/// Regions that the slots of many blocks of one size need, of a process that has `small` bytes in small
+/// chunks.
 fn regions_for(size: Bytes, small: Bytes) -> (Bytes, Bytes) {
     let (mut engine, mut pool, card) = (Engine::default(), Pool::default(), FakeCard::default());
     let mut next = 1 << 40;

@@ -14,8 +14,8 @@ use crate::remap::vmm::{Call, Span, Tier, VmmError};
 
 pub(super) const DEVICE: Aim = Aim::At(Tier::Device);
 
-/// Number of spans of work by which a chunk that is mapped from the host must have been named more often than one that it
-/// replaces. One alone may be chance, and then both would change places again.
+/// Number of spans of work by which a chunk that is mapped from the host must have been named more often than
+/// one that it replaces. One alone may be chance, and then both would change places again.
 const MORE_USES: u32 = 2;
 /// Number of small chunks at each end of a move.
 const ENDS: usize = 2;
@@ -40,10 +40,10 @@ impl Engine {
         self.exchange();
     }
 
-    /// Maps a chunk of the card from the host if work named one of the same size that is mapped so clearly more often,
-    /// which then has room on the card. Both need memory of the host for a moment. If it has none, the first one waits
-    /// until the second one has left. One pair changes places at a time, so that a gate that is to open does not wait
-    /// for long.
+    /// Maps a chunk of the card from the host if work named one of the same size that is mapped so clearly
+    /// more often, which then has room on the card. Both need memory of the host for a moment. If it has
+    /// none, the first one waits until the second one has left. One pair changes places at a time, so that a
+    /// gate that is to open does not wait for long.
     fn exchange(&mut self) {
         let may_begin = self.phase == Phase::Drained && self.overflows && self.chunks.count(Sum::Away) == 0;
         if !may_begin || self.chunks.count(Sum::Promotable) == 0 {
@@ -105,8 +105,8 @@ impl Engine {
         }
     }
 
-    /// Chooses chunks of at least `excess` bytes, if there are as many, and of less than one chunk more. Those
-    /// without a handle come first, then those that need no copy, then those that have a slot.
+    /// Chooses chunks of at least `excess` bytes, if there are as many, and of less than one chunk more.
+    /// Those without a handle come first, then those that need no copy, then those that have a slot.
     fn victims(&self, excess: Bytes) -> Vec<(CUdeviceptr, Bytes)> {
         let is_small_move = excess < SMALL_PART;
         let candidates = self.chunks.values().filter(|entry| entry.is_victim());
@@ -183,8 +183,9 @@ impl Engine {
         }
     }
 
-    /// Chunks that are mapped from the host and for which the goal has room on the card, beside all holes: those first
-    /// that work named most often, then the largest, and of one size the one that was mapped first.
+    /// Chunks that are mapped from the host and for which the goal has room on the card, beside all holes:
+    /// those first that work named most often, then the largest, and of one size the one that was mapped
+    /// first.
     fn promotable(&self) -> Vec<CUdeviceptr> {
         if self.chunks.count(Sum::Promotable) == 0 {
             return Vec::new();
@@ -228,8 +229,8 @@ impl Engine {
         holes
     }
 
-    /// Chunks that aim away: those first that cannot be mapped from the host, then those that still have a handle, then
-    /// those that work named most often, then the oldest.
+    /// Chunks that aim away: those first that cannot be mapped from the host, then those that still have a
+    /// handle, then those that work named most often, then the oldest.
     fn holes(&self, is_meant: impl Fn(&Entry) -> bool) -> Vec<CUdeviceptr> {
         let away = |entry: &Entry| entry.chunk.aim() == Aim::Away && !entry.is_unborn && is_meant(entry);
         let holes = self.chunks.values().filter(|entry| away(entry));

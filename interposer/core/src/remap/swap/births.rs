@@ -14,11 +14,11 @@ use crate::remap::vmm::{Call, Span, Tier, VmmError};
 /// Place of a new chunk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Birth {
-    /// The goal has room, or the process overflows the card and the chunk is mapped from the host. The calling thread
-    /// drives the chunk by [`Engine::take_own`] and then calls [`Engine::born`].
+    /// The goal has room, or the process overflows the card and the chunk is mapped from the host. The
+    /// calling thread drives the chunk by [`Engine::take_own`] and then calls [`Engine::born`].
     Backed,
-    /// The goal has no room, and the gate is closed: the chunk is a hole, which is backed before the gate opens.
-    /// Its address is handed out once [`Engine::is_guarded`] holds.
+    /// The goal has no room, and the gate is closed: the chunk is a hole, which is backed before the gate
+    /// opens. Its address is handed out once [`Engine::is_guarded`] holds.
     Hole,
     /// The goal has no room, and the gate is open: the caller asks the daemon for a higher goal.
     NoRoom,
@@ -95,7 +95,8 @@ impl Engine {
         self.is_settled = false;
     }
 
-    /// Returns the next call of a chunk that the calling thread allocates; `None` once it is usable or has failed.
+    /// Returns the next call of a chunk that the calling thread allocates; `None` once it is usable or has
+    /// failed.
     pub fn take_own(&mut self, address: CUdeviceptr) -> Option<Call> {
         let (number, present) = (self.goal.number, self.present());
         let room = self.goal.bytes - present;
@@ -123,7 +124,8 @@ impl Engine {
             .is_some_and(|entry| entry.is_unborn && entry.failures > 0)
     }
 
-    /// Hands a chunk over to the engine. Returns the error if it could not be backed; the caller then frees it.
+    /// Hands a chunk over to the engine. Returns the error if it could not be backed; the caller then frees
+    /// it.
     ///
     /// # Errors
     /// Error of the driver call that failed.

@@ -1,5 +1,5 @@
-//! Memory that the program creates by handle and maps itself (`cuMemCreate`). It is *loose* while it belongs to no chunk:
-//! it counts as resident and immovable.
+//! Memory that the program creates by handle and maps itself (`cuMemCreate`). It is *loose* while it belongs
+//! to no chunk: it counts as resident and immovable.
 //!
 //! ```text
 //!   begin_loose ──▶ loose ── adopt ──▶ chunk at the program's address ── free ──▶ nothing
@@ -34,7 +34,8 @@ impl Engine {
         self.is_settled = false;
     }
 
-    /// Makes loose memory that is mapped and usable at `span` a chunk. The engine releases the handle from now on.
+    /// Makes loose memory that is mapped and usable at `span` a chunk. The engine releases the handle from
+    /// now on.
     pub fn adopt(&mut self, span: Span, handle: CUmemHandle) {
         let mut chunk = Chunk::adopted(span, handle, self.is_paranoid);
         if self.is_immovable {
@@ -44,8 +45,8 @@ impl Engine {
         self.insert(chunk, false);
     }
 
-    /// Returns how the free of an adopted chunk has ended, if it has. After an error the driver still has something of the
-    /// chunk, which may be freed again.
+    /// Returns how the free of an adopted chunk has ended, if it has. After an error the driver still has
+    /// something of the chunk, which may be freed again.
     pub fn end_of(&self, address: CUdeviceptr) -> Option<Result<(), VmmError>> {
         let Some(Entry { chunk, trouble, .. }) = self.chunks.get(address) else {
             return Some(Ok(()));
@@ -56,8 +57,8 @@ impl Engine {
         }
     }
 
-    /// Makes the memory of a chunk loose again, which is on the card. Its mapping stays. Returns `None` while the memory is
-    /// away or moves.
+    /// Makes the memory of a chunk loose again, which is on the card. Its mapping stays. Returns `None` while
+    /// the memory is away or moves.
     pub fn give_up(&mut self, address: CUdeviceptr) -> Option<GivenUp> {
         let entry = self.chunks.get(address).filter(|entry| entry.lent == 0)?;
         let size = entry.chunk.span().size;

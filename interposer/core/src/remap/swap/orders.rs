@@ -95,8 +95,8 @@ impl Engine {
         }
     }
 
-    /// Sets the guard before the first hole is made, also by an allocation, and removes it when there is none or the
-    /// memory is lost.
+    /// Sets the guard before the first hole is made, also by an allocation, and removes it when there is none
+    /// or the memory is lost.
     fn guard_order(&mut self, lane: Lane) -> Option<Order> {
         if lane != Lane::Calls || !matches!(self.phase, Phase::Drained | Phase::Entering) {
             return None;
@@ -182,7 +182,8 @@ impl Engine {
         }
     }
 
-    /// Lets chunks that leave change their slots, so that those fill whole regions and others have room for large slots.
+    /// Lets chunks that leave change their slots, so that those fill whole regions and others have room for
+    /// large slots.
     fn repack_slots(&mut self, pool: &mut Pool) {
         let (mut addresses, mut slots) = (Vec::new(), Vec::new());
         self.chunks.change_all(|Entry { chunk, .. }| {

@@ -15,8 +15,8 @@ use crate::remap::vmm::{Call, Span, Tier, VmmError};
 pub struct Figures {
     /// Number of the last goal under which no older request is open.
     pub seen: GoalNumber,
-    /// Bytes of the card: all handles, also those of freed chunks, those that are being created, and those that the
-    /// program has created and that are no chunks.
+    /// Bytes of the card: all handles, also those of freed chunks, those that are being created, and those
+    /// that the program has created and that are no chunks.
     pub resident: Bytes,
     /// Of them, bytes that must not move.
     pub immovable: Bytes,
@@ -30,7 +30,8 @@ pub struct Figures {
     pub moving: Bytes,
     /// Bytes of slots of the host, also of those that chunks keep for the next move.
     pub slots: Bytes,
-    /// Of them, bytes of slots without which data would be lost: those of chunks that have no handle on the card.
+    /// Of them, bytes of slots without which data would be lost: those of chunks that have no handle on the
+    /// card.
     pub needed_slots: Bytes,
     /// Bytes that were copied out so far.
     pub copied_out: Bytes,
@@ -65,15 +66,15 @@ impl Engine {
         }
     }
 
-    /// Returns the most bytes of regions that slots for all chunks may need: an eighth more than the chunks, and two
-    /// regions. The daemon believes a process as far.
+    /// Returns the most bytes of regions that slots for all chunks may need: an eighth more than the chunks,
+    /// and two regions. The daemon believes a process as far.
     pub fn most_regions(&self) -> Bytes {
         let whole = self.chunks.bytes(Sum::Live);
         whole + Bytes(whole.0 / 8) + REGION + REGION
     }
 
-    /// Returns whether the gate may open: no address is a hole, or the memory is lost, so that work on it gets an error
-    /// wherever it is.
+    /// Returns whether the gate may open: no address is a hole, or the memory is lost, so that work on it
+    /// gets an error wherever it is.
     ///
     /// # Errors
     /// The reason why it may not.
@@ -102,8 +103,8 @@ impl Engine {
         Ok(())
     }
 
-    /// Returns whether chunks that are mapped from the host are to come to the card before the gate opens, and the goal
-    /// has no room for them yet or they have not begun.
+    /// Returns whether chunks that are mapped from the host are to come to the card before the gate opens,
+    /// and the goal has no room for them yet or they have not begun.
     pub fn awaits_room(&self) -> bool {
         !self.overflows && self.chunks.count(Sum::Promotable) > 0
     }
@@ -154,7 +155,8 @@ impl Engine {
         self.guard == Guard::Set
     }
 
-    /// Returns the size of a chunk for which the card has no memory although the goal has room, if one waits for it.
+    /// Returns the size of a chunk for which the card has no memory although the goal has room, if one waits
+    /// for it.
     pub fn refused(&self) -> Option<Bytes> {
         if self.chunks.count(Sum::Troubled) == 0 {
             return None;
@@ -164,8 +166,8 @@ impl Engine {
         Some(waits.chunk.span().size)
     }
 
-    /// Returns the first failure because of which a chunk waits, for the report to the daemon. An allocation reports its
-    /// own failures.
+    /// Returns the first failure because of which a chunk waits, for the report to the daemon. An allocation
+    /// reports its own failures.
     pub fn trouble(&self) -> Option<Trouble> {
         if self.chunks.count(Sum::Troubled) == 0 {
             return None;

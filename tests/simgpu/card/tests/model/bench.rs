@@ -198,7 +198,8 @@ impl Bench {
         (gpu.degrees, gpu.milliwatts)
     }
 
-    /// The number of an event's last record that was reached and the time of it, as the board of a process tells.
+    /// The number of an event's last record that was reached and the time of it, as the board of a process
+    /// tells.
     pub(crate) fn reached(&self, client: ClientId, event: EventId) -> (u64, Time) {
         let place = board::place(event).unwrap();
         let [record, at] = [place, place + 8].map(|offset| {

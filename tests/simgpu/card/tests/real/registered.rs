@@ -212,7 +212,8 @@ fn is_supported(program: &Program) -> bool {
     value == 1
 }
 
-/// Memory that the program itself can only read is registered by the flag alone, whether others can write it or not.
+/// Memory that the program itself can only read is registered by the flag alone, whether others can write it
+/// or not.
 pub(crate) fn is_read() {
     let program = Program::start();
     assert!(is_supported(&program));

@@ -1,4 +1,5 @@
-//! Memory that the program creates and maps itself: it counts as soon as it is created, and moves while it is adopted.
+//! Memory that the program creates and maps itself: it counts as soon as it is created, and moves while it is
+//! adopted.
 
 use super::moves::{enter, evict};
 use super::*;
