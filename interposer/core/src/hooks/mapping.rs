@@ -343,9 +343,8 @@ pub(super) fn end_last_context(state: &State, device: CUdevice) {
         let mut handles = state.memory.handles();
         let mut adopted = handles.adopted_in(EVERYWHERE);
         adopted.retain(|adopted| adopted.device == device);
-        for memory in adopted {
-            // What fails is away, and comes back with the next context.
-            let _ = uncancelled(|| state.memory.give_to_driver(&mut handles, &[memory]));
-        }
+        // After a failure the rest is away or lost, too. What is away comes back with the next context.
+        let mut give = |memory| uncancelled(|| state.memory.give_to_driver(&mut handles, &[memory]));
+        let _ = adopted.into_iter().try_for_each(&mut give);
     }
 }

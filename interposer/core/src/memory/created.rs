@@ -93,21 +93,24 @@ impl Memory {
         }
     }
 
-    /// Unmaps adopted memory, wherever it is, and ends what has no further use. What follows a failure stays.
+    /// Unmaps adopted memory, wherever it is, and ends what has no further use. After a failure all of it
+    /// counts as mapped, and the call may be made again.
     ///
     /// # Errors
     /// Result for the application.
     pub(crate) fn unmap_adopted(&self, mut handles: Locked<'_>, adopted: &[Adopted]) -> Result<(), CUresult> {
-        let mut ended = Vec::new();
-        let unmap = |Adopted { device, span, .. }: &Adopted| {
-            self.remap.end_adopted(*device, span.address)?;
-            ended.extend(self.note_unmapped(&mut handles, *span));
-            Ok(())
-        };
-        let result = adopted.iter().try_for_each(unmap);
+        // Memory that has ended already ends again without a failure.
+        let mut ends = adopted
+            .iter()
+            .map(|memory| self.remap.end_adopted(memory.device, memory.span.address));
+        ends.try_for_each(|end| end)?;
+        let ended: Vec<_> = adopted
+            .iter()
+            .flat_map(|memory| self.note_unmapped(&mut handles, memory.span))
+            .collect();
         drop(handles);
         self.end_pieces(ended);
-        result
+        Ok(())
     }
 
     /// Notes that the application has unmapped a range. Returns the pieces that have no further use.

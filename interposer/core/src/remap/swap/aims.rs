@@ -106,7 +106,8 @@ impl Engine {
     }
 
     /// Chooses chunks of at least `excess` bytes, if there are as many, and of less than one chunk more.
-    /// Those without a handle come first, then those that need no copy, then those that have a slot.
+    /// Those without a handle come first, then those that need no copy, then those that have a slot. Where the
+    /// process overflows the card, adopted memory comes last: it cannot be mapped from the host instead.
     fn victims(&self, excess: Bytes) -> Vec<(CUdeviceptr, Bytes)> {
         let is_small_move = excess < SMALL_PART;
         let candidates = self.chunks.values().filter(|entry| entry.is_victim());
@@ -114,7 +115,8 @@ impl Engine {
             .map(|Entry { chunk, turn, .. }| {
                 let Span { address, size } = chunk.span();
                 let by_size = if is_small_move { size } else { Bytes::MAX - size };
-                let cost = (chunk.tier().is_some(), !chunk.is_clean(), !chunk.has_slot());
+                let is_last = self.overflows && chunk.is_adopted();
+                let cost = (is_last, chunk.tier().is_some(), !chunk.is_clean(), !chunk.has_slot());
                 (cost, by_size, Reverse(*turn), address, size)
             })
             .collect();

@@ -12,7 +12,7 @@ use super::{Engine, Entry, Trouble};
 use crate::driver::types::{CUdeviceptr, CUmemHandle};
 use crate::remap::chunk::{Aim, Chunk};
 use crate::remap::host::Slot;
-use crate::remap::vmm::{Span, VmmError};
+use crate::remap::vmm::{Call, Span, VmmError};
 
 /// Memory of a chunk that is no longer the engine's, and the slot that the chunk had.
 pub type GivenUp = (CUmemHandle, Option<Slot>);
@@ -52,7 +52,10 @@ impl Engine {
             return Some(Ok(()));
         };
         match trouble {
-            Some(Trouble::Driver(_, error)) if chunk.aim() == Aim::Gone => Some(Err(*error)),
+            // The chunk ends by itself after any other failure.
+            Some(Trouble::Driver(Call::Unmap | Call::Release(_), error)) if chunk.aim() == Aim::Gone => {
+                Some(Err(*error))
+            }
             _ => None,
         }
     }

@@ -158,6 +158,20 @@ fn adopted_memory_is_on_the_card_where_the_process_overflows_it() {
 }
 
 #[test]
+fn adopted_memory_leaves_last_where_the_process_overflows_the_card() {
+    let mut world = World::with(&[SMALL; 2]);
+    // Smaller than the others, so that it would leave first.
+    let span = adopted(&mut world, Bytes::mib(16));
+    world.engine.set_overflows(true);
+    evict(&mut world, 1, SMALL + Bytes::mib(16));
+    assert_eq!(world.engine.place(span.address), Some(Place::Device));
+    evict(&mut world, 2, Bytes::ZERO);
+    assert_eq!(world.engine.place(span.address), Some(Place::Pinned));
+    assert_eq!(enter(&mut world, 3, SMALL + SMALL + SMALL), Ok(()));
+    world.end();
+}
+
+#[test]
 fn adopted_memory_that_the_driver_does_not_take_back_is_freed_again() {
     // The mapping, or the handle.
     for fails in [0, 1] {
