@@ -108,6 +108,10 @@ pub unsafe fn fill(
             }
         }
     }
+    // What was written last may have changed meanwhile.
+    if !goes_on() {
+        return Err(io::ErrorKind::Interrupted.into());
+    }
     fs::fcntl_add_seals(&file, SEALS)?;
     File::open(format!("/proc/self/fd/{descriptor}"))
 }

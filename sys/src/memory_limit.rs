@@ -5,21 +5,28 @@ use std::path::Path;
 
 use gpushare_proto::Bytes;
 
-/// Places of a hierarchy: prefix of its line in `/proc/self/cgroup`, folder, and names of limit and use.
-const HIERARCHIES: [(&str, &str, &str, &str); 2] = [
-    ("0::", "sys/fs/cgroup", "memory.max", "memory.current"),
-    ("memory:", "sys/fs/cgroup/memory", "memory.limit_in_bytes", "memory.usage_in_bytes"),
+/// Places of a hierarchy: prefix of its line in `/proc/self/cgroup`, folder, and names of limit, use, and pages
+/// of files in `memory.stat`.
+const HIERARCHIES: [(&str, &str, &str, &str, [&str; 2]); 2] = [
+    ("0::", "sys/fs/cgroup", "memory.max", "memory.current", ["active_file", "inactive_file"]),
+    (
+        "memory:",
+        "sys/fs/cgroup/memory",
+        "memory.limit_in_bytes",
+        "memory.usage_in_bytes",
+        ["total_active_file", "total_inactive_file"],
+    ),
 ];
 
-/// Returns the bytes that the control groups of this process may still take, pages of files counted as taken;
-/// `None` if no limit is known.
+/// Returns the bytes that the control groups of this process may still take; `None` if no limit is known. The
+/// kernel gives pages of files up for others, so these count as free.
 pub fn room() -> Option<Bytes> {
     room_below(Path::new("/"))
 }
 
 fn room_below(root: &Path) -> Option<Bytes> {
     let groups = fs::read_to_string(root.join("proc/self/cgroup")).ok()?;
-    let rooms = HIERARCHIES.iter().filter_map(|&(prefix, folder, limit, used)| {
+    let rooms = HIERARCHIES.iter().filter_map(|&(prefix, folder, limit, used, files)| {
         // `number:controllers:path`; version 2 has the number 0 and no controllers.
         let group = groups.lines().find_map(|line| {
             let path = line.split_once(prefix).map(|(_, path)| path);
@@ -28,7 +35,16 @@ fn room_below(root: &Path) -> Option<Bytes> {
         let own = root.join(folder).join(group.trim_start_matches('/'));
         let folders = own.ancestors().take_while(|path| path.starts_with(root.join(folder)));
         let number = |path: &Path| fs::read_to_string(path).ok()?.trim().parse::<u64>().ok();
-        let room = |path: &Path| Some(number(&path.join(limit))?.saturating_sub(number(&path.join(used))?));
+        let pages = |path: &Path| {
+            let stat = fs::read_to_string(path.join("memory.stat")).unwrap_or_default();
+            let rows = stat.lines().filter_map(|line| line.split_once(' '));
+            let of_files = rows.filter(|(name, _)| files.contains(name));
+            of_files.filter_map(|(_, bytes)| bytes.parse::<u64>().ok()).sum::<u64>()
+        };
+        let room = |path: &Path| {
+            let taken = number(&path.join(used))?.saturating_sub(pages(path));
+            Some(number(&path.join(limit))?.saturating_sub(taken))
+        };
         folders.filter_map(room).min()
     });
     rooms.min().map(Bytes)
@@ -54,6 +70,8 @@ mod tests {
         write("sys/fs/cgroup/a/memory.max", "100\n");
         write("sys/fs/cgroup/a/memory.current", "30\n");
         assert_eq!(room_below(root.path()), Some(Bytes(70)));
+        write("sys/fs/cgroup/a/memory.stat", "anon 5\nactive_file 3\ninactive_file 10\nshmem 4\n");
+        assert_eq!(room_below(root.path()), Some(Bytes(83)), "pages of files are given up");
         // A container that sees its own group as the root, and the path of the machine.
         write("sys/fs/cgroup/memory.max", "50\n");
         write("sys/fs/cgroup/memory.current", "60\n");

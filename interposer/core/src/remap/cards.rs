@@ -339,7 +339,7 @@ impl Remap {
     /// Lets the driver forget the host memory that the process shares with others, or know it again. Returns
     /// whether that is done.
     pub(crate) fn hide_copies(&self, are_hidden: bool) -> bool {
-        self.cards().all(|(_, card)| {
+        let hide = |card: &Card| {
             let is_done = |pool: &Pool| match are_hidden {
                 true => pool.are_copies_hidden(),
                 false => !pool.hides_copies(),
@@ -348,7 +348,9 @@ impl Remap {
                 card.lanes.change(|moving| moving.pool.hide_copies(are_hidden));
             }
             !are_hidden || card.lanes.look(|moving| moving.pool.are_copies_hidden())
-        })
+        };
+        // All cards at once: none waits for another one.
+        self.cards().fold(true, |are_done, (_, card)| hide(card) && are_done)
     }
 
     /// Returns whether no card has a hole, but for cards whose memory is lost.

@@ -72,6 +72,8 @@ enum PassState {
     Ready,
     /// A thread runs it. Only that thread ends it, whatever the process does meanwhile.
     Running,
+    /// A thread runs it, but the rest in which it began is over.
+    Late,
     /// It has found nothing more to share in this rest.
     Done,
 }
@@ -117,7 +119,14 @@ impl Moving {
 
     /// Notes the end of a pass. Another one may begin in this rest unless the pass `is_done`.
     pub fn end_pass(&mut self, is_done: bool) {
-        self.pass = if is_done { PassState::Done } else { PassState::Ready };
+        let is_of_this_rest = self.pass != PassState::Late;
+        self.pass = if is_done && is_of_this_rest { PassState::Done } else { PassState::Ready };
+    }
+
+    /// Returns whether the pass that runs may go on: memory may be shared, and the rest is that in which it
+    /// began.
+    pub fn may_go_on(&mut self) -> bool {
+        self.pass != PassState::Late && self.may_share()
     }
 
     /// Sets whether the daemon knows how to share host memory.
@@ -159,9 +168,10 @@ impl Moving {
         }
         if !rests {
             self.rests_since = None;
-            if self.pass == PassState::Done {
-                self.pass = PassState::Ready;
-            }
+            self.pass = match self.pass {
+                PassState::Ready | PassState::Done => PassState::Ready,
+                PassState::Running | PassState::Late => PassState::Late,
+            };
         }
         let left = self.rests_since.map(|since| REST.saturating_sub(since.elapsed()));
         self.pool.pause(left != Some(Duration::ZERO));

@@ -23,6 +23,8 @@ mod pass;
 use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex, OnceLock, TryLockError};
+use std::time::{Duration, Instant};
+use std::{io, thread};
 
 use gpushare_proto::copies::CopyAnswer;
 use gpushare_sys::copies::Copy;
@@ -34,6 +36,9 @@ use crate::daemon::address::Address;
 use crate::process::lock;
 
 pub(super) use self::pass::Pass;
+
+/// Pause after which a daemon that took no message may take one.
+const BREATH: Duration = Duration::from_millis(2);
 
 /// Copies of the process, of all cards.
 #[derive(Debug, Default)]
@@ -78,18 +83,33 @@ impl Sharing {
     }
 
     /// Tells the daemon of claims that have ended, and hangs up after the last one. Never waits: if the
-    /// daemon is being asked now, the thread that asks does this afterwards.
+    /// daemon is being asked now, the thread that asks does this afterwards. What the daemon does not take
+    /// now it is told at the next occasion.
     fn settle(&self) {
-        while self.claims.have_ended() {
+        while let Some(key) = self.claims.next_ended() {
             let mut desk = match self.desk.try_lock() {
                 Ok(desk) => desk,
                 Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
                 Err(TryLockError::WouldBlock) => return,
             };
-            let are_told = self.claims.take_ended().into_iter().all(|key| desk.end(key));
-            if !are_told || self.claims.are_none() {
+            if self.claims.are_none() {
                 self.hang_up(&mut desk);
+                return;
             }
+            match desk.end(key) {
+                Ok(()) => self.claims.note_told(key),
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return,
+                Err(_) => self.hang_up(&mut desk),
+            }
+        }
+    }
+
+    /// Tells the daemon of claims that have ended until it has heard of all, for about as long as `patience`.
+    fn settle_within(&self, patience: Duration) {
+        let end = Instant::now() + patience;
+        while self.claims.next_ended().is_some() && Instant::now() < end {
+            self.settle();
+            thread::sleep(BREATH);
         }
     }
 

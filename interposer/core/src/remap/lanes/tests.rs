@@ -313,9 +313,10 @@ fn a_card_has_one_pass_at_a_time_and_one_in_a_rest() {
     assert!(!begins(), "it runs");
     set(&lanes, Phase::Open, 1, Bytes::gib(1));
     rest_long(&lanes);
-    assert!(!begins(), "the pass has not seen that the process ran, and goes on");
-    lanes.change(|moving| moving.end_pass(false));
-    assert!(begins());
+    assert!(!begins(), "the pass has not seen that the process ran");
+    assert!(!lanes.look(Moving::may_go_on), "this is another rest");
+    lanes.change(|moving| moving.end_pass(true));
+    assert!(begins(), "what it found was of the rest before");
     lanes.change(|moving| moving.end_pass(true));
     assert!(!begins(), "there is nothing more to share in this rest");
     set(&lanes, Phase::Open, 1, Bytes::gib(1));

@@ -51,14 +51,14 @@ impl Claims {
         lock(&self.0).chunks.is_empty()
     }
 
-    /// Returns whether the daemon is to hear of bytes that no chunk has any more.
-    pub(super) fn have_ended(&self) -> bool {
-        !lock(&self.0).ended.is_empty()
+    /// Returns bytes that no chunk has any more, of which the daemon is to hear.
+    pub(super) fn next_ended(&self) -> Option<Key> {
+        lock(&self.0).ended.first().copied()
     }
 
-    /// Takes the keys of bytes that no chunk has any more.
-    pub(super) fn take_ended(&self) -> BTreeSet<Key> {
-        std::mem::take(&mut lock(&self.0).ended)
+    /// Notes that the daemon has heard that no chunk has these bytes any more.
+    pub(super) fn note_told(&self, key: Key) {
+        lock(&self.0).ended.remove(&key);
     }
 
     /// Forgets all claims, since the connection has ended by which the daemon knew them.
@@ -103,14 +103,15 @@ mod tests {
         let (first, second) = (claims.add(KEY), claims.add(KEY));
         assert_eq!(claims.chunks(KEY), 2);
         drop(first);
-        assert_eq!((claims.chunks(KEY), claims.have_ended()), (1, false));
+        assert_eq!((claims.chunks(KEY), claims.next_ended()), (1, None));
         drop(second);
-        assert!(claims.have_ended() && claims.are_none());
+        assert!(claims.next_ended().is_some() && claims.are_none());
         let again = claims.add(KEY);
-        assert!(!claims.have_ended(), "the daemon has not heard of the end");
+        assert_eq!(claims.next_ended(), None, "the daemon has not heard of the end");
         drop(again);
-        assert_eq!(claims.take_ended(), BTreeSet::from([KEY]));
-        assert!(!claims.have_ended());
+        assert_eq!(claims.next_ended(), Some(KEY));
+        claims.note_told(KEY);
+        assert_eq!(claims.next_ended(), None);
     }
 
     #[test]
@@ -122,6 +123,6 @@ mod tests {
         let now = claims.add(KEY);
         assert!(now.is_known() && !before.is_known());
         drop(before);
-        assert_eq!((claims.chunks(KEY), claims.have_ended()), (1, false));
+        assert_eq!((claims.chunks(KEY), claims.next_ended()), (1, None));
     }
 }

@@ -1,5 +1,6 @@
 //! Connection to the daemon on which a process asks for copies. Its end releases all of them.
 
+use std::io;
 use std::os::fd::OwnedFd;
 use std::time::Duration;
 
@@ -47,10 +48,13 @@ impl Desk {
         }
     }
 
-    /// Tells the daemon that no chunk has these bytes any more. Returns `false` if it takes no message now.
-    pub(super) fn end(&mut self, (name, bytes): Key) -> bool {
-        let told = |connection: &Connection| connection.tell_at_once(&TenantRequest::EndCopy { name, bytes });
-        self.connection.as_ref().is_some_and(|(_, connection)| told(connection).is_ok())
+    /// Tells the daemon that no chunk has these bytes any more.
+    ///
+    /// # Errors
+    /// The daemon takes no message now (`WouldBlock`), or the connection has ended.
+    pub(super) fn end(&mut self, (name, bytes): Key) -> io::Result<()> {
+        let (_, connection) = self.connection.as_ref().ok_or(io::ErrorKind::NotConnected)?;
+        connection.tell_at_once(&TenantRequest::EndCopy { name, bytes })
     }
 
     pub(super) fn hang_up(&mut self) {

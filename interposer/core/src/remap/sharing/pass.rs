@@ -27,6 +27,8 @@ const PAUSE: Duration = Duration::from_secs(10);
 const LONGEST_PAUSE: Duration = Duration::from_secs(600);
 /// Pause before each step of [`copies::STEP`] bytes, so that others get at the memory and at the processor.
 const STEP_PAUSE: Duration = Duration::from_millis(2);
+/// Longest time in which the daemon is told of claims that have ended, when there are many.
+const PATIENCE: Duration = Duration::from_secs(5);
 /// Bytes that are named at once.
 const PIECE: usize = 256 << 10;
 
@@ -74,15 +76,16 @@ impl<'a> Pass<'a> {
             let next = self.offers.values().filter_map(|offer| offer.next).map(|(at, _)| at).min();
             let Some(next) = next else { break true };
             let pause = next.saturating_duration_since(Instant::now());
-            let ends = |moving: &mut Moving| (!moving.may_share()).then_some(());
+            let ends = |moving: &mut Moving| (!moving.may_go_on()).then_some(());
             self.lanes.wait_within(pause, ends);
         };
         self.keep_offers_of(&[]);
+        self.sharing.settle_within(PATIENCE);
         self.lanes.change(|moving| moving.end_pass(is_done));
     }
 
     fn resting(moving: &mut Moving) -> Option<Vec<Resting>> {
-        moving.may_share().then(|| moving.blocks.engine().resting())
+        moving.may_go_on().then(|| moving.blocks.engine().resting())
     }
 
     /// Ends the offers of all chunks but these.
@@ -114,10 +117,12 @@ impl<'a> Pass<'a> {
             Some((claim, CopyAnswer::Alone | CopyAnswer::Busy, _)) => (Some(claim), later),
             Some((claim, answer @ (CopyAnswer::Fill | CopyAnswer::Made), Some(file))) => {
                 let copy = self.copy(&resting, &file, answer == CopyAnswer::Fill)?;
+                // Another card of this process may have been told to fill the file, too.
+                let may_be_another_cards = copy.is_none() && answer == CopyAnswer::Fill;
                 if copy.is_some_and(|copy| self.use_copy(resting, copy, claim)) {
                     return Ok(());
                 }
-                (None, None)
+                (None, later.filter(|_| may_be_another_cards))
             }
             Some((_, CopyAnswer::Fill | CopyAnswer::Made | CopyAnswer::Refused, _)) => (None, None),
         };
@@ -130,7 +135,7 @@ impl<'a> Pass<'a> {
     fn goes_on(&self, resting: &Resting) -> bool {
         thread::sleep(STEP_PAUSE);
         self.lanes
-            .look(|moving| moving.may_share() && moving.blocks.engine().still_rests(resting))
+            .look(|moving| moving.may_go_on() && moving.blocks.engine().still_rests(resting))
     }
 
     /// Returns the name of the bytes of a chunk. It is computed once for each copy out of the chunk.
@@ -175,7 +180,7 @@ impl<'a> Pass<'a> {
         let address = self.sharing.keep(copy, claim);
         let slot = self.lanes.change(|moving| moving.pool.add_copy(address, resting.chunk.size));
         let registration = self.lanes.wait_for(|moving| match moving.pool.registration(&slot) {
-            Registration::Coming if moving.may_share() => None,
+            Registration::Coming if moving.may_go_on() => None,
             known => Some(known),
         });
         self.lanes.change(|moving| {

@@ -2,7 +2,7 @@
 
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::ptr::{null_mut, with_exposed_provenance_mut};
-use std::sync::mpsc::{Receiver, channel};
+use std::sync::mpsc::{Receiver, channel, sync_channel};
 
 use gpushare_proto::codec;
 use gpushare_proto::page::{Goal, GoalNumber};
@@ -40,13 +40,27 @@ struct Daemon {
 }
 
 impl Daemon {
-    fn start(mut answer: impl FnMut(CopyName, u32) -> Answer + Send + 'static) -> Self {
+    fn start(answer: impl FnMut(CopyName, u32) -> Answer + Send + 'static) -> Self {
+        let (tell, heard) = channel();
+        Self::telling(answer, move |message| _ = tell.send(message), heard)
+    }
+
+    /// Daemon that takes no message before the test has heard of the one before.
+    fn slow(answer: impl FnMut(CopyName, u32) -> Answer + Send + 'static) -> Self {
+        let (tell, heard) = sync_channel(0);
+        Self::telling(answer, move |message| _ = tell.send(message), heard)
+    }
+
+    fn telling(
+        mut answer: impl FnMut(CopyName, u32) -> Answer + Send + 'static,
+        tell: impl Fn(Heard) + Send + 'static,
+        heard: Receiver<Heard>,
+    ) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let listener = UnixListener::bind(folder.path().join("socket")).unwrap();
-        let (tell, heard) = channel();
         thread::spawn(move || {
             for stream in listener.incoming() {
-                serve(&stream.unwrap(), &mut answer, |message| _ = tell.send(message));
+                serve(&stream.unwrap(), &mut answer, &tell);
             }
         });
         Self { heard, folder }
@@ -254,7 +268,7 @@ fn equal_chunks_share_a_copy_and_the_last_one_ends_the_connection() {
         assert_eq!(daemon.hears(), Heard::Copy(name, 2));
         blocks.into_iter().for_each(|block| process.free(block));
         let end = std::iter::repeat_with(|| daemon.hears()).find(|heard| !matches!(heard, Heard::Copy(..)));
-        assert_eq!((end, daemon.hears()), (Some(Heard::End(name)), Heard::HungUp));
+        assert_eq!(end, Some(Heard::HungUp));
     });
 }
 
@@ -306,12 +320,12 @@ fn an_offer_ends_with_the_rest_of_its_chunk() {
         let mut pass = Pass { pause: Duration::ZERO, ..Pass::new(process.lanes, &sharing) };
         assert!(pass.offer(resting[0]).is_ok());
         assert_eq!(daemon.hears(), Heard::Hello);
-        let Heard::Copy(name, 1) = daemon.hears() else { panic!("the chunk") };
+        assert!(matches!(daemon.hears(), Heard::Copy(_, 1)));
         process.free(blocks[0]);
         process.until_rests(<[_]>::is_empty);
         assert!(pass.is_due(&resting[0]));
         pass.run();
-        assert_eq!([daemon.hears(), daemon.hears()], [Heard::End(name), Heard::HungUp]);
+        assert_eq!(daemon.hears(), Heard::HungUp);
     });
 }
 
@@ -347,7 +361,33 @@ fn a_copy_ends_at_once_while_the_daemon_is_asked() {
         drop(claim);
     });
     sharing.settle();
-    assert_eq!([daemon.hears(), daemon.hears()], [Heard::End(key.0), Heard::HungUp]);
+    assert_eq!(daemon.hears(), Heard::HungUp);
+}
+
+/// More claims than a connection takes messages for.
+#[test]
+fn claims_that_end_all_at_once_end_none_that_is_used() {
+    const ENDING: u32 = 3000;
+    let daemon = Daemon::slow(|_, _| (CopyAnswer::Alone, None));
+    let sharing = daemon.sharing();
+    let key = |number: u32| (CopyName(u128::from(number).to_le_bytes()), SIZE);
+    let kept = thread::scope(|scope| {
+        let asking = scope.spawn(|| sharing.ask(key(0), None).map(|(claim, ..)| claim));
+        assert_eq!([daemon.hears(), daemon.hears()], [Heard::Hello, Heard::Copy(key(0).0, 1)]);
+        asking.join().unwrap().unwrap()
+    });
+    let ending: Vec<_> = (1..=ENDING).map(|number| sharing.claims.add(key(number))).collect();
+    drop(ending);
+    sharing.settle();
+    assert!(sharing.claims.next_ended().is_some(), "the daemon takes no more now");
+    for number in 1..=ENDING {
+        assert!(matches!(daemon.hears(), Heard::End(_)), "{number}");
+        sharing.settle();
+    }
+    assert!(kept.is_known() && sharing.claims.next_ended().is_none());
+    drop(kept);
+    sharing.settle();
+    assert_eq!(daemon.hears(), Heard::HungUp);
 }
 
 #[test]
