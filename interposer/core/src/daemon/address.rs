@@ -19,7 +19,7 @@ use gpushare_sys::{page, peer, socket};
 
 use super::connection::{Connection, HELLO_TIMEOUT, send};
 use super::machine_config::{MachineConfig, MachineConfigError};
-use crate::process::fork::{self, CopiesGuard};
+use crate::process::fork::{self, DescriptorGuard};
 
 /// Longest time that a daemon may take to answer a question of a process that is no client.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(1);
@@ -208,7 +208,7 @@ impl Address {
 
     /// Connects to the daemon on a connection of its own, for questions about copies. The child of a fork
     /// closes it.
-    pub(crate) fn connect_to_ask(&self) -> Result<(CopiesGuard, Connection), ConnectError> {
+    pub(crate) fn connect_to_ask(&self) -> Result<(DescriptorGuard, Connection), ConnectError> {
         let (path, stream) = self.connect_any(HELLO_TIMEOUT)?;
         let broken = |cause| ConnectError::Broken(path.clone(), cause);
         let mut connection = Connection::new(stream).map_err(broken)?;

@@ -37,37 +37,31 @@ pub fn guard_connection(sockets: [i32; 2]) {
 }
 
 /// Sets the descriptor of a short connection, which the child of a fork closes during the guard's lifetime.
-#[must_use]
-pub fn guard_inquiry(socket: i32) -> InquiryGuard {
-    INQUIRY.store(socket, Ordering::Relaxed);
-    InquiryGuard(())
-}
-
-/// Guard of the descriptor of a short connection. It is dropped before the socket is closed.
-#[derive(Debug)]
-pub struct InquiryGuard(());
-
-impl Drop for InquiryGuard {
-    fn drop(&mut self) {
-        INQUIRY.store(-1, Ordering::Relaxed);
-    }
+pub fn guard_inquiry(socket: i32) -> DescriptorGuard {
+    DescriptorGuard::of(&INQUIRY, socket)
 }
 
 /// Sets the descriptor of the connection by which host copies are shared, which the child of a fork closes
 /// during the guard's lifetime.
-#[must_use]
-pub fn guard_copies(socket: i32) -> CopiesGuard {
-    COPIES.store(socket, Ordering::Relaxed);
-    CopiesGuard(())
+pub fn guard_copies(socket: i32) -> DescriptorGuard {
+    DescriptorGuard::of(&COPIES, socket)
 }
 
-/// Guard of the descriptor of the connection for copies. It is dropped before the socket is closed.
+/// Guard of the descriptor of a connection. It is dropped before the socket is closed.
 #[derive(Debug)]
-pub struct CopiesGuard(());
+#[must_use]
+pub struct DescriptorGuard(&'static AtomicI32);
 
-impl Drop for CopiesGuard {
+impl DescriptorGuard {
+    fn of(place: &'static AtomicI32, socket: i32) -> Self {
+        place.store(socket, Ordering::Relaxed);
+        Self(place)
+    }
+}
+
+impl Drop for DescriptorGuard {
     fn drop(&mut self) {
-        COPIES.store(-1, Ordering::Relaxed);
+        self.0.store(-1, Ordering::Relaxed);
     }
 }
 

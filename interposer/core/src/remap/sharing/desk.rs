@@ -11,7 +11,7 @@ use gpushare_proto::tenant::{TenantReply, TenantRequest};
 use super::Key;
 use crate::daemon::address::Address;
 use crate::daemon::connection::Connection;
-use crate::process::fork::CopiesGuard;
+use crate::process::fork::DescriptorGuard;
 
 /// Longest wait for an answer. Nothing of the program waits meanwhile.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -19,7 +19,7 @@ const PATIENCE: Duration = Duration::from_secs(5);
 /// Connection for questions about copies. There is one as long as there are claims.
 #[derive(Debug, Default)]
 pub(super) struct Desk {
-    connection: Option<(CopiesGuard, Connection)>,
+    connection: Option<(DescriptorGuard, Connection)>,
     asked: u64,
 }
 
