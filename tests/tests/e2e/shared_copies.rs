@@ -2,16 +2,19 @@
 
 use std::collections::BTreeSet;
 use std::fs;
+use std::time::Duration;
 
 use anyhow::{Context, bail};
 use gpushare_proto::Bytes;
 use gpushare_proto::admin::{AdminReply, AdminRequest, CopiesView};
-use gpushare_tests::patience::until;
+use gpushare_tests::patience::{PATIENCE, until, until_within};
 use gpushare_tests::peer::Administrator;
 use gpushare_tests::{Daemon, Program, Sharing, World};
 use simgpu_card::wire::ProcessState;
 
 const CARD: Bytes = Bytes::mib(512);
+/// Time to share copies in. The threads that do it run after all others of a busy machine.
+const LONG_PATIENCE: Duration = PATIENCE.saturating_mul(5);
 
 /// Programs `a` and `b` with equal weights, which have left the card for those of `c`.
 fn replicas() -> anyhow::Result<(World, Daemon, [Program; 3])> {
@@ -55,7 +58,7 @@ fn mapped(program: &Program) -> anyhow::Result<BTreeSet<String>> {
 
 /// Waits until two programs map the same copies, and returns how many.
 fn until_shared(a: &Program, b: &Program) -> anyhow::Result<usize> {
-    until("both programs map the same copies", || {
+    until_within(LONG_PATIENCE, "both programs map the same copies", || {
         let (a, b) = (mapped(a)?, mapped(b)?);
         Ok((!a.is_empty() && a == b).then_some(a.len()))
     })
@@ -127,7 +130,11 @@ fn a_program_with_copies_is_frozen_and_comes_back_with_them() -> anyhow::Result<
     };
     for _ in 0..2 {
         // A program uses each copy before it maps the next one.
-        until("the program uses a copy", || Ok((mapped(&a)?.len() >= 2).then_some(())))?;
+        until_within(
+            LONG_PATIENCE,
+            "the program uses a copy",
+            || Ok((mapped(&a)?.len() >= 2).then_some(())),
+        )?;
         assert_eq!(daemon.ctl(&["session", "freeze", "a"])?, "session a: running → frozen\n");
         assert_eq!(state()?, ProcessState::Checkpointed);
         assert!(!mapped(&a)?.is_empty(), "the mappings of used copies stay");
