@@ -19,7 +19,7 @@ use crate::driver::types::{
 };
 use crate::freeze::facts::{NOTED, Noted};
 use crate::gate::Pass;
-use crate::memory::handles::{Charge, is_holder, is_name};
+use crate::memory::handles::{Charge, Handles, is_holder, is_name};
 use crate::process::is_exiting;
 use crate::remap::vmm::Span;
 use crate::state::State;
@@ -189,27 +189,20 @@ pub unsafe fn set_access(
     }
     let Some(state) = with_names() else { return real() };
     let range = range(address, size);
-    let mut there = match at_driver(state, |handles| handles.adopted_in(range)) {
-        Ok(there) => there,
-        Err(error) => return error,
-    };
-    let result = there.run(real);
-    if result != CUDA_SUCCESS {
-        return result;
-    }
-    // SAFETY: the driver has just read as many.
-    let only = (count == 1).then(|| unsafe { access.read() });
-    let device = match only.map(|access| (access.location, access.flags)) {
-        Some(([LOCATION_DEVICE, device], ACCESS_READ_WRITE)) => Some(device),
-        _ => None,
-    };
-    // Memory of another device was given to a peer, who keeps it when its own device gets it by a call of its
-    // own.
-    there.handles.keep_but(range, device);
-    if let Some(device) = device {
-        uncancelled(|| state.memory.adopt(&mut there.handles, range, device));
-    }
-    result
+    call_on(state, range, real, |handles| {
+        // SAFETY: the driver has just read as many.
+        let only = (count == 1).then(|| unsafe { access.read() });
+        let device = match only.map(|access| (access.location, access.flags)) {
+            Some(([LOCATION_DEVICE, device], ACCESS_READ_WRITE)) => Some(device),
+            _ => None,
+        };
+        // The device is a peer to memory of other devices in the range. A peer's access would be lost when
+        // that memory moved.
+        handles.keep_but(range, device);
+        if let Some(device) = device {
+            uncancelled(|| state.memory.adopt(handles, range, device));
+        }
+    })
 }
 
 /// `cuMemAddressFree`: refuses addresses at which memory is mapped, as the driver does where it sees the
@@ -241,13 +234,24 @@ pub fn bind(address: CUdeviceptr, size: usize, real: impl FnOnce() -> CUresult) 
 pub(super) fn stay(address: CUdeviceptr, size: usize, real: impl FnOnce() -> CUresult) -> CUresult {
     let Some(state) = with_names() else { return real() };
     let range = range(address, size);
+    call_on(state, range, real, |handles| handles.keep_in(range))
+}
+
+/// Calls the driver on a range, while memory there that the application has mapped itself is the driver's.
+/// After a success runs `note`, with the table of handles still locked.
+fn call_on(
+    state: &'static State,
+    range: Span,
+    real: impl FnOnce() -> CUresult,
+    note: impl FnOnce(&mut Handles),
+) -> CUresult {
     let mut there = match at_driver(state, |handles| handles.adopted_in(range)) {
         Ok(there) => there,
         Err(error) => return error,
     };
     let result = there.run(real);
     if result == CUDA_SUCCESS {
-        there.handles.keep_in(range);
+        note(&mut there.handles);
     }
     result
 }
