@@ -26,7 +26,9 @@
 //! copy up afterwards.
 
 mod copies;
+mod region;
 mod repack;
+mod task;
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -36,8 +38,9 @@ use range_alloc::RangeAllocator;
 
 use self::copies::Copies;
 pub use self::copies::Registration;
+use self::region::{Region, State};
+pub use self::task::{HostError, HostMemory, MemoryId, Task, perform};
 use super::vmm::HostAddress;
-use crate::driver::types::CUresult;
 
 /// Size of a region: the unit in which memory is registered.
 pub const REGION: Bytes = Bytes::mib(128);
@@ -73,167 +76,6 @@ impl Slot {
     /// Returns whether the slot is a copy that other processes use too, so that nothing may be written there.
     pub const fn is_shared(&self) -> bool {
         matches!(self.home, Home::Copy(_))
-    }
-}
-
-/// Step in the life of a region.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Task {
-    /// Maps anonymous memory and touches each page, on the node of the card.
-    Touch,
-    /// Registers the memory with the driver (`cuMemHostRegister`).
-    Register(HostAddress),
-    /// Removes the registration.
-    Unregister(HostAddress),
-    /// Gives the memory back to the system.
-    Unmap(HostAddress),
-    /// Registers a copy of this size with the driver, for reading.
-    RegisterCopy(HostAddress, Bytes),
-    /// Removes the registration of a copy.
-    UnregisterCopy(HostAddress, Bytes),
-    /// Gives a copy up.
-    EndCopy(HostAddress, Bytes),
-}
-
-/// Error of a [`Task`], which has changed nothing.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum HostError {
-    /// The system has no memory for the region.
-    #[error("the host has no memory for {size} more, error {errno}")]
-    NoMemory {
-        /// Size of the region.
-        size: Bytes,
-        /// Error of the system.
-        errno: i32,
-    },
-    /// The driver refused the call on registered memory.
-    #[error("the driver refused registered memory with error {0}")]
-    Refused(CUresult),
-}
-
-/// Host memory that is prepared for copies.
-pub trait HostMemory {
-    /// Maps and touches anonymous memory, and returns its address.
-    ///
-    /// # Errors
-    /// Error of the system; nothing is mapped.
-    fn touch(&self, size: Bytes) -> Result<HostAddress, HostError>;
-    /// Registers memory with the driver, for copies at the speed of the bus.
-    ///
-    /// # Errors
-    /// Error of the driver; the memory is not registered.
-    fn register(&self, address: HostAddress, size: Bytes) -> Result<(), HostError>;
-    /// Removes a registration. One that ended with its context is removed already.
-    ///
-    /// # Errors
-    /// Error of the driver; the memory stays registered.
-    fn unregister(&self, address: HostAddress, size: Bytes) -> Result<(), HostError>;
-    /// Gives memory that is not registered back to the system.
-    ///
-    /// # Errors
-    /// Error of the system; the memory keeps its pages.
-    fn unmap(&self, address: HostAddress, size: Bytes) -> Result<(), HostError>;
-    /// Registers memory with the driver from which it only reads.
-    ///
-    /// # Errors
-    /// Error of the driver; the memory is not registered.
-    fn register_to_read(&self, address: HostAddress, size: Bytes) -> Result<(), HostError>;
-    /// Gives up a copy that is not registered.
-    fn end_copy(&self, address: HostAddress, size: Bytes);
-}
-
-/// Performs a task, and returns the address of a region that was touched.
-///
-/// # Errors
-/// Error of the system or the driver.
-pub fn perform(task: Task, host: &impl HostMemory) -> Result<Option<HostAddress>, HostError> {
-    match task {
-        Task::Touch => host.touch(REGION).map(Some),
-        Task::Register(address) => host.register(address, REGION).map(|()| None),
-        Task::Unregister(address) => host.unregister(address, REGION).map(|()| None),
-        Task::Unmap(address) => host.unmap(address, REGION).map(|()| None),
-        Task::RegisterCopy(address, size) => host.register_to_read(address, size).map(|()| None),
-        Task::UnregisterCopy(address, size) => host.unregister(address, size).map(|()| None),
-        Task::EndCopy(address, size) => {
-            host.end_copy(address, size);
-            Ok(None)
-        }
-    }
-}
-
-/// Region or copy that a task is for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum MemoryId {
-    /// Region of this number.
-    Region(u32),
-    /// Copy of this number.
-    Copy(u32),
-}
-
-#[derive(Debug)]
-struct Region {
-    state: State,
-    /// Whether the region is to become ready or stay so. Otherwise it is given back.
-    is_wanted: bool,
-    /// Whether the registration ended with its context, while the region was ready.
-    is_unregistered: bool,
-    /// Task that was handed out and is not done.
-    task: Option<Task>,
-    /// Whether the last task failed, so that none follows until [`Pool::retry`].
-    has_failed: bool,
-    /// Whether the region is made for the target, so that nobody waits for it.
-    is_ahead: bool,
-}
-
-#[derive(Debug)]
-enum State {
-    Nothing,
-    Touched(HostAddress),
-    Ready(HostAddress, RangeAllocator<u64>),
-}
-
-impl Region {
-    fn next(&self) -> Option<Task> {
-        if self.task.is_some() || self.has_failed {
-            return None;
-        }
-        match (&self.state, self.is_wanted) {
-            (State::Nothing, true) => Some(Task::Touch),
-            (State::Touched(address), true) => Some(Task::Register(*address)),
-            (State::Touched(address), false) => Some(Task::Unmap(*address)),
-            (State::Ready(address, _), true) if self.is_unregistered => Some(Task::Register(*address)),
-            (State::Ready(address, _), false) => Some(Task::Unregister(*address)),
-            (State::Nothing, false) | (State::Ready(..), true) => None,
-        }
-    }
-
-    fn free(&self) -> Bytes {
-        match &self.state {
-            State::Ready(_, slots) if self.is_wanted && !self.is_unregistered => {
-                Bytes(slots.total_available())
-            }
-            _ => Bytes::ZERO,
-        }
-    }
-
-    fn is_coming(&self) -> bool {
-        self.is_wanted && !matches!(self.state, State::Ready(..))
-    }
-
-    /// Whether the region waits, if preparation `is_paused`, since nobody waits for it.
-    fn is_paused(&self, is_paused: bool) -> bool {
-        is_paused && self.is_ahead && self.is_coming()
-    }
-
-    fn is_unbegun(&self) -> bool {
-        self.is_wanted && self.task.is_none() && matches!(self.state, State::Nothing)
-    }
-
-    fn is_unused(&self) -> bool {
-        match &self.state {
-            State::Ready(_, slots) => slots.is_empty(),
-            State::Nothing | State::Touched(_) => true,
-        }
     }
 }
 
