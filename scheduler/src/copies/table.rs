@@ -44,7 +44,7 @@ pub(crate) trait Files: Debug {
 pub(crate) enum Stage {
     /// The file can still be written, and sealed later.
     Open,
-    /// Nobody can change the file any more.
+    /// The file is sealed: nobody can change it any more.
     Sealed,
     /// The file has not the seals of a copy and can never have them.
     Spoilt,

@@ -1,8 +1,8 @@
 //! Parking of the process: it holds its calls back as the flag in the page says, proves that none is under
 //! way, and tells the daemon.
 //!
-//! A thread is outside of the few instructions between its look at `HOLD` and the driver if, after `HOLD` was
-//! set,
+//! A thread is outside of the few instructions between its look at `HOLD` and the driver if, after `HOLD`
+//! was set,
 //!
 //! - it was seen asleep, since there is no system call between them, or
 //! - it has run for [`RUN`] since, which takes far longer than they do. The kernel updates the time that a thread has

@@ -46,7 +46,7 @@ pub(crate) struct PieceId(u64);
 struct Piece {
     charge: Charge,
     uses: u64,
-    /// What is known of memory that has a name; `None` for memory that the application knows by the driver's
+    /// Facts about memory that has a name; `None` for memory that the application knows by the driver's
     /// handle.
     own: Option<Own>,
 }

@@ -67,14 +67,14 @@ pub struct Moving {
 /// State of the pass that shares host memory with other processes. There is one at a time.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum PassState {
-    /// It begins after a long rest.
+    /// No pass runs. One begins after a long rest.
     #[default]
     Ready,
-    /// A thread runs it. Only that thread ends it, whatever the process does meanwhile.
+    /// A thread runs a pass. Only that thread ends it, whatever the process does meanwhile.
     Running,
-    /// A thread runs it, but the rest in which it began is over.
+    /// A thread runs a pass that is to end, since the rest in which it began is over.
     Late,
-    /// It has found nothing more to share in this rest.
+    /// A pass has found nothing more to share in this rest.
     Done,
 }
 

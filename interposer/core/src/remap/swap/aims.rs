@@ -106,7 +106,7 @@ impl Engine {
     }
 
     /// Chooses chunks of at least `excess` bytes, if there are as many, and of less than one chunk more.
-    /// Those without a handle come first, then those that need no copy, then those that have a slot. Where the
+    /// Chunks without a handle come first, then those that need no copy, then those that have a slot. Where the
     /// process overflows the card, adopted memory comes last: it cannot be mapped from the host instead.
     fn victims(&self, excess: Bytes) -> Vec<(CUdeviceptr, Bytes)> {
         let is_small_move = excess < SMALL_PART;
