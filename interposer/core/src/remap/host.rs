@@ -18,12 +18,12 @@
 //! the bytes that should be ready before a move. For it, one region is made after the other.
 //!
 //! `regions ≤ budget` holds for all regions together, also for those that are being made. Regions are given
-//! back only once they exceed the target by a quarter, so that a load near the target does not make the pool
-//! grow and shrink in turns.
+//! back only once they exceed what the target needs by a quarter, so that a load near the target does not make
+//! the pool grow and shrink in turns.
 //!
 //! A slot may also be a *copy* that several processes share (`copies`). Nobody writes it. Copies count for
-//! the target and not in the budget: a chunk that has changed takes a slot of a region first, and gives its
-//! copy up afterwards.
+//! the target, which needs fewer regions beside them, and not in the budget: a chunk that has changed takes a
+//! slot of a region first, and gives its copy up afterwards.
 
 mod copies;
 mod region;
@@ -404,10 +404,9 @@ impl Pool {
     }
 
     fn trim(&mut self) {
-        let target = self.target.max(REGION);
-        if self.wanted() > target + Bytes(target.0 / 4) {
-            // Beside the copies.
-            self.shrink_to(target.saturating_sub(self.copies.taken_bytes()));
+        let beside_copies = self.target.saturating_sub(self.copies.taken_bytes()).max(REGION);
+        if self.wanted_regions() > beside_copies + Bytes(beside_copies.0 / 4) {
+            self.shrink_to(beside_copies);
         }
     }
 

@@ -286,6 +286,22 @@ mod tests {
     }
 
     #[test]
+    fn regions_in_whose_place_copies_come_are_given_back_but_for_one() {
+        let (card, mut pool, all) = (FakeCard::default(), Pool::default(), Bytes(32 * SIZE.0));
+        pool.set_budget(all);
+        pool.set_target(all);
+        work_on(&mut pool, &card);
+        let own: Vec<_> = (0..32).map(|_| pool.take(SIZE).unwrap()).collect();
+        for (number, slot) in (1..).zip(own) {
+            card.hold_copy(HostAddress(number << 50), number);
+            pool.add_copy(HostAddress(number << 50), SIZE);
+            pool.put(slot);
+            work_on(&mut pool, &card);
+        }
+        assert_eq!((pool.sizes().total, pool.sizes().free), (all + REGION, REGION));
+    }
+
+    #[test]
     fn chunks_that_have_all_changed_get_slots_of_their_own_within_the_budget() {
         let (card, copies) = (FakeCard::default(), 64);
         let mut pool = Pool::default();
