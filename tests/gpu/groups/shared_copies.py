@@ -41,8 +41,7 @@ def run(stand):
         figures.row(f"two replicas of {HELD_MIB} MiB: until they use one host copy", f"{seconds:.1f} s")
         figures.row("memory of the host that is free again then", f"{saved:.3f} of a block, after {after:.1f} s")
         figures.check(f"at least {PART_SAVED} of a block is free again", saved >= PART_SAVED, f"{saved:.3f}")
-        third.finish()
-        taken = one_way_in(figures, first, floor)
+        taken = one_way_in(figures, programs, first, third, floor)
         handoffs = turns(figures, daemon, first, second, floor)
         figures.sample("shared copies", {"floor": floor, "in": taken, "handoffs": handoffs, "shared": seconds, "saved": saved})
         apart(figures, first, second)
@@ -98,12 +97,20 @@ def copies_of(pid):
     return copies
 
 
-def one_way_in(figures, program, floor):
-    """Seconds of a way in from shared copies, where nothing has to leave."""
-    away = program.ask("read", LIMIT)["seconds"]
-    taken = away - program.ask("read", LIMIT)["seconds"]
-    figures.row(f"way in of {HELD_MIB} MiB from shared copies; the plain copy", f"{1e3 * taken:.1f}; {1e3 * floor:.1f} ms")
-    figures.check(f"the way in is at {PART_OF_COPY} of the pinned copy or more", taken <= floor / PART_OF_COPY, f"{taken / floor:.2f} x")
+def one_way_in(figures, programs, replica, third, floor):
+    """Seconds of ways in from shared copies, where nothing has to leave."""
+    taken = []
+    for number in range(ROUNDS):
+        third.finish()
+        away = replica.ask("read", LIMIT)["seconds"]
+        taken.append(away - replica.ask("read", LIMIT)["seconds"])
+        if number + 1 < ROUNDS:
+            third = start(programs, f"third-{number}")
+    median = statistics.median(taken)
+    row = f"way in of {HELD_MIB} MiB from shared copies, first and median of {ROUNDS}; the plain copy"
+    figures.row(row, f"{1e3 * taken[0]:.1f}, {1e3 * median:.1f}; {1e3 * floor:.1f} ms")
+    name = f"the way in is at {PART_OF_COPY} of the pinned copy or more"
+    figures.check(name, median <= floor / PART_OF_COPY, f"{median / floor:.2f} x")
     return taken
 
 
