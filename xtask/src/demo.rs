@@ -8,7 +8,7 @@
 //!
 //! The programs run on the real card if there is one, else on the simulated card. There the demo fails if
 //! gpushare is not at least twice as fast, or never handed the card over. It fails on any card if a buffer
-//! was corrupted.
+//! was corrupted. It says so if other programs kept the processors busy, since both programs then hardly meet.
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -18,6 +18,7 @@ use clap::Args;
 
 use crate::contention::measure::{Measured, Side, measure};
 use crate::contention::plan::{Card, Plan};
+use crate::load::beside_others;
 use crate::output::{progress, result};
 use crate::programs;
 use crate::promise::{Bound, Check, Effort, Promises};
@@ -51,7 +52,7 @@ pub(crate) struct Options {
 }
 
 pub(crate) fn run(options: &Options, json: bool) -> anyhow::Result<ExitCode> {
-    let (plan, report) = show(options)?;
+    let (plan, report) = beside_others(|| show(options))?;
     result(&report, json)?;
     let simulated = plan.card == Card::Simulated;
     let rows = CHECK

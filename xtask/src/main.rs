@@ -4,6 +4,7 @@
 //! and the rest.
 #![forbid(unsafe_code)]
 
+mod load;
 mod output;
 mod promise;
 

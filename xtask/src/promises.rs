@@ -13,6 +13,7 @@ use std::process::ExitCode;
 use anyhow::ensure;
 use clap::Args;
 
+use crate::load::beside_others;
 use crate::output::{progress, result};
 use crate::promise::{Check, Effort, Promises};
 use crate::{bench, chaos, demo, fuzz, scenario, sim};
@@ -77,7 +78,10 @@ fn measure(checks: &[Check], quick: bool) -> Promises {
             check.skip()
         } else {
             progress(format_args!("promises: {}", check.name));
-            check.judge()
+            match check.effort {
+                Effort::Timed => beside_others(|| check.judge()),
+                Effort::Counted => check.judge(),
+            }
         };
         promises.rows.extend(rows.rows);
     }
