@@ -52,8 +52,8 @@ const TURN: Nanos = Nanos(100_000);
 const FOLDER_WATCH: Duration = Duration::from_secs(2);
 
 /// Longest time in which the daemon lets all frozen processes come back before it ends. A service manager waits some
-/// 90 seconds before it kills. A second signal ends the daemon at once.
-const THAWING: Duration = Duration::from_secs(60);
+/// 90 seconds before it kills, and so does Kubernetes by the chart. A second signal ends the daemon at once.
+pub const THAWING: Duration = Duration::from_secs(60);
 /// Warning of a daemon that ends before all frozen processes have come back.
 const LEFT_FROZEN: &str = "the daemon ends although processes are frozen; the next one lets them come back";
 

@@ -57,4 +57,5 @@ mod operation;
 mod record;
 mod rotated;
 
+pub use daemon::THAWING;
 pub use program::{command, main};

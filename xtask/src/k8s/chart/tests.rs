@@ -35,6 +35,25 @@ fn command_of(file: &str, container: &str) -> Vec<String> {
 }
 
 #[test]
+fn kubernetes_gives_a_daemon_that_ends_the_time_to_thaw_all_processes() {
+    let needed = gpushare_scheduler::THAWING.as_secs() + 15;
+    let given = |value: &Value| value.as_u64().unwrap();
+    assert!(given(&yaml("k8s/chart/values.yaml")[0]["terminationGracePeriodSeconds"]) >= needed);
+    for file in ["gpushare.yaml", "gpushare-dra.yaml"] {
+        let objects = yaml(&format!("k8s/manifests/{file}"));
+        let daemons = objects.iter().filter(|object| object["kind"] == "DaemonSet").find(|object| {
+            object["spec"]["template"]["spec"]["containers"]
+                .as_array()
+                .unwrap()
+                .iter()
+                .any(|container| container["name"] == "scheduler")
+        });
+        let pod = &daemons.unwrap()["spec"]["template"]["spec"];
+        assert!(given(&pod["terminationGracePeriodSeconds"]) >= needed, "{file}");
+    }
+}
+
+#[test]
 fn the_chart_has_the_version_of_the_programs() {
     let chart = &yaml("k8s/chart/Chart.yaml")[0];
     assert_eq!((chart["version"].as_str(), chart["appVersion"].as_str()), (Some(VERSION), Some(VERSION)));
