@@ -4,7 +4,9 @@ use std::io::{self, Write};
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Child, ChildStdin, Command, Stdio};
-use std::time::Duration;
+use std::time::{Duration, Instant};
+
+use gpushare_sys::process;
 
 use crate::ending;
 use crate::helper::SUBCOMMAND;
@@ -14,6 +16,9 @@ use crate::target::Target;
 
 /// Longest wait for the end of an earlier helper of the same process.
 const ENDING: Duration = Duration::from_secs(5);
+/// Interval of the looks whether a helper that has not answered yet is stopped. Who may stop it is the user of
+/// the process, and the card waits for the helper.
+const LOOK: Duration = Duration::from_secs(1);
 
 /// Error of a helper. Which steps it has taken is unknown afterwards.
 #[derive(Debug, thiserror::Error)]
@@ -24,6 +29,9 @@ pub enum HelperError {
     /// The helper gave no answer in time and was killed.
     #[error("the driver did not answer within {0:?}")]
     Late(Duration),
+    /// The helper was stopped by a signal, and killed then.
+    #[error("the helper for checkpoints was stopped by a signal")]
+    Stopped,
     /// An earlier helper of the same process has not ended, although it was killed. No step was taken.
     #[error("an earlier helper for checkpoints was killed and does not end; the driver holds it")]
     Stuck,
@@ -78,13 +86,27 @@ impl Helper {
     }
 
     fn answer(&mut self, deadline: Duration) -> Result<Answer, HelperError> {
-        match self.answers.next(deadline) {
-            Ok(line) => serde_json::from_slice(&line).map_err(|_| self.end()),
-            Err(NoLine::Late) => {
-                self.end();
-                Err(HelperError::Late(deadline))
+        let end = Instant::now() + deadline;
+        let mut was_stopped = false;
+        loop {
+            let left = end.saturating_duration_since(Instant::now());
+            match self.answers.next(left.min(LOOK)) {
+                Ok(line) => return serde_json::from_slice(&line).map_err(|_| self.end()),
+                Err(NoLine::Ended) => return Err(self.end()),
+                Err(NoLine::Late) if left <= LOOK => {
+                    self.end();
+                    return Err(HelperError::Late(deadline));
+                }
+                Err(NoLine::Late) => {
+                    // It is stopped for a moment when the daemon is, in a terminal.
+                    let is_stopped = self.child.as_ref().is_some_and(|child| process::is_stopped(child.id()));
+                    if is_stopped && was_stopped {
+                        self.end();
+                        return Err(HelperError::Stopped);
+                    }
+                    was_stopped = is_stopped;
+                }
             }
-            Err(NoLine::Ended) => Err(self.end()),
         }
     }
 
@@ -105,5 +127,25 @@ impl Drop for Helper {
         if let Some(child) = self.child.take() {
             ending::end(self.target, child);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::os::unix::fs::PermissionsExt as _;
+
+    use super::*;
+
+    #[test]
+    fn a_helper_that_is_stopped_is_given_up_long_before_its_deadline() {
+        let folder = tempfile::tempdir().unwrap();
+        let program = folder.path().join("helper");
+        fs::write(&program, "#!/bin/sh\nkill -STOP $$\necho late\n").unwrap();
+        fs::set_permissions(&program, fs::Permissions::from_mode(0o700)).unwrap();
+        let target = Target { pid: std::process::id(), start: 1 };
+        let started = Helper::start(&program, target, Duration::from_secs(3600));
+        assert!(matches!(started, Err(HelperError::Stopped)), "{started:?}");
+        assert!(ending::wait_for(target, Duration::from_secs(60)), "it was killed");
     }
 }

@@ -6,7 +6,10 @@ use std::os::fd::OwnedFd;
 
 use gpushare_sys::{peer, process};
 use rustix::process::{Gid, Uid, getuid};
-use rustix::thread::{set_no_new_privs, set_thread_groups, set_thread_res_gid, set_thread_res_uid};
+use rustix::thread::{
+    CapabilitySet, CapabilitySets, capabilities, set_capabilities, set_no_new_privs, set_thread_groups,
+    set_thread_res_gid, set_thread_res_uid,
+};
 
 /// Process, by its pid and its start time. The driver's functions know the pid only.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -42,22 +45,40 @@ impl Process {
         !peer::is_dead(&self.pidfd) && !process::is_dead(self.target.pid)
     }
 
-    /// Makes this process the user's: same user, groups and no privileges. Only its one thread changes, so it
-    /// comes before the first other one.
+    /// Makes this process the user's: same user and groups, and no capability that the process lacks. Only its
+    /// one thread changes, so it comes before the first other one.
     pub(crate) fn become_its_user(&self) -> io::Result<()> {
         let status = fs::read_to_string(format!("/proc/{}/status", self.target.pid))?;
         let user = User::of(&status).ok_or_else(|| {
             io::Error::other("the process runs with the rights of another user than its own")
         })?;
+        let theirs = capabilities_of(&status)
+            .ok_or_else(|| io::Error::other("the kernel does not tell which capabilities the process has"))?;
         set_no_new_privs(true)?;
-        if user.uid == getuid() {
-            return Ok(());
+        if user.uid != getuid() {
+            set_thread_groups(&user.groups)?;
+            set_thread_res_gid(user.gid, user.gid, user.gid)?;
+            set_thread_res_uid(user.uid, user.uid, user.uid)?;
         }
-        set_thread_groups(&user.groups)?;
-        set_thread_res_gid(user.gid, user.gid, user.gid)?;
-        set_thread_res_uid(user.uid, user.uid, user.uid)?;
-        Ok(())
+        keep_capabilities(theirs)
     }
+}
+
+/// Reads the permitted capabilities of a process in a file `/proc/PID/status`.
+fn capabilities_of(status: &str) -> Option<CapabilitySet> {
+    let set = status.lines().find_map(|line| line.strip_prefix("CapPrm:"))?;
+    u64::from_str_radix(set.trim(), 16).ok().map(CapabilitySet::from_bits_retain)
+}
+
+/// Gives up all capabilities of this thread but these.
+fn keep_capabilities(kept: CapabilitySet) -> io::Result<()> {
+    let CapabilitySets { effective, permitted, inheritable } = capabilities(None)?;
+    let sets = CapabilitySets {
+        effective: effective & kept,
+        permitted: permitted & kept,
+        inheritable: inheritable & kept,
+    };
+    Ok(set_capabilities(None, sets)?)
 }
 
 /// User of a process.
@@ -101,6 +122,24 @@ mod tests {
         let groups = [44, 100].map(Gid::from_raw).to_vec();
         let user = User { uid: Uid::from_raw(1000), gid: Gid::from_raw(100), groups };
         assert_eq!(User::of(&status("1000\t1000\t1000\t1000")), Some(user));
+    }
+
+    #[test]
+    fn the_helper_keeps_no_capability_that_the_process_lacks() {
+        let theirs = capabilities_of("Name:\tpython\nCapPrm:\t0000000000000021\nCapEff:\t0\n").unwrap();
+        assert_eq!(theirs, CapabilitySet::CHOWN | CapabilitySet::KILL);
+        assert_eq!(capabilities_of("Name:\tpython\n"), None);
+        let keeps = |kept| {
+            let thread = std::thread::spawn(move || {
+                let before = capabilities(None).unwrap().permitted;
+                keep_capabilities(kept).unwrap();
+                (before, capabilities(None).unwrap())
+            });
+            thread.join().unwrap()
+        };
+        let (before, after) = keeps(theirs);
+        assert_eq!((after.permitted, after.effective & !theirs), (before & theirs, CapabilitySet::empty()));
+        assert_eq!(keeps(CapabilitySet::empty()).1.permitted, CapabilitySet::empty());
     }
 
     #[test]

@@ -149,7 +149,7 @@ fn privileges(of: &Privileges) -> Vec<String> {
         .then(|| "this daemon is not root's, so it freezes processes of its own user only".to_owned());
     let scope = (of.ptrace_scope > 1).then(|| {
         format!(
-            "Yama's ptrace_scope is {}: the kernel may keep the helper, which has no privileges, from other processes",
+            "Yama's ptrace_scope is {}: the kernel may keep the helper, which has no more privileges than the process, from it",
             of.ptrace_scope
         )
     });
