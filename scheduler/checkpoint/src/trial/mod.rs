@@ -78,6 +78,7 @@ pub fn try_freeze(program: &Path, card: &str, limits: &Limits) -> Result<(), Tri
             Err(TrialError::BrokeOff(reason))
         }
         Err(error @ FreezeError::Busy(_)) => Err(TrialError::BrokeOff(error.to_string())),
+        Err(error @ FreezeError::Gone) => subject.has_ended(&error, limits),
         Err(error) => Err(TrialError::failed(&error)),
     }
 }
@@ -138,6 +139,9 @@ impl Subject {
             }
         }
         let Err(error) = thawed else { return Ok(()) };
+        if matches!(error, ThawError::Gone) {
+            return self.has_ended(&error, limits);
+        }
         if let ThawError::Lost(refusal) = &error {
             self.dismiss();
             if refusal.as_ref().is_some_and(|refusal| refusal.code == OUT_OF_MEMORY) {
@@ -145,6 +149,11 @@ impl Subject {
             }
         }
         Err(TrialError::failed(&error))
+    }
+
+    /// Returns why the process has ended too early.
+    fn has_ended(&mut self, error: &impl ToString, limits: &Limits) -> Result<(), TrialError> {
+        self.ends(limits.step).and(Err(TrialError::failed(error)))
     }
 
     /// Lets the process compare its memory, and waits for its end.
@@ -238,6 +247,16 @@ mod tests {
     fn a_program_that_cannot_run_shows_nothing_about_the_driver() {
         let error = try_freeze(Path::new("/nonexistent"), "0", &Limits::default()).unwrap_err();
         assert!(matches!(error, TrialError::BrokeOff(_)), "{error}");
+    }
+
+    #[test]
+    fn a_process_that_was_killed_amid_a_trial_shows_nothing_about_the_driver() {
+        let mut child = Command::new("sleep").arg("1000").stderr(Stdio::piped()).spawn().unwrap();
+        let target = Target { pid: child.id(), start: start_time(child.id()).unwrap() };
+        child.kill().unwrap();
+        let mut subject = Subject { target, child: Some(child), restored: true };
+        let outcome = subject.has_ended(&FreezeError::Gone, &Limits::default());
+        assert_eq!(outcome, Err(TrialError::BrokeOff("its process was killed".to_owned())));
     }
 
     #[test]
