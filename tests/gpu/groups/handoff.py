@@ -142,7 +142,10 @@ class Size:
         time.sleep(QUIET_SECONDS)
         began = time.monotonic()
         wait = program.ask("step", HANDOFF_LIMIT)["seconds"] - step
-        return self.daemon.handoff_since(began)["took_ns"] / 1e9, wait
+        ended = self.daemon.handoff_since(began)
+        part = ended["copied_out_bytes"] / (self.gib << 30)
+        self.figures.check(f"handoff of {self.gib} GiB: at most {EXCESS} x the excess leaves", part <= EXCESS, f"{part:.3f} x")
+        return ended["took_ns"] / 1e9, wait
 
     def start(self, name):
         program = self.programs.start(f"{name}-{self.gib}", HOLDER, shared=True, backend="remap", paranoid=False)

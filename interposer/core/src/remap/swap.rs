@@ -80,7 +80,7 @@ pub enum Phase {
     Drained,
     /// The gate is to open once no hole is left. Nothing is in flight.
     Entering,
-    /// The process exits or looks for its daemon: what is under way ends, and nothing begins.
+    /// The process exits: what is under way ends, and nothing begins.
     Parked,
 }
 

@@ -9,7 +9,7 @@ use crate::remap::vmm::HostAddress;
 /// Step in the life of a region.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Task {
-    /// Maps anonymous memory and touches each page, on the node of the card.
+    /// Maps anonymous memory and touches each page.
     Touch,
     /// Registers the memory with the driver (`cuMemHostRegister`).
     Register(HostAddress),
