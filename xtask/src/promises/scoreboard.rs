@@ -128,6 +128,15 @@ mod tests {
     use crate::promise::Bound;
 
     #[test]
+    fn the_page_shows_what_is_recorded_of_real_cards() {
+        let shown = fs::read_to_string(page()).unwrap();
+        let names: Vec<&str> =
+            checks().iter().flat_map(|check| check.bounds).map(|bound| bound.name).collect();
+        let again = text(&shown, &names, &Promises::default(), "", &cards::recorded().unwrap());
+        assert!(shown == again, "cards.toml has changed: cargo xtask promises --only pages");
+    }
+
+    #[test]
     fn lines_that_were_not_measured_stay() {
         let row = |name| Bound::at_most(name, 1.0, "×").judge(2.0);
         let old = "| a | ≤ 1 × | 0.5 × | yes | m | d | c |\n| gone | ≤ 1 | 0 | yes | m | d | c |\n";
