@@ -95,7 +95,7 @@ fn world_of(crowd: &[(u8, u64, bool)]) -> World {
 }
 
 proptest! {
-    #![proptest_config(drawn::cases(256))]
+    #![proptest_config(drawn::cases(32))]
 
     /// The invariants compare gates and flags after every event; figures and places arrive in time.
     #[test]

@@ -64,7 +64,7 @@ fn bound(programs: &[Program], classes: &[u64], i: usize) -> Nanos {
 }
 
 proptest! {
-    #![proptest_config(drawn::cases(300))]
+    #![proptest_config(drawn::cases(120))]
 
     #[test]
     fn nobody_who_always_has_work_waits_longer_than_the_bound(
