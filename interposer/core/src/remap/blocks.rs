@@ -21,7 +21,7 @@ use super::arena::{Arena, Found, LARGEST_PIECE, least_block};
 use super::names::Named;
 use super::pins::{Pins, Reason};
 use super::space::{Space, round_up};
-use super::swap::{Birth, Engine, GivenUp, Loan};
+use super::swap::{Birth, Engine, GivenUp, Loan, Trouble};
 use super::vmm::{Answer, Call, Span, VmmError};
 use crate::driver::types::{CUdeviceptr, CUmemHandle};
 
@@ -129,7 +129,7 @@ impl Blocks {
     }
 
     /// Returns the next driver call for an allocation, with the chunk's addresses. [`Self::done`] takes the
-    /// answer. `None` says that all chunks are usable, or that one has failed.
+    /// answer. `None` says that all chunks are usable, or that one cannot be backed.
     pub fn take(&mut self, backing: &Backing) -> Option<(Span, Call)> {
         for &chunk in &backing.chunks {
             match self.engine.take_own(chunk.address) {
@@ -146,8 +146,9 @@ impl Blocks {
         self.engine.done(chunk.address, answer);
     }
 
-    /// Ends an allocation for which no call is left. `None` says that a piece was taken by another thread
-    /// meanwhile, and the allocation begins again.
+    /// Ends an allocation for which no call is left. `None` says that the allocation begins again: another
+    /// thread has taken the piece meanwhile, or the goal has no room for the rest of the range any more, all
+    /// of which is given back.
     ///
     /// # Errors
     /// The driver call that failed. All of the range is given back.
@@ -157,9 +158,14 @@ impl Blocks {
         for chunk in &chunks {
             result = self.engine.born(chunk.address).and(result);
         }
-        if let Err(error) = result {
+        if let Err(trouble) = result {
             chunks.iter().for_each(|chunk| self.engine.free(chunk.address));
-            return Err(error.into());
+            return match trouble {
+                Trouble::Driver(_, error) => Err(error.into()),
+                // `begin` decides what follows: a wait, a hole, or memory mapped from the host. No chunk
+                // needs a slot before it is born.
+                Trouble::NoRoom | Trouble::NoSlot => Ok(None),
+            };
         }
         let Some(size) = piece else {
             self.blocks.insert(range.address, range);

@@ -100,6 +100,8 @@ pub enum Trouble {
     Driver(Call, VmmError),
     /// The pool has no host memory for the chunk.
     NoSlot,
+    /// The goal has no room for the chunk any more, although it had when the allocation of its block began.
+    NoRoom,
 }
 
 #[derive(Debug)]

@@ -8,7 +8,7 @@ use crate::remap::chunk::Place;
 use crate::remap::fake::FakeCard;
 use crate::remap::host::{self, Pool};
 use crate::remap::names::Names;
-use crate::remap::swap::{Lane, Order, Phase};
+use crate::remap::swap::{Lane, Order, Phase, SMALL_CHUNK};
 use crate::remap::vmm::{Tier, Vmm as _, perform};
 
 const BASE: CUdeviceptr = 1 << 40;
@@ -163,6 +163,138 @@ fn a_request_beyond_the_goal_takes_nothing_and_says_how_much_it_needs() {
     assert!(rig.blocks.space.is_unused());
     assert!(rig.allocate(Bytes::mib(90)).is_ok());
     rig.end();
+}
+
+impl Rig {
+    /// Begins an allocation, gives another goal after so many calls, and makes the calls that are left.
+    fn begin_until(&mut self, size: Bytes, calls: usize, goal: Goal) -> Backing {
+        let Ok(Allocation::Backing(backing)) = self.begin(size) else { panic!("a new block") };
+        self.make(&backing, calls);
+        self.blocks.engine().set_goal(goal);
+        self.make(&backing, usize::MAX);
+        backing
+    }
+
+    fn make(&mut self, backing: &Backing, calls: usize) {
+        for _ in 0..calls {
+            let Some((chunk, call)) = self.blocks.take(backing) else { break };
+            self.blocks.done(chunk, perform(call, chunk, &self.card));
+        }
+    }
+}
+
+const fn goal(number: u64, bytes: Bytes) -> Goal {
+    Goal { number: GoalNumber(number), bytes }
+}
+
+/// Number of calls that make a chunk: create, map, set access.
+const CALLS: usize = 3;
+
+#[test]
+fn a_block_waits_for_the_next_goal_if_its_goal_ends_between_two_chunks() {
+    let (mut rig, size) = (Rig::new(), Bytes::mib(512));
+    rig.set(Phase::Open, 7, Bytes::gib(1));
+    let backing = rig.begin_until(size, CALLS, Goal::default());
+    assert_eq!(rig.card.bytes(Tier::Device), SMALL_CHUNK, "no second chunk without a goal");
+    let engine = rig.blocks.engine();
+    assert_eq!((engine.trouble(), engine.refused()), (None, None), "no driver call has failed");
+    assert_eq!(rig.blocks.finish(backing), Ok(None), "the allocation begins again");
+    assert_eq!(rig.allocate(size), Err(AllocationError::NoRoom(size)));
+    rig.run();
+    assert_eq!((rig.card.bytes(Tier::Device), rig.blocks.space.is_unused()), (Bytes::ZERO, true));
+    assert_eq!(rig.allocate(size), Err(AllocationError::NoRoom(size)), "there is no goal yet");
+    rig.set(Phase::Open, 1, size);
+    assert!(rig.allocate(size).is_ok());
+    assert_eq!(rig.card.bytes(Tier::Device), size);
+    rig.end();
+}
+
+#[test]
+fn a_block_waits_for_a_higher_goal_if_its_goal_falls_between_two_chunks() {
+    let (mut rig, size) = (Rig::new(), Bytes::mib(256));
+    rig.set(Phase::Open, 1, Bytes::gib(1));
+    let other = rig.allocate(Bytes::mib(128)).unwrap();
+    let [one, two] = [1, 2].map(|chunks| Bytes::mib(128) + Bytes(chunks * SMALL_CHUNK.0));
+    let backing = rig.begin_until(size, CALLS, goal(2, two - Bytes::mib(2)));
+    assert_eq!(rig.card.bytes(Tier::Device), one, "the goal has no room for the second chunk");
+    let engine = rig.blocks.engine();
+    assert_eq!((engine.trouble(), engine.refused()), (None, None), "the card is not full");
+    assert_eq!(rig.blocks.finish(backing), Ok(None));
+    assert_eq!(rig.allocate(size), Err(AllocationError::NoRoom(size)));
+    rig.run();
+    assert_eq!(rig.card.bytes(Tier::Device), Bytes::mib(128), "the other block stays");
+    assert!(rig.card.at(other).is_some() && rig.allocate(SMALL_CHUNK).is_ok());
+    rig.set(Phase::Open, 3, Bytes::gib(1));
+    assert!(rig.allocate(size).is_ok());
+    assert_eq!(rig.card.bytes(Tier::Device), one + size);
+    rig.end();
+}
+
+#[test]
+fn a_block_is_a_hole_if_its_goal_falls_while_the_gate_closes() {
+    let (mut rig, size) = (Rig::new(), Bytes::mib(256));
+    rig.set(Phase::Open, 1, Bytes::gib(1));
+    let backing = rig.begin_until(size, CALLS, goal(2, Bytes::ZERO));
+    rig.blocks.engine().set_phase(Phase::Drained);
+    assert_eq!(rig.blocks.finish(backing), Ok(None));
+    let address = rig.allocate(size).unwrap();
+    rig.run();
+    assert!(rig.card.bytes(Tier::Device).is_zero() && rig.blocks.engine().is_guarded());
+    rig.set(Phase::Entering, 3, Bytes::gib(1));
+    assert_eq!(rig.blocks.engine().can_open(), Ok(()));
+    assert!(rig.card.at(address).is_some());
+    assert_eq!(rig.card.bytes(Tier::Device), size);
+    rig.end();
+}
+
+#[test]
+fn an_overflowing_process_maps_a_block_from_the_host_if_its_goal_falls() {
+    let (mut rig, size) = (Rig::new(), Bytes::mib(256));
+    rig.set(Phase::Open, 1, Bytes::gib(1));
+    let backing = rig.begin_until(size, CALLS, goal(2, SMALL_CHUNK));
+    rig.blocks.engine().set_overflows(true);
+    assert_eq!(rig.blocks.finish(backing), Ok(None));
+    rig.run();
+    assert!(rig.allocate(size).is_ok());
+    assert_eq!(rig.card.bytes(Tier::Device), SMALL_CHUNK);
+    assert_eq!(rig.card.bytes(Tier::Host), size - SMALL_CHUNK);
+    rig.end();
+}
+
+#[test]
+fn a_small_request_makes_a_smaller_block_if_the_goal_falls() {
+    let (mut rig, size) = (Rig::new(), Bytes::mib(2));
+    rig.set(Phase::Open, 1, Bytes::gib(1));
+    let present = |rig: &Rig| rig.card.bytes(Tier::Device);
+    let _pieces = [0; 2].map(|_| rig.allocate(size).unwrap());
+    assert_eq!(present(&rig), Bytes::mib(4));
+    let backing = rig.begin_until(size, 0, goal(2, Bytes::mib(6)));
+    assert_eq!(backing.range.size, Bytes::mib(4), "a block for two");
+    assert_eq!((rig.blocks.finish(backing), present(&rig)), (Ok(None), Bytes::mib(4)));
+    assert!(rig.allocate(size).is_ok());
+    assert_eq!(present(&rig), Bytes::mib(6));
+    rig.end();
+}
+
+#[test]
+fn a_goal_that_falls_at_any_call_of_an_allocation_leaks_nothing() {
+    for size in [Bytes(1000), Bytes::mib(70)] {
+        for calls in 0..=CALLS * 3 {
+            for lower in [Goal::default(), goal(2, SMALL_CHUNK)] {
+                let mut rig = Rig::new();
+                rig.set(Phase::Open, 1, Bytes::gib(1));
+                let backing = rig.begin_until(size, calls, lower);
+                let before = rig.card.bytes(Tier::Device);
+                let made = rig.blocks.finish(backing).unwrap();
+                rig.run();
+                let kept = if made.is_some() { before } else { Bytes::ZERO };
+                assert!(rig.card.bytes(Tier::Device) == kept && (made.is_none() || kept >= size));
+                rig.set(Phase::Open, 3, Bytes::gib(1));
+                assert!(rig.allocate(size).is_ok());
+                rig.end();
+            }
+        }
+    }
 }
 
 #[test]

@@ -85,7 +85,8 @@ impl Card {
             .look(|moving| moving.blocks.engine().goal().number != GoalNumber::NONE)
     }
 
-    /// Makes the driver calls for a new block. Returns `None` if another thread took its place.
+    /// Makes the driver calls for a new block. Returns `None` if the allocation begins again: another
+    /// thread has taken its place, or the goal has no room for all of it any more.
     fn back(&self, backing: Backing) -> Result<Option<CUdeviceptr>, AllocationError> {
         while let Some((chunk, call)) = self.lanes.change(|moving| moving.blocks.take(&backing)) {
             let answer = perform(call, chunk, &self.hardware);

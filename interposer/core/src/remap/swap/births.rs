@@ -9,7 +9,7 @@ use super::{
 };
 use crate::driver::types::CUdeviceptr;
 use crate::remap::chunk::{Aim, Chunk};
-use crate::remap::vmm::{Call, Span, Tier, VmmError};
+use crate::remap::vmm::{Call, Span, Tier};
 
 /// Place of a new chunk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -105,9 +105,9 @@ impl Engine {
                 return None;
             }
             let call = entry.chunk.next()?;
-            // The goal may have fallen since the chunk was added.
+            // The goal may have fallen or ended since the chunk was added.
             if call == Call::Create(Tier::Device) && room < entry.chunk.span().size {
-                entry.trouble = Some(Trouble::Driver(call, VmmError::OutOfMemory));
+                entry.trouble = Some(Trouble::NoRoom);
                 entry.failures += 1;
                 return None;
             }
@@ -117,28 +117,25 @@ impl Engine {
         taken.flatten()
     }
 
-    /// Returns whether a call of a chunk that is being allocated has failed.
+    /// Returns whether a chunk that is being allocated cannot be backed: a call of it has failed, or the goal
+    /// has no room for it any more.
     pub fn has_failed(&self, address: CUdeviceptr) -> bool {
         self.chunks
             .get(address)
             .is_some_and(|entry| entry.is_unborn && entry.failures > 0)
     }
 
-    /// Hands a chunk over to the engine. Returns the error if it could not be backed; the caller then frees
-    /// it.
+    /// Hands a chunk over to the engine. If it could not be backed, the caller frees it.
     ///
     /// # Errors
-    /// Error of the driver call that failed.
-    pub fn born(&mut self, address: CUdeviceptr) -> Result<(), VmmError> {
+    /// Reason why the chunk could not be backed.
+    pub fn born(&mut self, address: CUdeviceptr) -> Result<(), Trouble> {
         let trouble = self.chunks.change(address, |entry| {
             entry.is_unborn = false;
             entry.trouble
         });
         self.is_settled &= trouble.is_none();
-        match trouble.flatten() {
-            Some(Trouble::Driver(_, error)) => Err(error),
-            _ => Ok(()),
-        }
+        trouble.flatten().map_or(Ok(()), Err)
     }
 }
 
@@ -147,7 +144,7 @@ mod tests {
     use gpushare_proto::page::Goal;
 
     use super::*;
-    use crate::remap::vmm::Answer;
+    use crate::remap::vmm::{Answer, VmmError};
 
     #[test]
     fn an_allocation_that_fails_is_an_error_whatever_the_daemon_says_meanwhile() {
@@ -162,12 +159,28 @@ mod tests {
                 };
                 engine.done(span.address, answer);
             }
-            let refused = engine.take_own(span.address);
+            let refused = engine.take_own(span.address).unwrap();
             engine.done(span.address, Answer::Failed(VmmError::OutOfMemory));
             engine.set_goal(Goal { number: GoalNumber(2), bytes: Bytes::gib(1) });
             engine.retry();
             assert_eq!(engine.take_own(span.address), None);
-            assert_eq!(engine.born(span.address), Err(VmmError::OutOfMemory), "{refused:?}");
+            assert_eq!(engine.born(span.address), Err(Trouble::Driver(refused, VmmError::OutOfMemory)));
+        }
+    }
+
+    #[test]
+    fn a_chunk_without_room_under_a_new_goal_is_no_failure_of_the_driver() {
+        let span = Span { address: 1 << 40, size: SMALL_CHUNK };
+        let without_room = [Goal::default(), Goal { number: GoalNumber(2), bytes: SMALL_CHUNK - Bytes(1) }];
+        for goal in without_room {
+            let mut engine = Engine::new(false);
+            assert_eq!(engine.add(span), Birth::Backed);
+            engine.set_goal(goal);
+            assert_eq!((engine.take_own(span.address), engine.has_failed(span.address)), (None, true));
+            // Another chunk of the block may have a handle under the older goal, so all of it begins again.
+            engine.set_goal(Goal { number: GoalNumber(3), bytes: Bytes::gib(1) });
+            assert_eq!((engine.take_own(span.address), engine.trouble()), (None, None));
+            assert_eq!(engine.born(span.address), Err(Trouble::NoRoom), "{goal:?}");
         }
     }
 }

@@ -585,7 +585,7 @@ fn a_goal_that_falls_before_a_new_chunk_is_backed_refuses_it() {
     assert_eq!(world.engine.add(span), Birth::Backed);
     world.set_goal(1, SMALL);
     assert_eq!(world.engine.take_own(span.address), None);
-    assert_eq!(world.engine.born(span.address), Err(VmmError::OutOfMemory));
+    assert_eq!(world.engine.born(span.address), Err(Trouble::NoRoom));
     world.engine.free(span.address);
     world.end();
 }
