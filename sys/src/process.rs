@@ -128,6 +128,12 @@ pub fn inside(pid: u32, pidfd: impl AsFd) -> Option<Inside> {
     Some(Inside { namespace, pid })
 }
 
+/// Returns whether this process is in the first PID namespace of the machine, so that its pids are those of the kernel.
+pub fn is_in_first_namespace() -> bool {
+    // The kernel gives that namespace a fixed inode number (PROC_PID_INIT_INO).
+    fs::read_link("/proc/self/ns/pid").is_ok_and(|name| name.as_os_str() == "pid:[4026531836]")
+}
+
 /// Returns the last pid in the line of pids, which lead from this namespace inwards.
 fn innermost_pid(facts: &str) -> Option<u32> {
     let line = facts.lines().find_map(|line| line.strip_prefix("NSpid:"))?;

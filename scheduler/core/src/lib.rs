@@ -34,6 +34,7 @@ pub use config::Config;
 pub use events::{Effect, Event, FreezeEnd, Lack, Notice, Obstacle, Standing, ThawEnd, ThawWait, WaitsFor};
 pub use machine::Core;
 pub use memory::recalls::Kind;
+pub use residency::facts::Reported;
 pub use session::gate::FIRST_WORD;
 pub use session::share::UserId;
 pub use values::gpu_set::GpuSet;

@@ -12,6 +12,7 @@ use crate::cards::Cards;
 use crate::connections::ConnectionId;
 use crate::identity::{PeerProcess, ProcessId};
 use crate::memory::overhead::Overhead;
+use crate::memory::unreported::Unreported;
 use crate::operation::plain;
 use crate::registry::{CardUse, ClientEntry};
 
@@ -29,6 +30,8 @@ pub(crate) struct Client {
     pub(crate) remaps: bool,
     /// Measured memory that the driver itself uses for this process, by card.
     pub(crate) overheads: BTreeMap<GpuId, Overhead>,
+    /// Remapped memory that NVML shows and the process does not report, by card.
+    pub(crate) unreported: BTreeMap<GpuId, Unreported>,
     /// Driver functions that the process asked for and its gpushare library does not know.
     pub(crate) unknown: UnknownFunctions,
 }
@@ -44,6 +47,7 @@ impl Client {
             page,
             remaps: false,
             overheads: BTreeMap::new(),
+            unreported: BTreeMap::new(),
             unknown: UnknownFunctions::default(),
         }
     }

@@ -5,6 +5,7 @@ pub(crate) mod metering;
 pub(crate) mod overhead;
 pub(crate) mod postponed;
 pub(crate) mod refusals;
+pub(crate) mod unreported;
 
 // Events, which concern several facts.
 pub(crate) mod host;

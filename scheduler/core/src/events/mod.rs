@@ -382,13 +382,15 @@ pub enum Event {
         #[serde(default)]
         refused: Bytes,
     },
-    /// NVML's figure for a process was read. Without this event the process's own reports count alone.
+    /// NVML showed remapped memory that a process does not report, or no longer. Without this event the process's own
+    /// reports count alone.
     Measured {
         /// Identifier of the process that the event is about.
         client: ClientId,
         /// Identifier of the card that the event is about.
         gpu: GpuId,
-        /// Least number of remapped bytes on the card: the figure less contexts and fixed bytes.
+        /// Least number of remapped bytes on the card: the figure less contexts and fixed bytes. Zero while the reports
+        /// and goals explain the figure, since a figure is old when the next report comes.
         bytes: Bytes,
     },
     /// The budget for host memory of all processes changed.
@@ -396,7 +398,8 @@ pub enum Event {
         /// Number of bytes in which evicted memory of all cards may live.
         bytes: Bytes,
     },
-    /// NVML's figure for a card's free memory was read.
+    /// NVML's figure for a card's free memory was read. The daemon asks NVML for the dead processes themselves instead,
+    /// and does not send this event.
     CardFree {
         /// Identifier of the card that the event is about.
         gpu: GpuId,

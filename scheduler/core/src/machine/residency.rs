@@ -245,7 +245,11 @@ impl Core {
         if let Some(card) = self.view.cards.get_mut(gpu)
             && let Some(resident) = card.residents.get_mut(client)
         {
-            resident.facts.measure(bytes.min(card.total));
+            // A higher figure waits for the event that takes the same bytes off the driver's own memory. Otherwise they
+            // would count twice for a moment, and others would be told to give them.
+            if resident.facts.measure(bytes.min(card.total)) {
+                self.agenda.look_at(gpu);
+            }
         }
     }
 

@@ -71,6 +71,17 @@ pub(crate) struct Figures {
     pub(crate) claim: Bytes,
 }
 
+/// Remapped memory of one process on one card by its reports and goals alone, without NVML's figure.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Reported {
+    /// Bytes on the card.
+    pub resident: Bytes,
+    /// Most bytes that the process may have on the card: an honest one never has more.
+    pub claim: Bytes,
+    /// Bytes of all its remapped memory, wherever it is.
+    pub whole: Bytes,
+}
+
 impl Figures {
     /// Bytes that the process lacks for its turn. If it `overflows` the card, it needs those that are mapped from the
     /// host nowhere else.
@@ -137,15 +148,22 @@ impl Facts {
         self.report.map_or(Bytes::ZERO, |report| report.copied_out)
     }
 
-    /// Notes the least number of bytes on the card, by NVML's figure for the process.
-    pub(crate) fn measure(&mut self, bytes: Bytes) {
-        self.measured = bytes;
+    /// Notes the least number of bytes on the card, by NVML's figure for the process. Returns whether it fell.
+    pub(crate) fn measure(&mut self, bytes: Bytes) -> bool {
+        std::mem::replace(&mut self.measured, bytes) > bytes
     }
 
     /// Bytes on the card by the process's own word, at most its believed chunks.
     pub(crate) fn said_resident(&self, book: &Book) -> Bytes {
         self.report
             .map_or(book.remapped_used(), |report| report.resident.min(book.chunks))
+    }
+
+    /// Figures of the process by its reports and goals alone.
+    pub(crate) fn reported(&self, book: &Book) -> Reported {
+        let resident = self.said_resident(book);
+        let claim = self.goal_that_counts().unwrap_or_default().max(resident);
+        Reported { resident, claim, whole: book.whole() }
     }
 
     /// Gives the process a new goal.

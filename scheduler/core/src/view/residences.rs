@@ -6,7 +6,7 @@ use gpushare_proto::admin::ResidenceView;
 use gpushare_proto::{Bytes, ClientId, GpuId, SessionId};
 
 use crate::machine::Core;
-use crate::residency::facts::Figures;
+use crate::residency::facts::{Figures, Reported};
 use crate::residency::plan::Row;
 use crate::view::View;
 use crate::view::snapshot::RemappedSnapshot;
@@ -35,6 +35,13 @@ impl Core {
     #[must_use]
     pub fn resident_bytes(&self, client: ClientId, gpu: GpuId) -> Bytes {
         self.view.figures(client, gpu).map_or(Bytes::ZERO, |figures| figures.resident)
+    }
+
+    /// Returns the remapped memory of a process on a card by its reports and goals alone; `None` if it has none.
+    #[must_use]
+    pub fn reported(&self, client: ClientId, gpu: GpuId) -> Option<Reported> {
+        let resident = self.view.cards.get(gpu)?.residents.get(client)?;
+        Some(resident.facts.reported(self.view.book(client, gpu)?))
     }
 
     /// Returns where the remapped memory of all sessions is, ordered by session and card.

@@ -19,6 +19,23 @@ fn who_says_that_less_is_resident_is_counted_by_nvml() {
 }
 
 #[test]
+fn memory_that_nvml_no_longer_shows_is_given_to_others_at_once() {
+    let (mut world, a, b) = two_programs();
+    world.habits(a).answers = false;
+    world.honest = false;
+    world.run_for(ms(500));
+    world.lets_go(a, ms(2));
+    world.send(Event::Measured { client: a, gpu: GPU, bytes: gib(6) });
+    let (seen, _) = world.goal(a, GPU).unwrap();
+    let none = Bytes::ZERO;
+    world.send(resides(a, GPU, seen, [none, gib(6), none]));
+    let credit = |world: &World| world.goal(b, GPU).map(|(_, bytes)| bytes);
+    assert!(credit(&world) <= Some(gib(2) + Bytes::mib(160)));
+    world.send(Event::Measured { client: a, gpu: GPU, bytes: none });
+    assert_eq!(credit(&world), Some(gib(6)));
+}
+
+#[test]
 fn who_says_that_more_is_resident_keeps_no_more_than_its_quota() {
     let mut world = world();
     let session = world.session_with(Some(gib(1)), false);

@@ -314,6 +314,11 @@ impl World {
                     "{client} has {} on {gpu}, after {event:?}: {figures:?}",
                     swap.resident
                 );
+                let reported = self.core.reported(client, gpu).unwrap_or_default();
+                assert!(
+                    swap.resident <= reported.claim,
+                    "NVML may show what {client} has on {gpu}, after {event:?}: {reported:?}"
+                );
             }
         }
     }
