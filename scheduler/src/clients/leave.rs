@@ -88,7 +88,8 @@ pub(crate) fn remove_client(engine: &mut Engine, id: ClientId) {
         .peer(&client.peer)
         .debug(format_args!("{id} (pid {}) is gone", client.peer.pid));
     let left = client.entry(id, &engine.cards).filter(|entry| !entry.cards.is_empty());
-    match left.filter(|_| client.peer.is_ending()) {
+    // Without NVML nobody says when an orphan's memory is free. The decision machine counts it for a moment.
+    match left.filter(|_| client.peer.is_ending() && !engine.metering.off) {
         Some(entry) => {
             engine.feed(Event::ClientEnded { client: id });
             add_orphan(engine, entry, Some(client.peer.pidfd), true);
