@@ -337,6 +337,9 @@ pub enum FreezeObstacle {
     Unseen,
     /// Driver that is too old.
     Driver,
+    /// Lack of room in the control groups of the process for what the driver moves into host memory. It may go
+    /// away by itself.
+    HostMemory,
 }
 
 /// Places of the memory of the backend `remap` that one process has on one card. Bytes are those of whole

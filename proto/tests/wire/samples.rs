@@ -123,6 +123,7 @@ pub(crate) fn tenant_requests() -> Vec<Named<TenantRequest>> {
         ("Freezable.peers", obstacle(FreezeObstacle::Peers)),
         ("Freezable.unseen", obstacle(FreezeObstacle::Unseen)),
         ("Freezable.driver", obstacle(FreezeObstacle::Driver)),
+        ("Freezable.host_memory", obstacle(FreezeObstacle::HostMemory)),
         ("Parked", TenantRequest::Parked { number: 300 }),
         ("Called", TenantRequest::Called),
         ("Held", TenantRequest::Held),

@@ -25,6 +25,7 @@ pub(super) const fn obstacle_of(told: FreezeObstacle) -> Obstacle {
         FreezeObstacle::Peers => Obstacle::Peers,
         FreezeObstacle::Unseen => Obstacle::Unseen,
         FreezeObstacle::Driver => Obstacle::Driver,
+        FreezeObstacle::HostMemory => Obstacle::HostMemory,
     }
 }
 

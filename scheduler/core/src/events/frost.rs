@@ -38,6 +38,9 @@ pub enum Obstacle {
     Unseen,
     /// Calls or work were under way for too long, no helper could work, or a trial had no room. It may succeed later.
     Busy,
+    /// The control groups of the process have no room for what the driver moves into host memory. It may have some
+    /// later.
+    HostMemory,
 }
 
 impl fmt::Display for Obstacle {
@@ -63,6 +66,9 @@ impl fmt::Display for Obstacle {
                  this gpushare does not know"
             }
             Self::Busy => "the driver or its helper was busy; try again",
+            Self::HostMemory => {
+                "its control groups have no room for what the driver moves into host memory; raise their limit of memory"
+            }
         })
     }
 }

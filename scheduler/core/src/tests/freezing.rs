@@ -158,6 +158,29 @@ fn what_cannot_be_frozen_is_refused_before_anything_is_done() {
 }
 
 #[test]
+fn a_process_without_room_for_its_memory_goes_on_until_it_has_some() {
+    let mut world = world_with(gib(100));
+    let (session, client) = native(&mut world, gib(4));
+    world.habits(client).answers = false;
+    freezes(&mut world, session);
+    world.lets_go(client, ms(2));
+    world.run_for(ms(100));
+    assert!(matches!(stage(&world, client), Stage::Parking(_)));
+    world.take();
+    // It looks again before it parks.
+    let obstacle = Obstacle::HostMemory;
+    world.send(Event::Freezable { client, obstacle: Some(obstacle) });
+    assert_eq!(world.notices(), [Notice::FreezeRefused { session, client, obstacle }]);
+    assert_eq!(stage(&world, client), Stage::Warm);
+    assert!(world.flags(client) & FLAG_FROZEN == 0);
+    world.habits(client).answers = true;
+    world.send(Event::Freezable { client, obstacle: None });
+    freezes(&mut world, session);
+    world.run_for(Nanos::from_secs(2));
+    assert_eq!(stage(&world, client), Stage::Frozen);
+}
+
+#[test]
 fn pinned_memory_is_an_obstacle() {
     let mut world = world_with(gib(100));
     let (session, client) = remapped(&mut world, gib(4));
