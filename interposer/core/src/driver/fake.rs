@@ -32,6 +32,8 @@ pub(crate) struct Answers {
     pub(crate) captures: BTreeMap<usize, Result<c_int, CUresult>>,
     /// Size of the card.
     pub(crate) memory: usize,
+    /// Version of CUDA that the driver has.
+    pub(crate) version: c_int,
     /// Sizes of the parameters of each kernel of a library.
     pub(crate) parameters: BTreeMap<usize, Vec<usize>>,
     /// Prefetches so far: address, bytes and device.
@@ -65,6 +67,7 @@ fn function(name: &CStr) -> *mut c_void {
         b"cuStreamQuery" => query_stream as *mut c_void,
         b"cuStreamIsCapturing" => is_capturing as *mut c_void,
         b"cuDeviceTotalMem_v2" => total as *mut c_void,
+        b"cuDriverGetVersion" => version as *mut c_void,
         b"cuMemPrefetchAsync" => prefetch as *mut c_void,
         b"cuFuncGetParamInfo" => no_function as *mut c_void,
         b"cuKernelGetParamInfo" => parameter as *mut c_void,
@@ -127,6 +130,12 @@ unsafe extern "C-unwind" fn is_capturing(stream: CUstream, status: *mut c_int) -
 unsafe extern "C-unwind" fn total(bytes: *mut usize, _: CUdevice) -> CUresult {
     // SAFETY: writable, as for the driver.
     unsafe { bytes.write(answers(|answers| answers.memory)) };
+    CUDA_SUCCESS
+}
+
+unsafe extern "C-unwind" fn version(version: *mut c_int) -> CUresult {
+    // SAFETY: writable, as for the driver.
+    unsafe { version.write(answers(|answers| answers.version)) };
     CUDA_SUCCESS
 }
 

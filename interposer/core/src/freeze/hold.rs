@@ -35,8 +35,8 @@ thread_local! {
 pub(crate) struct Acts {
     /// Does what the flag in the page asks for. Returns whether calls wait, and whether to look again soon.
     pub(crate) serve: fn(&'static Page) -> (bool, bool),
-    /// Tells the daemon what keeps the process from being frozen.
-    pub(crate) report: fn(&'static Page),
+    /// Tells the daemon what keeps the process from being frozen. Returns whether it may go away although nobody rings.
+    pub(crate) report: fn(&'static Page) -> bool,
     /// Tells the daemon that a thread waits, unless that would block. Returns whether it was told.
     pub(crate) call: fn() -> bool,
 }
@@ -220,7 +220,7 @@ mod tests {
     fn a_thread_that_could_not_tell_the_daemon_repeats_it() {
         static CALLS: AtomicU32 = AtomicU32::new(0);
         let call = || CALLS.fetch_add(1, Ordering::SeqCst) > 3;
-        let acts = Acts { serve: |_| (false, false), report: |_| (), call };
+        let acts = Acts { serve: |_| (false, false), report: |_| false, call };
         ACTS.set(acts).expect("no other test sets them");
         let held = Held::begin();
         thread::scope(|scope| {

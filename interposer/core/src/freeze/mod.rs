@@ -20,3 +20,4 @@ pub(crate) mod facts;
 pub mod hold;
 pub(crate) mod obstacles;
 pub(crate) mod park;
+mod room;

@@ -17,8 +17,9 @@ use std::time::Duration;
 
 use gpushare_proto::page::{FEATURE_FREEZE, FLAG_FROZEN, Page};
 use gpushare_proto::tenant::{FreezeObstacle, TenantRequest};
+use gpushare_sys::memory_limit;
 
-use super::{hold, obstacles};
+use super::{hold, obstacles, room};
 use crate::daemon::Daemon;
 use crate::driver::Driver;
 use crate::gate::{self, GATE};
@@ -42,6 +43,8 @@ pub(crate) struct Parking {
     proof: Option<Proof>,
     /// Obstacle that the daemon of a page was told last.
     reported: Option<(usize, Option<FreezeObstacle>)>,
+    /// Room on the host when the process last looked beforehand.
+    room: room::Found,
 }
 
 impl Parking {
@@ -52,16 +55,25 @@ impl Parking {
         }
     }
 
-    /// Tells the daemon what keeps the process from being frozen, if that changed.
-    pub(crate) fn report(&mut self, parts: (&Driver, &Memory, &Daemon), page: &'static Page) {
+    /// Tells the daemon what keeps the process from being frozen, if that changed. Returns whether it may go away
+    /// although nobody rings.
+    pub(crate) fn report(&mut self, parts: (&Driver, &Memory, &Daemon), page: &'static Page) -> bool {
         let (driver, memory, daemon) = parts;
         if !is_known(page) || hold::is_held() {
-            return;
+            return false;
         }
-        let obstacle = obstacles::obstacle(driver, memory, page);
-        let report = Some((address(page), obstacle));
-        if self.reported != report && send(daemon, page, &TenantRequest::Freezable { obstacle }) {
-            self.reported = report;
+        let mut lacks_room = || self.room.lacks(room::needed(&memory.lease), memory_limit::room);
+        let obstacle = obstacles::obstacle(driver, memory, page)
+            .or_else(|| lacks_room().then_some(FreezeObstacle::HostMemory));
+        if self.reported != Some((address(page), obstacle)) {
+            self.tell(daemon, page, obstacle);
+        }
+        obstacle == Some(FreezeObstacle::HostMemory)
+    }
+
+    fn tell(&mut self, daemon: &Daemon, page: &'static Page, obstacle: Option<FreezeObstacle>) {
+        if send(daemon, page, &TenantRequest::Freezable { obstacle }) {
+            self.reported = Some((address(page), obstacle));
         }
     }
 
@@ -85,11 +97,13 @@ impl Parking {
         }
         if self.page.is_none() {
             // Before calls wait, since one of the questions is for the driver.
-            let obstacle = obstacles::obstacle(parts.0, parts.1, page);
+            let lacks_room = || room::lacks(room::needed(&parts.1.lease), memory_limit::room);
+            let obstacle = obstacles::obstacle(parts.0, parts.1, page)
+                .or_else(|| lacks_room().then_some(FreezeObstacle::HostMemory));
             if is_exiting() || obstacle.is_some() {
                 if self.answered != Some(request) && obstacle.is_some() {
                     self.answered = Some(request);
-                    send(parts.2, page, &TenantRequest::Freezable { obstacle });
+                    self.tell(parts.2, page, obstacle);
                 }
                 return (false, false);
             }
@@ -269,6 +283,24 @@ mod tests {
         let (waits, _) = parking.serve((&driver, &memory, &daemon), page);
         assert!(waits && hold::is_held(), "the daemon may have frozen it");
         drop((held, pass));
+    }
+
+    #[test]
+    fn an_obstacle_that_a_request_meets_is_taken_back_once_it_is_gone() {
+        let (_alone, link, _connection, _stream) = crate::daemon::link::tests::link();
+        let daemon = Daemon::behind(link);
+        // Its version is too old.
+        let driver = crate::driver::fake::driver();
+        let memory = Memory::new(driver, std::sync::Arc::default());
+        let page = gate::page();
+        page.features.fetch_or(FEATURE_FREEZE, Ordering::SeqCst);
+        page.flags.fetch_or(FLAG_FROZEN, Ordering::SeqCst);
+        let mut parking = Parking { reported: Some((address(page), None)), ..Parking::default() };
+        assert_eq!(parking.serve((&driver, &memory, &daemon), page), (false, false));
+        page.flags.fetch_and(!FLAG_FROZEN, Ordering::SeqCst);
+        page.features.fetch_and(!FEATURE_FREEZE, Ordering::SeqCst);
+        let told = parking.reported.expect("the daemon was told");
+        assert!(told.0 == address(page) && told.1.is_some(), "a report without it differs: {told:?}");
     }
 
     #[test]

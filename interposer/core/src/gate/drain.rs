@@ -52,6 +52,8 @@ const POLL_MIN: Duration = Duration::from_micros(20);
 const POLL_MAX: Duration = Duration::from_millis(1);
 /// Pause between two looks at frees in stream order.
 const FREES_PAUSE: Duration = Duration::from_millis(100);
+/// Pause between two looks at the room in the control groups of a process that cannot be frozen for lack of it.
+const ROOM_PAUSE: Duration = Duration::from_secs(10);
 /// Longest pause between two looks at work for whose end a thread waits: a move of memory, or where switches
 /// overlap, the work in flight, at whose end the next session begins.
 const AWAITED_POLL_MAX: Duration = Duration::from_micros(100);
@@ -152,12 +154,10 @@ impl Drainer {
                 if acts.state() == GateState::Open {
                     self.memory.remap.open();
                 }
-                if let Some(acts) = ACTS.get() {
-                    (acts.report)(page);
-                }
+                let awaits_room = ACTS.get().is_some_and(|acts| (acts.report)(page));
                 let frees = self.memory.has_frees();
                 let moves = !frees && self.move_out(page, acts);
-                let _ = bell::sleep(page, heard, pause_of_rest(frees, moves, soon));
+                let _ = bell::sleep(page, heard, pause_of_rest(frees, moves, soon, awaits_room));
                 if frees {
                     self.collect_frees(page);
                 }
@@ -392,8 +392,8 @@ impl Drainer {
 
 /// Returns the pause of a drainer that rests until it looks again; `None` if that waits for the bell. It
 /// looks `soon` if the process is to park.
-fn pause_of_rest(frees: bool, moves: bool, soon: bool) -> Option<Duration> {
-    let pauses = [(frees, FREES_PAUSE), (moves, AWAITED_POLL_MAX), (soon, LOOK)];
+fn pause_of_rest(frees: bool, moves: bool, soon: bool, awaits_room: bool) -> Option<Duration> {
+    let pauses = [(frees, FREES_PAUSE), (moves, AWAITED_POLL_MAX), (soon, LOOK), (awaits_room, ROOM_PAUSE)];
     pauses.into_iter().filter_map(|(waits, pause)| waits.then_some(pause)).min()
 }
 
@@ -461,11 +461,12 @@ mod tests {
 
     #[test]
     fn a_drainer_that_rests_looks_again_while_the_process_is_to_park() {
-        assert_eq!(pause_of_rest(false, false, false), None);
-        assert_eq!(pause_of_rest(false, false, true), Some(LOOK));
-        assert_eq!(pause_of_rest(true, false, true), Some(LOOK));
-        assert_eq!(pause_of_rest(true, false, false), Some(FREES_PAUSE));
-        assert_eq!(pause_of_rest(false, true, true), Some(AWAITED_POLL_MAX));
+        assert_eq!(pause_of_rest(false, false, false, false), None);
+        assert_eq!(pause_of_rest(false, false, true, false), Some(LOOK));
+        assert_eq!(pause_of_rest(true, false, true, false), Some(LOOK));
+        assert_eq!(pause_of_rest(true, false, false, false), Some(FREES_PAUSE));
+        assert_eq!(pause_of_rest(false, true, true, false), Some(AWAITED_POLL_MAX));
+        assert_eq!(pause_of_rest(false, false, false, true), Some(ROOM_PAUSE));
     }
 
     #[test]

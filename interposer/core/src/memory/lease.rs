@@ -247,6 +247,11 @@ impl Lease {
             .map_or(Bytes::ZERO, |usage| Bytes(usage.used.load(Ordering::Relaxed)))
     }
 
+    /// Returns the number of bytes that never leave their card, over all devices.
+    pub fn fixed(&self) -> Bytes {
+        self.devices.iter().map(Usage::fixed).sum()
+    }
+
     /// Returns the largest number of bytes that the process used at one time, over all devices.
     pub fn peak(&self) -> Bytes {
         self.devices.iter().map(|usage| Bytes(usage.peak.load(Ordering::Relaxed))).sum()

@@ -68,8 +68,13 @@ impl Usage {
         Bytes(before.min(bytes.0))
     }
 
+    /// Returns the number of bytes in use that never leave the card.
+    pub(super) fn fixed(&self) -> Bytes {
+        Bytes(self.fixed.load(Ordering::SeqCst))
+    }
+
     pub(super) fn leased_fixed(&self) -> u64 {
-        let fixed = self.fixed.load(Ordering::SeqCst);
+        let fixed = self.fixed().0;
         fixed.saturating_sub(self.debt(MemoryKind::Fixed).0)
     }
 

@@ -43,11 +43,7 @@ static STATE: ForkCell<State> = ForkCell::new();
 /// Functions of the present state. A child of a fork has a state of its own.
 const ACTS: hold::Acts = hold::Acts {
     serve: |page| State::existing().map_or((false, false), |state| state.serve_freeze(page)),
-    report: |page| {
-        if let Some(state) = State::existing() {
-            state.report_freezable(page);
-        }
-    },
+    report: |page| State::existing().is_some_and(|state| state.report_freezable(page)),
     call: || State::existing().is_some_and(|state| park::call(&state.daemon)),
 };
 
@@ -151,9 +147,10 @@ impl State {
         lock(&self.parking).serve((&self.driver, &self.memory, &self.daemon), page)
     }
 
-    /// Tells the daemon of a page what keeps the process from being frozen, if that changed.
-    pub(crate) fn report_freezable(&self, page: &'static Page) {
-        lock(&self.parking).report((&self.driver, &self.memory, &self.daemon), page);
+    /// Tells the daemon of a page what keeps the process from being frozen, if that changed. Returns whether it may go
+    /// away although nobody rings.
+    pub(crate) fn report_freezable(&self, page: &'static Page) -> bool {
+        lock(&self.parking).report((&self.driver, &self.memory, &self.daemon), page)
     }
 
     /// Tells the next daemon, whose page is in force, that the last one may have frozen the process.
