@@ -3,9 +3,10 @@
 use std::ffi::c_int;
 
 use gpushare_client::driver::types::DefaultStream::{Legacy, PerThread};
-use gpushare_client::driver::types::{CUdevice, CUdeviceptr, CUgraph, CUmemoryPool, CUstream};
+use gpushare_client::driver::types::{Access, CUdevice, CUdeviceptr, CUgraph, CUmemoryPool, CUstream};
 use gpushare_client::hooks::graph_memory::{AnyNode, NodeParameters, add_alloc_node, add_node, trim};
 use gpushare_client::hooks::location::{Location, Properties};
+use gpushare_client::hooks::peers::set_pool_access;
 use gpushare_client::hooks::pool::{
     alloc_async, create, destroy, free_async, named_by_device, named_by_location, shrinks,
 };
@@ -32,6 +33,9 @@ hooks! {
     [destroy: pool] cuMemPoolDestroy(pool: CUmemoryPool);
     [shrinks: pool] cuMemPoolTrimTo(pool: CUmemoryPool, keep: usize);
     [shrinks: pool] cuMemPoolSetAttribute(pool: CUmemoryPool, attribute: c_int, value: Pointer);
+    [set_pool_access: pool, access, count] cuMemPoolSetAccess(
+        pool: CUmemoryPool, access: *const Access, count: usize
+    );
     [named_by_device: pool, device] cuDeviceGetMemPool cuDeviceGetDefaultMemPool(
         pool: *mut CUmemoryPool, device: CUdevice
     );

@@ -71,7 +71,7 @@ families! {
     StreamOperation = "writes, waits and signals of a stream pass the gate";
     Stream = "the streams of a context are known, so that a drain can ask whether each is done";
     Capture = "gpushare makes no calls that would invalidate a running capture";
-    Peer = "memory that stands in for device memory is mapped for the peer";
+    Peer = "a process with peers is not frozen; memory that stands in for device memory is mapped for the peer";
     Context = "contexts are counted and reported to the daemon";
     Allocation = "memory is charged to the quota and, under the managed backend, allocated so that it can move";
     Pool = "memory of pools is charged by what the pool takes from the card";

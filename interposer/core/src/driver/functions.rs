@@ -130,6 +130,7 @@ driver! {
         mem_export: cuMemExportToShareableHandle(*mut c_void, CUmemHandle, c_int, u64);
         mem_import: cuMemImportFromShareableHandle(*mut CUmemHandle, *mut c_void, c_int);
         // Since CUDA 11.2.
+        mem_pool_get_access: cuMemPoolGetAccess(*mut c_int, CUmemoryPool, *mut [c_int; 2]);
         mem_pool_get_attribute: cuMemPoolGetAttribute(CUmemoryPool, c_int, *mut c_void);
         device_get_mem_pool: cuDeviceGetMemPool(*mut CUmemoryPool, CUdevice);
         device_get_default_mem_pool: cuDeviceGetDefaultMemPool(*mut CUmemoryPool, CUdevice);

@@ -11,7 +11,7 @@ use gpushare_sys::unwind::uncancelled;
 use super::allocation::await_room;
 use super::handles::{after, at_driver, known, with_names};
 use super::location::Location;
-use super::work;
+use super::{peers, work};
 use crate::driver::contexts::Visit;
 use crate::driver::types::{
     ACCESS_READ_WRITE, Access, AllocationProperties, CUDA_ERROR_INVALID_VALUE, CUDA_SUCCESS, CUdevice,
@@ -176,7 +176,8 @@ pub fn unmap(address: CUdeviceptr, size: usize, real: impl FnOnce() -> CUresult)
 }
 
 /// `cuMemSetAccess`: refuses memory of `cuMemAlloc`, as the driver does. Memory that the application has
-/// mapped for the kernels of its own device alone moves from then on.
+/// mapped for the kernels of its own device alone moves from then on. A process whose devices reach the memory of
+/// each other is not frozen.
 pub unsafe fn set_access(
     address: CUdeviceptr,
     size: usize,
@@ -187,13 +188,19 @@ pub unsafe fn set_access(
     if super::identity::moves(address).is_some() {
         return CUDA_ERROR_INVALID_VALUE;
     }
-    let Some(state) = with_names() else { return real() };
     let range = range(address, size);
+    // SAFETY: readable, as the driver's function demands.
+    let given = unsafe { peers::given(access, count) };
+    let Some(state) = with_names() else {
+        return after(real, |handles| {
+            peers::note_access(handles, range, given);
+            None
+        });
+    };
     call_on(state, range, real, |handles| {
-        // SAFETY: the driver has just read as many.
-        let only = (count == 1).then(|| unsafe { access.read() });
-        let device = match only.map(|access| (access.location, access.flags)) {
-            Some(([LOCATION_DEVICE, device], ACCESS_READ_WRITE)) => Some(device),
+        peers::note_access(handles, range, given);
+        let device = match given {
+            [Access { location: [LOCATION_DEVICE, device], flags: ACCESS_READ_WRITE }] => Some(*device),
             _ => None,
         };
         // The device is a peer to memory of other devices in the range. A peer's access would be lost when

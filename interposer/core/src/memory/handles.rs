@@ -22,6 +22,7 @@ use gpushare_proto::Bytes;
 
 use crate::daemon::MemoryKind;
 use crate::driver::types::{CUdevice, CUdeviceptr, CUmemHandle};
+use crate::remap::vmm::Span;
 
 pub(crate) use locked::{Locked, is_holder};
 use own::Own;
@@ -197,6 +198,12 @@ impl Handles {
         parts.into_iter().filter_map(|(_, piece)| self.remove_use(piece)).collect()
     }
 
+    /// Returns whether memory of another device than this one is mapped in a range.
+    pub(crate) fn has_memory_elsewhere(&self, range: Span, device: CUdevice) -> bool {
+        let pieces = mapped_in(&self.mapped, range).filter_map(|(_, piece)| self.pieces.get(&piece));
+        pieces.map(|piece| piece.charge.device).any(|owner| owner != device)
+    }
+
     fn mapped_at(&self, address: CUdeviceptr) -> Option<PieceId> {
         let (&start, &(bytes, piece)) = self.mapped.range(..=address).next_back()?;
         (address - start < bytes.0).then_some(piece)
@@ -217,6 +224,16 @@ impl Handles {
         let Piece { charge, own, .. } = self.pieces.remove(&id)?;
         Some(Ended { charge, held: own.and_then(Own::held) })
     }
+}
+
+/// Iterates over the mappings of which a part is in a range, from the last one to the first.
+fn mapped_in(
+    mapped: &BTreeMap<CUdeviceptr, (Bytes, PieceId)>,
+    range: Span,
+) -> impl Iterator<Item = (Span, PieceId)> {
+    let before_end = mapped.range(..range.end()).rev();
+    let spans = before_end.map(|(&address, &(size, piece))| (Span { address, size }, piece));
+    spans.take_while(move |(span, _)| span.end() > range.address)
 }
 
 #[cfg(test)]

@@ -33,6 +33,10 @@ super::symbols! {
         cuLogicalEndpointBindAddr 13030;
         cuLogicalEndpointBindMem 13030;
     }
+    wrapped Peer {
+        cuMemPoolSetAccess 11020;
+        cuMulticastCreate 12010;
+    }
     wrapped Array {
         cuArrayCreate 2000, 3020 _v2;
         cuArray3DCreate 2000, 3020 _v2;
@@ -97,7 +101,6 @@ super::symbols! {
         cuMemPoolGetAccess 11020;
         cuMemPoolGetAttribute 11020;
         cuMemPoolImportPointer 11020;
-        cuMemPoolSetAccess 11020;
         cuDeviceSetMemPool 11020;
         cuMemSetMemPool 13000;
     }
@@ -120,9 +123,8 @@ super::symbols! {
         cuDeviceGetGraphMemAttribute 11040;
         cuDeviceSetGraphMemAttribute 11040;
     }
-    passed "creates a multicast object, or takes memory away from it" {
+    passed "adds a device to a multicast object, or takes memory away from it" {
         cuMulticastAddDevice 12010;
-        cuMulticastCreate 12010;
         cuMulticastUnbind 12010;
     }
     passed "creates a logical endpoint of a fabric, or takes memory away from it" {

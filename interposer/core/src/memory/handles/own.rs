@@ -13,7 +13,7 @@
 
 use gpushare_proto::Bytes;
 
-use super::{Charge, Handles, Named, Piece, PieceId};
+use super::{Charge, Handles, Named, Piece, PieceId, mapped_in};
 use crate::driver::types::{AllocationProperties, CUdevice, CUdeviceptr, CUmemHandle};
 use crate::remap::vmm::Span;
 
@@ -116,11 +116,8 @@ impl Handles {
 
     /// Returns the adopted memory of which a part is in a range.
     pub(crate) fn adopted_in(&self, range: Span) -> Vec<Adopted> {
-        let before_end = self.mapped.range(..range.end()).rev();
-        let inside =
-            before_end.take_while(|(start, (bytes, _))| start.saturating_add(bytes.0) > range.address);
-        inside
-            .filter_map(|(&address, &(size, piece))| self.adopted(piece, Span { address, size }))
+        mapped_in(&self.mapped, range)
+            .filter_map(|(span, piece)| self.adopted(piece, span))
             .collect()
     }
 
@@ -178,11 +175,8 @@ impl Handles {
 
     /// Lets memory of which a part is in a range stay where it is from now on, but for memory of one device.
     pub(crate) fn keep_but(&mut self, range: Span, device: Option<CUdevice>) {
-        let before_end = self.mapped.range(..range.end()).rev();
-        let inside =
-            before_end.take_while(|(start, (bytes, _))| start.saturating_add(bytes.0) > range.address);
-        for (_, (_, piece)) in inside {
-            if let Some(piece) = self.pieces.get_mut(piece)
+        for (_, piece) in mapped_in(&self.mapped, range) {
+            if let Some(piece) = self.pieces.get_mut(&piece)
                 && Some(piece.charge.device) != device
                 && let Some(own) = &mut piece.own
             {
