@@ -136,7 +136,7 @@ impl Core {
         }
     }
 
-    /// Notes what keeps a process from being frozen.
+    /// Notes the obstacle that a process reports of itself.
     pub(crate) fn freezable(&mut self, client: ClientId, obstacle: Option<Obstacle>) {
         self.change_frost(client, |frost| frost.examine(obstacle));
     }

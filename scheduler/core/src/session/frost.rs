@@ -49,8 +49,10 @@ pub(crate) enum Stage {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Frost {
     stage: Stage,
-    /// Reason why the process cannot be frozen.
-    obstacle: Option<Obstacle>,
+    /// Obstacle that the process reports of itself.
+    own: Option<Obstacle>,
+    /// Obstacle that the daemon found when the driver moved the process. No report of the process removes it.
+    found: Option<Obstacle>,
     /// Whether a thread of the process waits with a call of the driver.
     called: bool,
     /// Whether the card had no memory for the process at the last attempt to thaw it.
@@ -64,7 +66,8 @@ impl Frost {
     pub(crate) const fn new() -> Self {
         Self {
             stage: Stage::Warm,
-            obstacle: Some(Obstacle::Unexamined),
+            own: Some(Obstacle::Unexamined),
+            found: None,
             called: false,
             lacks_memory: false,
             bytes: Bytes::ZERO,
@@ -75,8 +78,9 @@ impl Frost {
         self.stage
     }
 
-    pub(crate) const fn obstacle(&self) -> Option<Obstacle> {
-        self.obstacle
+    /// Reason why the process cannot be frozen.
+    pub(crate) fn obstacle(&self) -> Option<Obstacle> {
+        self.found.or(self.own)
     }
 
     /// Whether a thread of the process waits with a call of the driver.
@@ -134,9 +138,9 @@ impl Frost {
         }
     }
 
-    /// Notes what keeps the process from being frozen.
+    /// Notes the obstacle that the process reports of itself.
     pub(crate) fn examine(&mut self, obstacle: Option<Obstacle>) {
-        self.obstacle = obstacle;
+        self.own = obstacle;
     }
 
     /// Notes that a thread waits with a call of the driver.
@@ -180,7 +184,7 @@ impl Frost {
         match end {
             FreezeEnd::Frozen => self.stage = Stage::Frozen,
             FreezeEnd::Refused => {
-                self.obstacle = Some(Obstacle::Refused);
+                self.found = Some(Obstacle::Refused);
                 self.warm();
             }
             FreezeEnd::BrokeOff => self.stage = Stage::Queued(ticket, Nanos::ZERO),
@@ -215,7 +219,7 @@ impl Frost {
             }
             ThawEnd::Lost => {
                 self.warm();
-                (self.stage, self.obstacle) = (Stage::Lost, Some(Obstacle::Lost));
+                (self.stage, self.found) = (Stage::Lost, Some(Obstacle::Lost));
             }
         }
     }
@@ -305,10 +309,14 @@ mod tests {
         frost.freeze(Bytes::gib(1));
         frost.freeze_ended(FreezeEnd::Refused, 1);
         assert_eq!((frost.stage(), frost.obstacle()), (Stage::Warm, Some(Obstacle::Refused)));
+        frost.examine(None);
+        assert_eq!(frost.obstacle(), Some(Obstacle::Refused), "the driver's refusal outlasts reports");
         let mut frost = frozen();
         frost.queue(1);
         frost.thaw();
         frost.thaw_ended(ThawEnd::Lost, NOW, 1);
+        frost.examine(Some(Obstacle::Managed));
+        frost.examine(None);
         assert_eq!((frost.obstacle(), frost.is_away(), frost.is_cold()), (Some(Obstacle::Lost), true, false));
     }
 }

@@ -360,6 +360,43 @@ fn a_lost_process_has_nothing_on_the_card_and_stops_nobody() {
 }
 
 #[test]
+fn a_lost_process_keeps_its_session_from_being_frozen_whatever_it_reports() {
+    let mut world = world_with(gib(100));
+    let (session, client) = native(&mut world, gib(6));
+    world.habits(client).ends.1 = ThawEnd::Lost;
+    freezes(&mut world, session);
+    world.run_for(Nanos::from_secs(2));
+    world.send(Event::Called { client });
+    world.run_for(Nanos::from_secs(2));
+    assert_eq!(stage(&world, client), Stage::Lost);
+    world.send(Event::ClientReturned { client, waiting: false });
+    world.send(Event::Freezable { client, obstacle: None });
+    world.take();
+    freezes(&mut world, session);
+    let obstacle = Obstacle::Lost;
+    assert_eq!(world.notices(), [Notice::FreezeRefused { session, client, obstacle }]);
+    assert_eq!(world.core.frost_obstacle(session), Some((client, obstacle)));
+    assert!(!world.core.begins_to_freeze());
+}
+
+#[test]
+fn a_process_that_the_driver_refused_is_not_tried_again_whatever_it_reports() {
+    let mut world = world_with(gib(100));
+    let (session, client) = native(&mut world, gib(2));
+    world.habits(client).ends.0 = FreezeEnd::Refused;
+    freezes(&mut world, session);
+    world.run_for(Nanos::from_secs(2));
+    world.send(Event::Freezable { client, obstacle: Some(Obstacle::Managed) });
+    world.send(Event::Freezable { client, obstacle: None });
+    world.take();
+    freezes(&mut world, session);
+    world.run_for(Nanos::from_secs(2));
+    let obstacle = Obstacle::Refused;
+    assert_eq!(world.notices(), [Notice::FreezeRefused { session, client, obstacle }]);
+    assert_eq!(stage(&world, client), Stage::Warm);
+}
+
+#[test]
 fn a_frozen_process_that_dies_gives_everything_back() {
     let mut world = world_with(gib(8));
     let (session, client) = native(&mut world, gib(6));
