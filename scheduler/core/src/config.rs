@@ -148,7 +148,8 @@ pub enum StuckPolicy {
     Wait,
     /// Also admits waiting sessions that fit beside the stuck one, out of order.
     RunOthers,
-    /// Kills the processes of the stuck session.
+    /// Kills the processes of the stuck session. Those that the driver has frozen before are treated as with
+    /// [`Self::Wait`].
     Kill,
 }
 

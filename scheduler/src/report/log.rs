@@ -46,6 +46,7 @@ pub(crate) fn notice(notice: &Notice, sessions: &Sessions, clients: &Clients, co
         | Notice::Dropped { session, .. }
         | Notice::DropReopened { session, .. }
         | Notice::Stuck { session, .. }
+        | Notice::Spared { session, .. }
         | Notice::Frozen { session, .. }
         | Notice::Thawed { session, .. }
         | Notice::FreezeRefused { session, .. }
@@ -89,6 +90,11 @@ pub(crate) fn notice(notice: &Notice, sessions: &Sessions, clients: &Clients, co
             record("lock.drop")
                 .failed(Outcome::Failed, "stuck")
                 .warn(format_args!("{name} does not let go: {reason}{stopped}"));
+        }
+        Notice::Spared { client, .. } => {
+            record("process.kill").failed(Outcome::Failed, "spared").warn(format_args!(
+                "{client} of {name} is not killed, because the driver has frozen it before or does so now"
+            ));
         }
         Notice::Frozen { client, bytes, .. } => {
             record("process.freeze")

@@ -154,6 +154,7 @@ impl Watchers {
             // A difference of states shows the first, the log and `status` show the second.
             Notice::ModeChanged { .. }
             | Notice::Overdue { .. }
+            | Notice::Spared { .. }
             | Notice::Frozen { .. }
             | Notice::Thawed { .. }
             | Notice::FreezeRefused { .. }

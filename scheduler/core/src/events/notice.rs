@@ -71,6 +71,14 @@ pub enum Notice {
         /// Reason why the session does not give the lock back, in words.
         reason: String,
     },
+    /// A process of a stuck session is not killed, although the policy says so. The driver has frozen it before, or does
+    /// so now.
+    Spared {
+        /// Identifier of the session that the process belongs to.
+        session: SessionId,
+        /// Identifier of the process that the notice is about.
+        client: ClientId,
+    },
     /// A memory request of a process was refused, and perhaps further ones at the same time.
     Refused {
         /// Identifier of the process that the notice is about.

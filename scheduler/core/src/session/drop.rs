@@ -50,7 +50,7 @@ pub(crate) enum Step {
     GiveWay,
     /// Reports that the session does not give the lock back, with the reason.
     Report(String),
-    /// Kills the session's processes.
+    /// Kills the session's processes, apart from those that are spared (`frost.rs`).
     Kill,
 }
 
@@ -142,6 +142,13 @@ impl PendingDrop {
     /// Reason why the session does not give the lock back, if it is stuck.
     pub(crate) fn stuck(&self) -> Option<&str> {
         self.stuck.as_deref()
+    }
+
+    /// Adds to the reason that a process of the session is not killed.
+    pub(crate) fn spare(&mut self) {
+        if let Some(reason) = &mut self.stuck {
+            reason.push_str("; it is not killed, because the driver has frozen it before or does so now");
+        }
     }
 
     /// Longest drain duration of the session's processes.

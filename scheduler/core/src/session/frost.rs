@@ -57,6 +57,8 @@ pub(crate) struct Frost {
     called: bool,
     /// Whether the card had no memory for the process at the last attempt to thaw it.
     lacks_memory: bool,
+    /// Whether the driver has restored the process at least once, or tried to.
+    restored: bool,
     /// Bytes of host memory that the checkpoint takes, from the beginning of the freeze to the end of the thaw.
     bytes: Bytes,
 }
@@ -70,6 +72,7 @@ impl Frost {
             found: None,
             called: false,
             lacks_memory: false,
+            restored: false,
             bytes: Bytes::ZERO,
         }
     }
@@ -127,6 +130,14 @@ impl Frost {
     /// Whether the driver moves the process now.
     pub(crate) const fn is_under_way(&self) -> bool {
         matches!(self.stage, Stage::Freezing | Stage::Thawing)
+    }
+
+    /// Whether the process must not be killed: the driver has restored it, or it is on its way into a checkpoint or
+    /// back. The kill of a restored process has hung a machine elsewhere.
+    pub(crate) const fn is_spared(&self) -> bool {
+        let on_its_way =
+            matches!(self.stage, Stage::Freezing | Stage::Frozen | Stage::Queued(..) | Stage::Thawing);
+        self.restored || on_its_way
     }
 
     /// Point in time at which the stage changes if no event comes before.
@@ -212,7 +223,10 @@ impl Frost {
             return;
         }
         match end {
-            ThawEnd::Thawed => self.warm(),
+            ThawEnd::Thawed => {
+                self.warm();
+                self.restored = true;
+            }
             ThawEnd::BrokeOff | ThawEnd::NoRoom => {
                 self.stage = Stage::Queued(ticket, now + PAUSE);
                 self.lacks_memory = matches!(end, ThawEnd::NoRoom);
@@ -220,6 +234,7 @@ impl Frost {
             ThawEnd::Lost => {
                 self.warm();
                 (self.stage, self.found) = (Stage::Lost, Some(Obstacle::Lost));
+                self.restored = true;
             }
         }
     }
@@ -255,6 +270,28 @@ mod tests {
         frost.thaw();
         frost.thaw_ended(ThawEnd::Thawed, NOW, 3);
         assert_eq!((frost.stage(), frost.is_called(), frost.host_bytes()), (Stage::Warm, false, Bytes::ZERO));
+    }
+
+    #[test]
+    fn a_process_is_spared_from_its_freeze_on() {
+        let mut frost = Frost::new();
+        frost.park(NOW);
+        frost.has_parked();
+        assert!(!frost.is_spared(), "the driver has done nothing to it");
+        frost.freeze(Bytes::gib(1));
+        assert!(frost.is_spared());
+        frost.freeze_ended(FreezeEnd::Refused, 1);
+        assert!(!frost.is_spared(), "it was not restored");
+        for end in [ThawEnd::Thawed, ThawEnd::Lost] {
+            let mut frost = frozen();
+            assert!(frost.is_spared());
+            frost.queue(1);
+            assert!(frost.is_spared());
+            frost.thaw();
+            assert!(frost.is_spared());
+            frost.thaw_ended(end, NOW, 2);
+            assert!(frost.is_spared());
+        }
     }
 
     #[test]

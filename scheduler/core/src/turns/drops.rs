@@ -1,7 +1,7 @@
 //! Drops (requests for the lock) and their ends: holders that no longer fit together, quanta that are over,
 //! late drops, and the release of drained locks.
 
-use gpushare_proto::{Bytes, GpuId, Nanos, SessionId};
+use gpushare_proto::{Bytes, ClientId, GpuId, Nanos, SessionId};
 use smallvec::SmallVec;
 
 use crate::card::Card;
@@ -388,7 +388,29 @@ impl Core {
                 }
             }
             Step::Report(reason) => self.notice(Notice::Stuck { session: id, reason }),
-            Step::Kill => self.effects.extend(session.in_flight().map(|client| Effect::Kill { client })),
+            Step::Kill => self.kill_stuck(id),
+        }
+    }
+
+    /// Kills the processes of a stuck session that may have work in flight, apart from those that are spared.
+    fn kill_stuck(&mut self, id: SessionId) {
+        let Some(session) = self.view.sessions.get_mut(id) else {
+            return;
+        };
+        let is_spared =
+            |client: &ClientId| session.clients.get(*client).is_some_and(|process| process.frost.is_spared());
+        let (spared, others): (Vec<ClientId>, Vec<ClientId>) = session.in_flight().partition(is_spared);
+        self.effects.extend(others.into_iter().map(|client| Effect::Kill { client }));
+        if spared.is_empty() {
+            return;
+        }
+        if let Lock::Dropping(_, drop) = &mut session.lock {
+            drop.spare();
+        }
+        // Others wait for another reason now.
+        self.view.cards_of(id).into_iter().for_each(|gpu| self.touch_members(gpu));
+        for client in spared {
+            self.notice(Notice::Spared { session: id, client });
         }
     }
 }

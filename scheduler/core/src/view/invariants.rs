@@ -85,6 +85,7 @@ impl Invariants {
         check(core)?;
         effects_reach_somebody(core, effects)?;
         frost::steps_begin_one_by_one(core, effects)?;
+        frost::nobody_is_killed_who_is_spared(core, effects)?;
         self.epochs_rise(core, effects)?;
         self.leases_grow_within_limits(core, event)?;
         self.managed_memory_grows_within_its_limit(core, event)?;

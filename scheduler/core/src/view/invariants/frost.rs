@@ -52,6 +52,17 @@ pub(super) fn steps_begin_one_by_one(core: &Core, effects: &[Effect]) -> Result<
     Ok(())
 }
 
+/// Checks that no process is killed that must not be.
+pub(super) fn nobody_is_killed_who_is_spared(core: &Core, effects: &[Effect]) -> Result<(), Broken> {
+    for effect in effects {
+        let Effect::Kill { client } = *effect else { continue };
+        let process = core.view.sessions.client(client);
+        let is_spared = process.is_some_and(|process| process.frost.is_spared());
+        hold("no process is killed that the driver has frozen", !is_spared, || client.to_string())?;
+    }
+    Ok(())
+}
+
 /// All processes.
 fn all(core: &Core) -> impl Iterator<Item = (ClientId, &Client)> {
     core.view.sessions.values().flat_map(|session| session.clients.iter())
