@@ -8,7 +8,8 @@
 //! While a session wishes to be frozen, or any of its processes is cold, it may not run. So it gives the lock
 //! back as a paused one does. The bytes of a process that is to come back count as on the card from that
 //! moment, and others make room by their goals. A thaw begins once everything fits, in the order in which the
-//! processes were to come back. The driver moves one process at a time on each card.
+//! processes were to come back. One whose thaw failed keeps its place, and pauses before the next attempt. The
+//! driver moves one process at a time on each card.
 
 use gpushare_proto::{Bytes, ClientId, GpuId, Nanos, SessionId};
 
@@ -221,12 +222,12 @@ impl Core {
 
     /// Notes the end of an attempt to thaw a process.
     pub(crate) fn thaw_ended(&mut self, client: ClientId, end: ThawEnd) {
-        let under_way = self.stage(client) == Some(Stage::Thawing);
+        let under_way = matches!(self.stage(client), Some(Stage::Thawing(_)));
         let Some(id) = self.view.session_of(client).filter(|_| under_way) else {
             return;
         };
-        let (now, ticket) = (self.view.now, self.next_thaw());
-        self.change_frost(client, |frost| frost.thaw_ended(end, now, ticket));
+        let now = self.view.now;
+        self.change_frost(client, |frost| frost.thaw_ended(end, now));
         match end {
             ThawEnd::Thawed => self.notice(Notice::Thawed { session: id, client }),
             ThawEnd::Lost => self.notice(Notice::FrostKilled { session: id, client }),
@@ -356,17 +357,33 @@ impl Core {
         cards.fold(GpuSet::default(), GpuSet::with)
     }
 
+    /// Begins the thaws that may begin, in the order of their tickets.
+    ///
+    /// A process is overtaken on its cards only during the pause after an attempt. If it lacked free memory, it is
+    /// overtaken only by those that need less on one of its cards: no other one would find enough.
     fn begin_thaws(&mut self) {
         let now = self.view.now;
         let ticket = |(_, client, frost): (SessionId, ClientId, Frost)| match frost.stage() {
-            Stage::Queued(ticket, after) if after <= now => Some((ticket, client)),
+            Stage::Queued(ticket, after) => Some((ticket, client, after > now, frost.lacks_memory())),
             _ => None,
         };
-        let mut queue: Vec<(u64, ClientId)> = self.view.cold_processes().filter_map(ticket).collect();
+        let mut queue: Vec<(u64, ClientId, bool, bool)> =
+            self.view.cold_processes().filter_map(ticket).collect();
         queue.sort_unstable();
         let mut taken = self.moving_cards();
-        for (_, client) in queue {
+        // Needs of those that pause, since they lacked free memory.
+        let mut lacking: Vec<Vec<(GpuId, Bytes)>> = Vec::new();
+        for (_, client, pauses, lacks_memory) in queue {
             let cards = self.view.cards_of_process(client);
+            let needs = self.bytes_to_thaw(client);
+            if pauses {
+                lacking.extend(lacks_memory.then_some(needs));
+                continue;
+            }
+            // It pauses too. Else those behind that need less would wait for it.
+            if lacking.iter().any(|earlier| needs_as_much(&needs, earlier)) {
+                continue;
+            }
             let fits = cards
                 .into_iter()
                 .all(|gpu| self.view.fits(gpu) && !self.view.awaits_reports(gpu));
@@ -418,4 +435,11 @@ impl Core {
             }
         }
     }
+}
+
+/// Whether a process needs at least as many bytes as an earlier one on each card of that one.
+pub(crate) fn needs_as_much(needs: &[(GpuId, Bytes)], earlier: &[(GpuId, Bytes)]) -> bool {
+    let on = |gpu| needs.iter().find(|need| need.0 == gpu).map(|need| need.1);
+    let has_as_much = |&(gpu, bytes): &(GpuId, Bytes)| on(gpu).is_some_and(|needed| needed >= bytes);
+    !earlier.is_empty() && earlier.iter().all(has_as_much)
 }

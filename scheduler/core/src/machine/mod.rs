@@ -16,9 +16,9 @@
 //! order of facts does not matter, and a lost or repeated message leaves no wrong decision behind.
 
 pub(crate) mod agenda;
+pub(crate) mod frost;
 
 mod books;
-mod frost;
 mod handoffs;
 mod leases;
 mod managed;

@@ -20,7 +20,7 @@ use crate::events::{FreezeEnd, Obstacle, ThawEnd, ThawWait};
 
 /// Longest time in which a process proves that no thread of it is in the driver.
 const PARKING: Nanos = Nanos::from_secs(2);
-/// Pause after a thaw that broke off.
+/// Pause after a thaw that broke off or had no room.
 const PAUSE: Nanos = Nanos::from_secs(1);
 
 /// Stage of a process on its way into a checkpoint and back.
@@ -39,8 +39,8 @@ pub(crate) enum Stage {
     Frozen,
     /// The process is to be thawed, in the order of these numbers, and not before this time.
     Queued(u64, Nanos),
-    /// The driver moves everything back.
-    Thawing,
+    /// The driver moves everything back. The process keeps its number, in case it is queued again.
+    Thawing(u64),
     /// The driver has given the process up.
     Lost,
 }
@@ -91,6 +91,11 @@ impl Frost {
         self.called
     }
 
+    /// Whether a card had no memory for the process at the last attempt to thaw it.
+    pub(crate) const fn lacks_memory(&self) -> bool {
+        self.lacks_memory
+    }
+
     /// Bytes of host memory that the checkpoint takes.
     pub(crate) const fn host_bytes(&self) -> Bytes {
         self.bytes
@@ -109,15 +114,15 @@ impl Frost {
 
     /// Whether the process is about to come back.
     pub(crate) const fn returns(&self) -> bool {
-        matches!(self.stage, Stage::Queued(..) | Stage::Thawing)
+        matches!(self.stage, Stage::Queued(..) | Stage::Thawing(_))
     }
 
     /// Reason why the process has to wait, if it is about to come back.
     pub(crate) const fn waits_for(&self) -> Option<ThawWait> {
         match self.stage {
-            Stage::Queued(..) | Stage::Thawing if self.lacks_memory => Some(ThawWait::FreeMemory),
+            Stage::Queued(..) | Stage::Thawing(_) if self.lacks_memory => Some(ThawWait::FreeMemory),
             Stage::Queued(..) => Some(ThawWait::Room),
-            Stage::Thawing => Some(ThawWait::Driver),
+            Stage::Thawing(_) => Some(ThawWait::Driver),
             _ => None,
         }
     }
@@ -129,14 +134,14 @@ impl Frost {
 
     /// Whether the driver moves the process now.
     pub(crate) const fn is_under_way(&self) -> bool {
-        matches!(self.stage, Stage::Freezing | Stage::Thawing)
+        matches!(self.stage, Stage::Freezing | Stage::Thawing(_))
     }
 
     /// Whether the process must not be killed: the driver has restored it, or it is on its way into a checkpoint or
     /// back. The kill of a restored process has hung a machine elsewhere.
     pub(crate) const fn is_spared(&self) -> bool {
         let on_its_way =
-            matches!(self.stage, Stage::Freezing | Stage::Frozen | Stage::Queued(..) | Stage::Thawing);
+            matches!(self.stage, Stage::Freezing | Stage::Frozen | Stage::Queued(..) | Stage::Thawing(_));
         self.restored || on_its_way
     }
 
@@ -212,16 +217,16 @@ impl Frost {
 
     /// Begins to thaw a queued process.
     pub(crate) fn thaw(&mut self) {
-        if matches!(self.stage, Stage::Queued(..)) {
-            self.stage = Stage::Thawing;
+        if let Stage::Queued(ticket, _) = self.stage {
+            self.stage = Stage::Thawing(ticket);
         }
     }
 
-    /// Notes the end of a thaw; `ticket` is its next place if it broke off.
-    pub(crate) fn thaw_ended(&mut self, end: ThawEnd, now: Nanos, ticket: u64) {
-        if self.stage != Stage::Thawing {
+    /// Notes the end of a thaw. A process that did not come back is queued again after a pause, with its old number.
+    pub(crate) fn thaw_ended(&mut self, end: ThawEnd, now: Nanos) {
+        let Stage::Thawing(ticket) = self.stage else {
             return;
-        }
+        };
         match end {
             ThawEnd::Thawed => {
                 self.warm();
@@ -268,7 +273,7 @@ mod tests {
         frost.queue(2);
         assert!(frost.is_cold() && !frost.is_away() && frost.is_called());
         frost.thaw();
-        frost.thaw_ended(ThawEnd::Thawed, NOW, 3);
+        frost.thaw_ended(ThawEnd::Thawed, NOW);
         assert_eq!((frost.stage(), frost.is_called(), frost.host_bytes()), (Stage::Warm, false, Bytes::ZERO));
     }
 
@@ -289,7 +294,7 @@ mod tests {
             assert!(frost.is_spared());
             frost.thaw();
             assert!(frost.is_spared());
-            frost.thaw_ended(end, NOW, 2);
+            frost.thaw_ended(end, NOW);
             assert!(frost.is_spared());
         }
     }
@@ -301,11 +306,11 @@ mod tests {
         frost.freeze(Bytes::gib(1));
         frost.freeze_ended(FreezeEnd::Frozen, 1);
         frost.thaw();
-        frost.thaw_ended(ThawEnd::Lost, NOW, 1);
+        frost.thaw_ended(ThawEnd::Lost, NOW);
         frost.call();
         assert_eq!((frost.stage(), frost.is_called()), (Stage::Warm, false));
         let mut frost = frozen();
-        frost.thaw_ended(ThawEnd::Thawed, NOW, 1);
+        frost.thaw_ended(ThawEnd::Thawed, NOW);
         frost.unpark();
         frost.park(NOW);
         assert_eq!(frost.stage(), Stage::Frozen);
@@ -321,7 +326,8 @@ mod tests {
         frost.freeze_ended(FreezeEnd::BrokeOff, 7);
         assert_eq!((frost.stage(), frost.deadline(NOW)), (Stage::Queued(7, Nanos::ZERO), None));
         frost.thaw();
-        frost.thaw_ended(ThawEnd::BrokeOff, NOW, 8);
+        frost.thaw_ended(ThawEnd::BrokeOff, NOW);
+        assert_eq!(frost.stage(), Stage::Queued(7, NOW + PAUSE), "it keeps its place");
         assert_eq!(frost.deadline(NOW), Some(NOW + PAUSE));
         assert_eq!(frost.host_bytes(), Bytes::gib(1), "the checkpoint may still be there");
     }
@@ -351,7 +357,7 @@ mod tests {
         let mut frost = frozen();
         frost.queue(1);
         frost.thaw();
-        frost.thaw_ended(ThawEnd::Lost, NOW, 1);
+        frost.thaw_ended(ThawEnd::Lost, NOW);
         frost.examine(Some(Obstacle::Managed));
         frost.examine(None);
         assert_eq!((frost.obstacle(), frost.is_away(), frost.is_cold()), (Some(Obstacle::Lost), true, false));

@@ -83,8 +83,8 @@ impl Search {
                     moves.push(Move::EndsFreeze(client, FreezeEnd::TrialFailed { gpu: GPU }));
                     moves.push(Move::Calls(client));
                 }
-                Stage::Thawing => {
-                    let ends = [ThawEnd::Thawed, ThawEnd::BrokeOff, ThawEnd::Lost];
+                Stage::Thawing(_) => {
+                    let ends = [ThawEnd::Thawed, ThawEnd::BrokeOff, ThawEnd::NoRoom, ThawEnd::Lost];
                     moves.extend(ends.map(|end| Move::EndsThaw(client, end)));
                 }
                 Stage::Warm | Stage::Queued(..) | Stage::Lost => {}
@@ -152,7 +152,7 @@ impl Search {
                 Stage::Freezing => {
                     self.world.send(Event::FreezeEnded { client, end: FreezeEnd::BrokeOff });
                 }
-                Stage::Thawing => self.world.send(Event::ThawEnded { client, end: ThawEnd::Thawed }),
+                Stage::Thawing(_) => self.world.send(Event::ThawEnded { client, end: ThawEnd::Thawed }),
                 _ => {}
             }
             self.world.arrives(client);

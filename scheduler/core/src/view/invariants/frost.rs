@@ -5,6 +5,7 @@ use gpushare_proto::{Bytes, ClientId, GpuId};
 use super::{Broken, hold};
 use crate::events::Effect;
 use crate::machine::Core;
+use crate::machine::frost::needs_as_much;
 use crate::session::client::Client;
 use crate::session::frost::Stage;
 use crate::session::gate::Passage;
@@ -48,8 +49,35 @@ pub(super) fn steps_begin_one_by_one(core: &Core, effects: &[Effect]) -> Result<
         hold("the driver moves one process at a time on a card", beside.is_none(), || {
             format!("{effect:?} beside {beside:?}")
         })?;
+        if let Some(Stage::Thawing(ticket)) = process.map(|process| process.frost.stage()) {
+            let overtaken = |(earlier, process): &(ClientId, &Client)| {
+                let shares = process.books.keys().any(|gpu| cards.contains(gpu));
+                let is_next = |of| of < ticket && !pauses(core, *earlier, of);
+                matches!(process.frost.stage(), Stage::Queued(of, _) if shares && is_next(of))
+            };
+            let overtaken = all(core).find(overtaken).map(|(earlier, _)| earlier);
+            hold("a process is overtaken only while it pauses", overtaken.is_none(), || {
+                format!("{effect:?} before {overtaken:?}")
+            })?;
+        }
     }
     Ok(())
+}
+
+/// Whether a process with this ticket pauses: after an attempt, or since an earlier one pauses that found too little
+/// memory and needs no more.
+fn pauses(core: &Core, client: ClientId, ticket: u64) -> bool {
+    let paused = |process: &Client| match process.frost.stage() {
+        Stage::Queued(ticket, after) if after > core.view.now => Some(ticket),
+        _ => None,
+    };
+    all(core).any(|(other, process)| {
+        let holds_back = || {
+            let needs = (core.bytes_to_thaw(client), core.bytes_to_thaw(other));
+            process.frost.lacks_memory() && needs_as_much(&needs.0, &needs.1)
+        };
+        paused(process).is_some_and(|of| other == client || (of < ticket && holds_back()))
+    })
 }
 
 /// Checks that no process is killed that must not be.
