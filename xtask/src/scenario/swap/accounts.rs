@@ -79,8 +79,8 @@ impl Run {
             let card = on_card.get(&program.process().pid()).copied().unwrap_or(0);
             let session = self.daemon.session(name)?;
             let Some(here) = session.gpus.first() else { return Ok(None) };
-            let places = place.resident_bytes + place.hosted_bytes;
-            sum += resident.abs_diff(card) + places.0.abs_diff(here.allocated_bytes.0);
+            let lost = here.allocated_bytes - (place.resident_bytes + place.hosted_bytes);
+            sum += resident.abs_diff(card) + lost.0;
         }
         Ok(Some(sum))
     }
