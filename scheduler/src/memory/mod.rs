@@ -1,4 +1,4 @@
-//! Memory requests that wait or are refused, and the measurement of the driver's own memory.
+//! Memory requests that wait or are refused, and what NVML says of processes and cards.
 
 // Facts, each with one owner.
 pub(crate) mod metering;
@@ -8,6 +8,7 @@ pub(crate) mod refusals;
 pub(crate) mod unreported;
 
 // Events, which concern several facts.
+pub(crate) mod contradictions;
 pub(crate) mod host;
 pub(crate) mod measure;
 pub(crate) mod reserve;

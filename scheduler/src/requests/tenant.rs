@@ -29,7 +29,7 @@ use crate::connections::{ConnectionId, Dialect as _, End, Tenant};
 use crate::copies::Key;
 use crate::engine::Engine;
 use crate::identity::PeerProcess;
-use crate::memory::measure;
+use crate::memory::contradictions;
 use crate::memory::postponed::Reservation;
 use crate::memory::reserve::{give_up, reserve};
 use crate::operation::{Operation, bad_request};
@@ -217,7 +217,7 @@ fn carry_out(
         TenantRequest::Resides { gpu, seen, residence } => {
             let client = on(engine, gpu)?;
             engine.read_row(client, gpu);
-            measure::note_claim(engine, client, gpu);
+            contradictions::note_claim(engine, client, gpu);
             event = Some(Event::Resides { client, gpu, seen, residence });
         }
         TenantRequest::MoveFailed { gpu, number } => {
