@@ -13,7 +13,7 @@ use gpushare_client::hooks::ipc::{close, export_handle, give_out, hand_out, open
 use gpushare_client::hooks::mapping::{
     self, bind, describe, free_addresses, give, map, release, retain, set_access, unmap,
 };
-use gpushare_client::hooks::peers::join;
+use gpushare_client::hooks::peers::create_multicast;
 use gpushare_client::hooks::sparse::{ArrayMap, map_arrays};
 use gpushare_client::memory::allocations::Origin::{Managed, Native};
 use gpushare_client::sharing::handle::RawHandle;
@@ -57,7 +57,7 @@ hooks! {
         address: CUdeviceptr, size: usize, access: *const Access, count: usize
     );
     [free_addresses: address, size] cuMemAddressFree(address: CUdeviceptr, size: usize);
-    [join:] cuMulticastCreate(object: *mut CUmemHandle, properties: Pointer);
+    [create_multicast:] cuMulticastCreate(object: *mut CUmemHandle, properties: Pointer);
     [bind: address, size] cuMulticastBindAddr(
         object: CUmemHandle, offset: usize, address: CUdeviceptr, size: usize, flags: c_ulonglong
     );

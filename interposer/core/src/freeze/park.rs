@@ -15,6 +15,7 @@ use std::fs;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use gpushare_proto::Bytes;
 use gpushare_proto::page::{FEATURE_FREEZE, FLAG_FROZEN, Page};
 use gpushare_proto::tenant::{FreezeObstacle, TenantRequest};
 use gpushare_sys::memory_limit;
@@ -58,13 +59,11 @@ impl Parking {
     /// Tells the daemon what keeps the process from being frozen, if that changed. Returns whether it may go away
     /// although nobody rings.
     pub(crate) fn report(&mut self, parts: (&Driver, &Memory, &Daemon), page: &'static Page) -> bool {
-        let (driver, memory, daemon) = parts;
+        let daemon = parts.2;
         if !is_known(page) || hold::is_held() {
             return false;
         }
-        let mut lacks_room = || self.room.lacks(room::needed(&memory.lease), memory_limit::room);
-        let obstacle = obstacles::obstacle(driver, memory, page)
-            .or_else(|| lacks_room().then_some(FreezeObstacle::HostMemory));
+        let obstacle = obstacle(parts, page, |needed| self.room.lacks(needed, memory_limit::room));
         if self.reported != Some((address(page), obstacle)) {
             self.tell(daemon, page, obstacle);
         }
@@ -97,9 +96,7 @@ impl Parking {
         }
         if self.page.is_none() {
             // Before calls wait, since one of the questions is for the driver.
-            let lacks_room = || room::lacks(room::needed(&parts.1.lease), memory_limit::room);
-            let obstacle = obstacles::obstacle(parts.0, parts.1, page)
-                .or_else(|| lacks_room().then_some(FreezeObstacle::HostMemory));
+            let obstacle = obstacle(parts, page, |needed| room::lacks(needed, memory_limit::room));
             if is_exiting() || obstacle.is_some() {
                 if self.answered != Some(request) && obstacle.is_some() {
                     self.answered = Some(request);
@@ -224,6 +221,17 @@ fn is_outside(thread: u32, first: Option<u64>, base: &mut Option<u64>) -> bool {
 fn ran(thread: u32) -> Option<u64> {
     let text = fs::read_to_string(format!("/proc/self/task/{thread}/schedstat")).ok()?;
     text.split_whitespace().next()?.parse().ok()
+}
+
+/// Returns what keeps the process from being frozen. `lacks_room` says whether there is no host memory for so many
+/// bytes.
+fn obstacle(
+    (driver, memory, _): (&Driver, &Memory, &Daemon),
+    page: &'static Page,
+    lacks_room: impl FnOnce(Bytes) -> bool,
+) -> Option<FreezeObstacle> {
+    let lacking = || lacks_room(room::needed(&memory.lease)).then_some(FreezeObstacle::HostMemory);
+    obstacles::obstacle(driver, memory, page).or_else(lacking)
 }
 
 #[cfg(test)]

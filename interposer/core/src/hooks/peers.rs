@@ -14,7 +14,7 @@ use crate::state::State;
 
 /// `cuCtxEnablePeerAccess`: maps managed memory in place of device memory for the current context's device.
 pub fn enable(peer: CUcontext, real: impl FnOnce() -> CUresult) -> CUresult {
-    let result = join(real);
+    let result = noted(real);
     if let (CUDA_SUCCESS, Some(state)) = (result, State::existing()) {
         let owner = state
             .contexts
@@ -30,7 +30,12 @@ pub fn enable(peer: CUcontext, real: impl FnOnce() -> CUresult) -> CUresult {
 }
 
 /// `cuMulticastCreate`: makes an object by which kernels reach the memory of several devices at once.
-pub fn join(real: impl FnOnce() -> CUresult) -> CUresult {
+pub fn create_multicast(real: impl FnOnce() -> CUresult) -> CUresult {
+    noted(real)
+}
+
+/// Makes a call, and notes that the process has peers if it succeeds.
+fn noted(real: impl FnOnce() -> CUresult) -> CUresult {
     let result = real();
     if result == CUDA_SUCCESS {
         NOTED.note(Noted::Peers);
@@ -59,7 +64,7 @@ pub unsafe fn set_pool_access(
         .iter()
         .any(|access| device(access).is_some() && !had_access(access.location))
     {
-        join(real)
+        noted(real)
     } else {
         real()
     }
