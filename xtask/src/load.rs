@@ -118,7 +118,7 @@ mod tests {
     }
 
     #[test]
-    fn work_of_this_process_is_not_that_of_others() {
+    fn work_of_this_process_is_among_that_of_the_machine() {
         let before = Load::now().unwrap();
         let own = |load: Load| load.own - before.own;
         while own(Load::now().unwrap()) < Duration::from_millis(50) {}

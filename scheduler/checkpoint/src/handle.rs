@@ -16,8 +16,8 @@ use crate::target::Target;
 
 /// Longest wait for the end of an earlier helper of the same process.
 const ENDING: Duration = Duration::from_secs(5);
-/// Interval of the looks whether a helper that has not answered yet is stopped. Who may stop it is the user of
-/// the process, and the card waits for the helper.
+/// Interval at which a helper that has not answered yet is looked at. The user of the process may stop it by a
+/// signal, and other processes of the card wait for it.
 const LOOK: Duration = Duration::from_secs(1);
 
 /// Error of a helper. Which steps it has taken is unknown afterwards.
