@@ -17,7 +17,9 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::Context;
+use gpushare_proto::admin::ClientView;
 use gpushare_proto::{Bytes, Token, names};
+use gpushare_tests::peer::Administrator;
 use gpushare_tests::program::{Answer, Program};
 use gpushare_tests::world::{Sharing, World};
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
@@ -156,7 +158,7 @@ impl Crew {
         let place = &self.places[number];
         while !self.over.load(Ordering::Relaxed) {
             match self.start(world, number) {
-                Ok(mut program) => self.drive(place, number, &mut program, &mut dice),
+                Ok(mut program) => self.drive(world, number, &mut program, &mut dice),
                 // Without a daemon it is refused, as it should be.
                 Err(_) => thread::sleep(Duration::from_millis(20)),
             }
@@ -175,8 +177,9 @@ impl Crew {
         let ready = program.ready_within(PATIENCE);
         if ready.is_err() && begun.elapsed() >= PATIENCE {
             count(&self.said.hung);
+            let books = self.describe(world);
             self.said
-                .broke(format!("program {number} (pid {pid}) was not ready within {PATIENCE:?}"));
+                .broke(format!("program {number} (pid {pid}) was not ready within {PATIENCE:?}{books}"));
         }
         ready.map(|()| program)
     }
@@ -188,7 +191,34 @@ impl Crew {
         Program::begin(command, world, name)
     }
 
-    fn drive(&self, place: &Place, number: usize, program: &mut Program, dice: &mut Dice) {
+    /// What the daemon and the kernel say of the programs while one of them hangs.
+    fn describe(&self, world: &World) -> String {
+        let status = Administrator::of(&world.runtime_dir()).and_then(|mut desk| desk.status());
+        let status = match status {
+            Ok(status) => status,
+            Err(error) => return format!("; the daemon gives no status: {error:#}"),
+        };
+        let sessions = status.sessions.iter().map(|session| {
+            let client = |client: &ClientView| (client.pid, client.gate, client.waiting);
+            let clients: Vec<_> = session.clients.iter().map(client).collect();
+            format!("{} {:?} {clients:?}", session.name, session.lock)
+        });
+        let sessions: Vec<_> = sessions.collect();
+        let state = |(pid, _)| {
+            let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+            (pid, stat.rsplit_once(") ").and_then(|(_, fields)| fields.chars().next()))
+        };
+        let states: Vec<_> = self.places.iter().filter_map(Place::process).map(state).collect();
+        format!(
+            "; the daemon runs since {}, {} processes have not returned; sessions: {}; states of processes: {states:?}",
+            status.daemon.uptime_ns,
+            status.daemon.recovering,
+            sessions.join("; ")
+        )
+    }
+
+    fn drive(&self, world: &World, number: usize, program: &mut Program, dice: &mut Dice) {
+        let place = &self.places[number];
         let mut next = 0;
         let mut lines = VecDeque::new();
         while !self.over.load(Ordering::Relaxed) {
@@ -213,11 +243,13 @@ impl Crew {
                 }
                 Err(_) if place.now().killed => return,
                 Err(error) => {
+                    let mut books = String::new();
                     if asked.elapsed() >= PATIENCE {
                         count(&self.said.hung);
+                        books = self.describe(world);
                     }
                     self.said.broke(format!(
-                        "program {number} (pid {}) at `{}`: {error:#}",
+                        "program {number} (pid {}) at `{}`: {error:#}{books}",
                         program.process().pid(),
                         line.text()
                     ));
