@@ -219,7 +219,7 @@ fn an_open_question_is_asked_again_of_the_next_daemon() {
             listen(&link, connection, &counted);
             link.unplug();
             let (connection, welcome, _) = address.connect(Backend::Managed, None).unwrap();
-            link.plug(&connection, &welcome, |_| Some(GpuId(2))).unwrap();
+            link.plug(&connection, &welcome, |_| Some(GpuId(2)), || ()).unwrap();
             listen(&link, connection, &counted);
         });
         link.ask_memory(0, GpuId(0), Bytes(64), MemoryKind::Movable).unwrap();

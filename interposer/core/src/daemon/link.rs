@@ -65,17 +65,19 @@ impl Link {
                 waits_for: "the scheduler".to_owned(),
             }),
         };
-        link.plug(connection, welcome, |_| None)?;
+        link.plug(connection, welcome, |_| None, || ())?;
         Ok(link)
     }
 
     /// Sends through `connection` from now on. Repeats unanswered questions there, with the new card numbers
-    /// from `gpu`.
+    /// from `gpu`. Puts the daemon's page in force by `enforce`, while every other message waits: one about the new
+    /// page must not be lost for want of a connection, and one about the old page must not reach the new daemon.
     pub fn plug(
         &self,
         connection: &Connection,
         welcome: &Welcome,
         gpu: impl Fn(CUdevice) -> Option<GpuId>,
+        enforce: impl FnOnce(),
     ) -> std::io::Result<()> {
         let sender = connection.sender()?;
         fork::guard_connection([connection.descriptor(), sender.as_raw_fd()]);
@@ -91,7 +93,9 @@ impl Link {
         }
         self.sent_unknown.store(0, Ordering::Relaxed);
         self.send_unknown_by(&sender);
-        *lock(&self.sender) = Some(sender);
+        let mut plugged = lock(&self.sender);
+        enforce();
+        *plugged = Some(sender);
         Ok(())
     }
 
@@ -235,15 +239,18 @@ pub(crate) mod tests {
         let alone = lock(&ONE);
         let (ours, daemon) = UnixStream::pair().unwrap();
         let connection = Connection::new(ours).unwrap();
-        let welcome = Welcome {
+        let link = Link::new(&connection, &welcome()).unwrap();
+        (alone, link, connection, daemon)
+    }
+
+    fn welcome() -> Welcome {
+        Welcome {
             protocol: PROTOCOL,
             client: ClientId(1),
             session: SessionId(1),
             name: "test".to_owned(),
             gpus: Vec::new(),
-        };
-        let link = Link::new(&connection, &welcome).unwrap();
-        (alone, link, connection, daemon)
+        }
     }
 
     #[test]
@@ -254,6 +261,25 @@ pub(crate) mod tests {
         let read = std::io::Read::read(&mut daemon, &mut [0]);
         assert_eq!(read.unwrap_err().kind(), std::io::ErrorKind::WouldBlock);
         assert!(link.send_if(&TenantRequest::Reconciled, || true));
+        assert_eq!(std::io::Read::read(&mut daemon, &mut [0]).unwrap(), 1);
+    }
+
+    #[test]
+    fn a_message_about_a_new_page_waits_for_its_connection() {
+        let (_alone, link, _connection, _daemon) = link();
+        link.unplug();
+        let (ours, mut daemon) = UnixStream::pair().unwrap();
+        let connection = Connection::new(ours).unwrap();
+        std::thread::scope(|scope| {
+            let mut sends = None;
+            let enforce = || {
+                sends = Some(scope.spawn(|| link.send(&TenantRequest::Reconciled)));
+                // The thread finds the connection missing if it does not wait.
+                std::thread::sleep(Duration::from_millis(20));
+            };
+            link.plug(&connection, &welcome(), |_| None, enforce).unwrap();
+            assert!(sends.unwrap().join().unwrap());
+        });
         assert_eq!(std::io::Read::read(&mut daemon, &mut [0]).unwrap(), 1);
     }
 

@@ -2,7 +2,7 @@
 //! lost.
 //!
 //! ```text
-//!   lost ──▶ probe ──▶ hello with what the process has ──▶ new page in force ──▶ open questions, limits, fixed bytes
+//!   lost ──▶ probe ──▶ hello with what the process has ──▶ open questions, new page in force ──▶ limits, fixed bytes
 //!     ▲        │ no answer                (the lease is locked meanwhile)
 //!     └────────┘ after 20 ms, then ever later up to 500 ms
 //! ```
@@ -93,9 +93,11 @@ impl State {
         })?;
         let (connection, welcome, page) = joined.ok_or(ConnectError::Absent(Vec::new()))?;
         self.gate.waiters.ask_again();
-        self.memory.remap.carry_over(page, || replace_page(page));
-        self.gate.captures.show();
-        link.plug(&connection, &welcome, |device| self.memory.lease.gpu(device))
+        let enforce = || {
+            self.memory.remap.carry_over(page, || replace_page(page));
+            self.gate.captures.show();
+        };
+        link.plug(&connection, &welcome, |device| self.memory.lease.gpu(device), enforce)
             .map_err(|cause| ConnectError::Broken("its socket".into(), cause))?;
         self.report_held(page);
         // Where remapped memory is comes before all else that the daemon could decide on.
