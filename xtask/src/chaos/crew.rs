@@ -249,7 +249,7 @@ impl Crew {
                         books = self.describe(world);
                     }
                     self.said.broke(format!(
-                        "program {number} (pid {}) at `{}`: {error:#}{books}",
+                        "program {number} (pid {}) at `{}` after {lines:?}: {error:#}{books}",
                         program.process().pid(),
                         line.text()
                     ));
