@@ -27,9 +27,9 @@ mod trace;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use anyhow::Context;
+use anyhow::{Context, bail, ensure};
 use clap::{Args, Subcommand};
-use gpushare_proto::{Bytes, Nanos};
+use gpushare_proto::{Backend, Bytes, Nanos};
 
 use crate::output::{progress, result};
 use crate::promise::{Bound, Check, Effort};
@@ -65,6 +65,10 @@ struct Node {
     /// Draw figures into this folder
     #[arg(long, value_name = "DIR")]
     out: Option<PathBuf>,
+    /// Memory of the sessions under gpushare: `managed`, which moves when a session begins to run, or `remap`,
+    /// which also moves in advance and both ways at once
+    #[arg(long, default_value_t = Backend::Managed)]
+    backend: Backend,
 }
 
 pub(crate) fn run(options: &Options, json: bool) -> anyhow::Result<ExitCode> {
@@ -78,7 +82,7 @@ pub(crate) fn run(options: &Options, json: bool) -> anyhow::Result<ExitCode> {
     }
     let node = options.node.as_ref().context("name a trace")?;
     let trace = Trace::load(&node.trace)?;
-    let (report, curves) = simulate(&trace);
+    let (report, curves) = simulate(&trace, node.backend)?;
     if let Some(folder) = &node.out {
         for file in draw::figures(&report, &curves, folder)? {
             progress(format_args!("drew {}", file.display()));
@@ -152,9 +156,21 @@ pub(crate) const CHECK: Check = Check {
 };
 
 /// Every scheduler on the same sessions and cards.
-fn simulate(trace: &Trace) -> (Report, Vec<Curves>) {
+fn simulate(trace: &Trace, backend: Backend) -> anyhow::Result<(Report, Vec<Curves>)> {
     let machine = &trace.machine;
     let gpushare = Gpushare::new(trace.config.clone(), machine, trace.tenants.len());
+    let gpushare = match backend {
+        Backend::Managed => gpushare,
+        Backend::Remap => {
+            let fit = trace.tenants.iter().all(|tenant| tenant.memory <= machine.capacity);
+            ensure!(
+                fit,
+                "a session is larger than a card; its memory is simulated with `--backend managed` only"
+            );
+            gpushare.remapped(machine)
+        }
+        Backend::Native => bail!("native memory does not move; choose managed or remap"),
+    };
     let (rows, curves) = [
         of(trace, gpushare),
         of(trace, Fifo::fixed(machine)),
@@ -169,7 +185,7 @@ fn simulate(trace: &Trace) -> (Report, Vec<Curves>) {
         sessions: trace.tenants.len(),
         rows,
     };
-    (report, curves)
+    Ok((report, curves))
 }
 
 fn of(trace: &Trace, policy: impl Policy) -> (Row, Curves) {

@@ -41,6 +41,8 @@ pub(super) struct Card {
     link_free: Nanos,
     /// To the card so far.
     pub(super) moved: Bytes,
+    /// Whether somebody else moves memory, so that what a session needs is there when it works.
+    pub(super) holds_all: bool,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -73,6 +75,7 @@ impl Card {
             free: machine.capacity,
             link_free: Nanos::ZERO,
             moved: Bytes::ZERO,
+            holds_all: false,
         }
     }
 
@@ -161,6 +164,9 @@ impl Card {
 
     /// Bytes of the session's memory that must come in.
     pub(super) fn missing(&self, who: Who, memory: Bytes) -> Bytes {
+        if self.holds_all {
+            return Bytes::ZERO;
+        }
         memory.min(self.capacity) - self.resident.get(&who).map_or(Bytes::ZERO, |there| there.bytes)
     }
 

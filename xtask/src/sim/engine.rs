@@ -75,6 +75,8 @@ impl<'a, P: Policy> Run<'a, P> {
             replies: VecDeque::new(),
             accounts: Accounts::new(&trace.tenants, cards),
         };
+        let holds_all = run.policy.moves_memory();
+        run.cards.iter_mut().for_each(|card| card.holds_all = holds_all);
         for (who, tenant) in trace.tenants.iter().enumerate() {
             run.plan(tenant.arrives, What::Arrives(who));
         }
@@ -445,7 +447,7 @@ impl<'a, P: Policy> Run<'a, P> {
         }
         Outcome {
             ended: self.players.iter().map(|player| player.ended).collect(),
-            moved: self.cards.iter().map(|card| card.moved).sum(),
+            moved: self.policy.moved() + self.cards.iter().map(|card| card.moved).sum(),
             handoffs: self.policy.handoffs(),
             quanta: self.policy.quanta(),
             accounts: self.accounts,

@@ -52,6 +52,14 @@ pub(super) trait Policy {
     fn wake(&mut self, now: Nanos);
     /// The next word, in order.
     fn poll(&mut self) -> Option<Word>;
+    /// Whether the scheduler moves the memory of the sessions itself, so that all of it is there when they run.
+    fn moves_memory(&self) -> bool {
+        false
+    }
+    /// Bytes that it has moved to the cards.
+    fn moved(&self) -> Bytes {
+        Bytes::ZERO
+    }
     /// Turns so far.
     fn handoffs(&self) -> u64;
     /// How long each of them was to last, where that is computed.

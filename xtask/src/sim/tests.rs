@@ -60,6 +60,41 @@ fn who_fits_runs_side_by_side_and_nothing_is_handed_over() {
     }
 }
 
+/// gpushare with remapped memory, whose invariants are looked at after each event.
+fn remapped(trace: &Trace) -> Gpushare {
+    gpushare(trace).checked().remapped(&trace.machine)
+}
+
+#[test]
+fn remapped_memory_moves_no_more_than_the_excess_and_both_ways_at_once() {
+    let trace = two_hogs("8GB", "40s");
+    let (swapped, managed) = (row(&trace, remapped(&trace)), row(&trace, gpushare(&trace)));
+    assert_eq!(swapped.work_s, 80.0);
+    assert!(swapped.handoffs > 2, "{swapped:?}");
+    // Each handoff moves what does not fit beside the other one: about 7 GB of 8.
+    let most = 16.0 + 7.5 * swapped.handoffs as f64;
+    assert!((16.0..=most).contains(&swapped.moved_gb), "{swapped:?}");
+    let per_handoff = |row: &Row| row.lost_percent * row.makespan_s.unwrap() / row.handoffs as f64;
+    assert!(per_handoff(&swapped) <= per_handoff(&managed), "{swapped:?} {managed:?}");
+}
+
+#[test]
+fn remapped_memory_that_fits_comes_in_once_and_stays() {
+    let trace = two_hogs("3GB", "10s");
+    let row = row(&trace, remapped(&trace));
+    assert_eq!((row.handoffs, row.moved_gb, row.work_s), (0, 6.0, 20.0));
+}
+
+#[test]
+fn the_invariants_hold_after_every_event_of_the_built_in_traces_with_remapped_memory() {
+    for (name, until) in [("hogs", 300), ("notebooks", 200), ("mixed", 200), ("gangs", 100)] {
+        let mut trace = Trace::load(name).unwrap();
+        trace.until = Nanos::from_millis(until * 1000);
+        let row = row(&trace, remapped(&trace));
+        assert!(row.work_s > 0.0, "{row:?}");
+    }
+}
+
 #[test]
 fn who_does_not_fit_and_takes_no_turns_thrashes() {
     let trace = two_hogs("8GB", "10s");
@@ -176,7 +211,7 @@ fn built_in(name: &str) -> Trace {
 fn every_trace_that_comes_along_ends_under_every_scheduler() {
     for name in Trace::names() {
         let trace = built_in(name);
-        let (report, _) = simulate(&trace);
+        let (report, _) = simulate(&trace, Backend::Managed).unwrap();
         let cards = f64::from(trace.machine.gpus) * trace.until.0 as f64 / 1e9;
         for row in &report.rows {
             assert!(row.work_s > 0.0 && row.work_s <= cards, "{name}: {row:?}");
@@ -206,7 +241,7 @@ fn work_that_was_asked_for_is_done_and_no_more() {
 fn the_same_trace_gives_the_same_figures_byte_for_byte() {
     let folders = [TempDir::new().unwrap(), TempDir::new().unwrap()];
     let [first, second] = folders.each_ref().map(|folder| {
-        let (report, curves) = simulate(&Trace::load("notebooks").unwrap());
+        let (report, curves) = simulate(&Trace::load("notebooks").unwrap(), Backend::Managed).unwrap();
         let files = draw::figures(&report, &curves, folder.path()).unwrap();
         let names: Vec<_> = files.iter().map(|file| file.file_name().unwrap().to_owned()).collect();
         let drawn: Vec<String> = files.iter().map(|file| fs::read_to_string(file).unwrap()).collect();
