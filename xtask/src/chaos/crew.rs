@@ -191,7 +191,7 @@ impl Crew {
         Program::begin(command, world, name)
     }
 
-    /// What the daemon and the kernel say of the programs while one of them hangs.
+    /// Describes the sessions, gates and processes by the words of the daemon and the kernel, while a program hangs.
     fn describe(&self, world: &World) -> String {
         let status = Administrator::of(&world.runtime_dir()).and_then(|mut desk| desk.status());
         let status = match status {

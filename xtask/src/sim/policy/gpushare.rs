@@ -117,7 +117,7 @@ impl Gpushare {
     fn handle(&mut self, event: Event) -> Vec<Effect> {
         if !self.is_checked {
             self.harness.tell(event);
-            // Leases are exact here, so nothing lies unused.
+            // No process gives unused lease back.
             return std::iter::from_fn(|| self.harness.poll_effect(Bytes::ZERO)).collect();
         }
         let (effects, rules) = self.harness.step(event);

@@ -25,7 +25,7 @@ enum Way {
     In,
 }
 
-/// What a process may do with its memory now.
+/// Phase of a process, which decides in what direction its memory may move.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Phase {
     /// Its gate is closed, and no work is in flight: memory leaves.
