@@ -71,7 +71,7 @@ impl Link {
 
     /// Sends through `connection` from now on. Repeats unanswered questions there, with the new card numbers
     /// from `gpu`. Puts the daemon's page in force by `enforce`, while every other message waits: one about the new
-    /// page must not be lost for want of a connection. [`Self::send_if`] keeps one about the old page from the new
+    /// page must not be lost for want of a connection. `send_if` keeps one about the old page from the new
     /// daemon.
     pub fn plug(
         &self,
