@@ -139,6 +139,8 @@ impl Memory {
         let (link, gpu) = shared.ok_or(CUDA_ERROR_OUT_OF_MEMORY)?;
         // Fixed bytes that the daemon takes for managed ones would count against other sessions.
         self.lease.report_fixed(device, |report| self.send(report));
+        // Chunks that are freed, as the daemon does not know yet, would count against the quota.
+        self.remap.report(device);
         link.ask_memory(device, gpu, bytes, kind).map_err(|error| {
             print_refusal(link, bytes, &error);
             CUDA_ERROR_OUT_OF_MEMORY

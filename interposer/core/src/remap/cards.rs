@@ -74,6 +74,8 @@ struct Card {
     sharing: &'static Sharing,
     daemon: &'static Daemon,
     told: Mutex<Told>,
+    /// Held while a report is made and sent.
+    reporting: Mutex<()>,
     /// Bytes for which allocations wait.
     wanted: AtomicU64,
     threads: Mutex<Threads>,
@@ -151,6 +153,7 @@ impl Remap {
             sharing: &self.sharing,
             daemon,
             told: Mutex::default(),
+            reporting: Mutex::default(),
             wanted: AtomicU64::new(0),
             threads: Mutex::default(),
         });
@@ -249,6 +252,13 @@ impl Remap {
             if let Some(gpu) = gpu(device) {
                 card.follow(page, gpu);
             }
+        }
+    }
+
+    /// Reports the figures of a card to the daemon, if they have changed.
+    pub(crate) fn report(&self, device: CUdevice) {
+        if let Some(card) = self.card(device) {
+            card.report();
         }
     }
 

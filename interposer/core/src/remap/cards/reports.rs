@@ -55,27 +55,37 @@ impl Card {
             let left = retry.map(|at| at.saturating_duration_since(Instant::now()));
             let woken = self.lanes.wait_within(left.unwrap_or(Duration::MAX), |moving| {
                 let fails = moving.blocks.engine().trouble().is_some();
-                match self.news(moving) {
-                    Some(news) => Some(Some(news)),
-                    // The pause begins with the failure, however often something else changes meanwhile.
-                    None => (fails && retry.is_none()).then_some(None),
-                }
+                // The pause begins with the failure, however often something else changes meanwhile.
+                (self.news(moving, &lock(&self.told)).is_some() || fails && retry.is_none()).then_some(())
             });
-            let Some(news) = woken else {
+            if woken.is_none() {
                 retry = None;
                 self.lanes.change(|moving| {
                     moving.blocks.engine().retry();
                     moving.pool.retry();
                 });
                 continue;
-            };
-            if let Some((page, report, failed)) = news {
-                self.send(page, report, failed);
-                note_mapped(page, report.gpu, !report.residence.mapped.is_zero());
-                self.warn_of_missed_work();
             }
+            self.report();
             let fails = self.lanes.look(|moving| moving.blocks.engine().trouble().is_some());
             retry = retry.or_else(|| Some(Instant::now() + RETRY)).filter(|_| fails);
+        }
+    }
+
+    /// Reports the figures to the daemon, if they differ from the last report.
+    pub(super) fn report(&self) {
+        // Until the report is sent, so that reports keep their order.
+        let _in_order = lock(&self.reporting);
+        let news = self.lanes.look(|moving| {
+            let mut told = lock(&self.told);
+            let news = self.news(moving, &told)?;
+            told.report = Some(news.1);
+            Some(news)
+        });
+        if let Some((page, report, failed)) = news {
+            self.send(page, report, failed);
+            note_mapped(page, report.gpu, !report.residence.mapped.is_zero());
+            self.warn_of_missed_work();
         }
     }
 
@@ -110,8 +120,7 @@ impl Card {
     }
 
     /// Returns a report that differs from the last one, with the step that has failed since.
-    fn news(&self, moving: &mut Moving) -> Option<(&'static Page, Report, Option<Failure>)> {
-        let mut told = lock(&self.told);
+    fn news(&self, moving: &mut Moving, told: &Told) -> Option<(&'static Page, Report, Option<Failure>)> {
         let (page, gpu) = told.place?;
         let (engine, sizes) = (moving.blocks.engine(), moving.pool.sizes());
         let figures = engine.figures();
@@ -127,7 +136,7 @@ impl Card {
         let failure = |_| Failure { number: engine.goal().number, refused: engine.refused() };
         let failed = engine.trouble().map(failure);
         let report = Report { gpu, seen: figures.seen, residence, failed };
-        let before = told.report.replace(report);
+        let before = told.report;
         let failed = failed.filter(|_| before.is_none_or(|before| before.failed != failed));
         (before != Some(report)).then_some((page, report, failed))
     }
