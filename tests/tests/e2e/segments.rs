@@ -361,3 +361,38 @@ fn programs_of_memory_by_handle_take_turns() -> anyhow::Result<()> {
     assert!(on_card(&world, &a)? <= SMALL && on_card(&world, &b)? <= SMALL);
     Ok(())
 }
+
+/// Another program has taken room with memory that cannot leave, while this one's was away.
+#[test]
+fn memory_by_handle_that_has_no_room_on_the_card_any_more_is_mapped_from_the_host() -> anyhow::Result<()> {
+    let (world, daemon) = World::of(Bytes::mib(256))?.with_daemon(&["--host-budget", "2GiB"])?;
+    let hold = |name: &str| {
+        let sharing = Sharing::session(name).and(&["--backend", "remap", "--paranoid"]);
+        Program::hold(&world, &sharing, name)
+    };
+    let says = |program: &mut Program, line: &str| -> anyhow::Result<()> {
+        let told = program.tell(line)?;
+        let answer = program.answer_within(told, PATIENCE)?;
+        anyhow::ensure!(answer.flag("ok"), "{line}: {}", answer.json());
+        Ok(())
+    };
+    let (mut a, mut b) = (hold("a")?, hold("b")?);
+    a.must("segment s 20MiB 6; fill s 3; sync")?;
+    says(&mut b, "alloc x 144MiB")?;
+    says(&mut b, "fill x 5")?;
+    // Memory that another process may open stays on the card.
+    b.must("ipc x; sync")?;
+    says(&mut a, "check s 3")?;
+    let place = daemon.residence("a")?;
+    assert!(place.mapped_bytes >= PIECE && place.resident_bytes >= PIECE, "{place:?}");
+    says(&mut a, "fill s 7")?;
+    // The program gets it back where it is.
+    a.must("retain s; check s 7")?;
+    b.must("check x 5; free x")?;
+    says(&mut a, "check s 7")?;
+    a.must("release-segment s; unmap-segment s; free-segment s")?;
+    until("all of it is gone", || {
+        let place = daemon.residence("a")?;
+        Ok((place.mapped_bytes.is_zero() && place.hosted_bytes.is_zero()).then_some(()))
+    })
+}

@@ -183,6 +183,11 @@ impl AllocationProperties {
         Self { kind, handle_types, location, security: 0, flags: [0; 8] }
     }
 
+    /// Returns the kinds of handles by which other processes may get the memory.
+    pub const fn handle_types(&self) -> c_int {
+        self.handle_types
+    }
+
     /// Returns the kind and the number of the location.
     pub const fn location(&self) -> [c_int; 2] {
         self.location

@@ -12,6 +12,7 @@ use crate::driver::types::{
 };
 use crate::driver::unknown::UNKNOWN;
 use crate::driver::{Driver, rdma};
+use crate::remap::chunk::Backing;
 use crate::remap::space::GRANULE;
 use crate::remap::swap::CHUNK;
 use crate::remap::vmm::Span;
@@ -65,7 +66,7 @@ impl Memory {
     pub(crate) fn give_to_driver(&self, handles: &mut Handles, adopted: &[Adopted]) -> Result<(), CUresult> {
         for (count, memory) in adopted.iter().enumerate() {
             match self.remap.give_up(memory.device, memory.span.address) {
-                Ok(handle) => handles.give_to_driver(*memory, handle),
+                Ok(backing) => handles.give_to_driver(*memory, backing),
                 Err(error) => {
                     self.adopt_again(handles, &adopted[..count]);
                     return Err(error);
@@ -88,7 +89,8 @@ impl Memory {
         for adoptable in handles.adoptable_in(range, device) {
             // It is on the card for the last time for sure.
             self.mapped.note(adoptable.span, || self.driver.facts(adoptable.span, device));
-            self.remap.adopt(device, adoptable.span, adoptable.handle, adoptable.properties);
+            self.remap
+                .adopt(device, adoptable.span, adoptable.backing, adoptable.properties);
             handles.note_adopted(adoptable);
         }
     }
@@ -123,10 +125,10 @@ impl Memory {
     /// quota.
     pub(crate) fn end_pieces(&self, pieces: impl IntoIterator<Item = Ended>) {
         for Ended { charge: Charge { device, bytes, kind }, held } in pieces {
-            if let (Some(handle), Some(release)) = (held, self.driver.mem_release) {
+            if let (Some(Backing { tier, handle }), Some(release)) = (held, self.driver.mem_release) {
                 // SAFETY: gpushare's own reference, which nobody uses any more.
                 unsafe { release(handle) };
-                self.remap.end_created(device, bytes);
+                self.remap.end_created(device, tier, bytes);
             }
             self.give_back(device, bytes, kind);
         }

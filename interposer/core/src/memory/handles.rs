@@ -22,6 +22,7 @@ use gpushare_proto::Bytes;
 
 use crate::daemon::MemoryKind;
 use crate::driver::types::{CUdevice, CUdeviceptr, CUmemHandle};
+use crate::remap::chunk::Backing;
 use crate::remap::vmm::Span;
 
 pub(crate) use locked::{Locked, is_holder};
@@ -70,8 +71,8 @@ pub(crate) struct Charge {
 pub(crate) struct Ended {
     /// Quota to give back.
     pub charge: Charge,
-    /// Handle of the memory that gpushare still has from the driver, if the piece had a name.
-    pub held: Option<CUmemHandle>,
+    /// Memory that gpushare still has from the driver, if the piece had a name.
+    pub held: Option<Backing>,
 }
 
 /// Part of a sparse array, as in `CUarrayMapInfo`.

@@ -18,12 +18,13 @@ use gpushare_proto::Bytes;
 use gpushare_proto::sharing::Secret;
 
 use super::arena::{Arena, Found, LARGEST_PIECE, least_block};
+use super::chunk;
 use super::names::Named;
 use super::pins::{Pins, Reason};
 use super::space::{Space, round_up};
 use super::swap::{Birth, Engine, GivenUp, Loan, Trouble};
 use super::vmm::{Answer, Call, Span, VmmError};
-use crate::driver::types::{CUdeviceptr, CUmemHandle};
+use crate::driver::types::CUdeviceptr;
 
 /// Blocks of one card, with the engine that moves their chunks.
 #[derive(Debug, Default)]
@@ -193,9 +194,9 @@ impl Blocks {
     }
 
     /// Makes memory that the program has created and mapped at its own addresses a block of one chunk.
-    pub fn adopt(&mut self, block: Span, handle: CUmemHandle) {
+    pub fn adopt(&mut self, block: Span, backing: chunk::Backing) {
         self.blocks.insert(block.address, block);
-        self.engine.adopt(block, handle);
+        self.engine.adopt(block, backing);
     }
 
     /// Leaves the memory of an adopted block to the program. Returns `None` while it is away or moves.

@@ -349,10 +349,11 @@ impl OnCard {
 
 impl Vmm for OnCard {
     fn create(&self, tier: Tier, Span { address, size }: Span) -> Result<CUmemHandle, VmmError> {
-        if let Some(properties) = self.adopted(address).filter(|_| tier == Tier::Device) {
-            return self.create_by(&properties, size);
-        }
-        let handle_types = self.handle_types.load(Ordering::Relaxed);
+        let handle_types = match (self.adopted(address), tier) {
+            (Some(properties), Tier::Device) => return self.create_by(&properties, size),
+            (Some(properties), Tier::Host) => properties.handle_types(),
+            (None, _) => self.handle_types.load(Ordering::Relaxed),
+        };
         match self.create_as(handle_types, tier, size) {
             // A virtual device may promise more than it does. Memory that moves is worth more than memory
             // that is shared.

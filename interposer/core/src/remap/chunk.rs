@@ -84,10 +84,13 @@ enum State {
     Copying { backing: Backing, slot: Slot, direction: Direction, is_torn: bool },
 }
 
+/// Memory of a chunk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Backing {
-    tier: Tier,
-    handle: CUmemHandle,
+pub struct Backing {
+    /// Where the memory is.
+    pub tier: Tier,
+    /// The driver's handle.
+    pub handle: CUmemHandle,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -144,32 +147,28 @@ impl Chunk {
         }
     }
 
-    /// Creates a chunk of memory that the program created on the card, and that is mapped and usable already.
-    /// The handle is now the chunk's. The program may get the memory back at any time ([`Self::take_memory`])
-    /// as memory of the card, so the chunk is never mapped from the host.
-    pub const fn adopted(span: Span, handle: CUmemHandle, is_checked: bool) -> Self {
-        let state = State::Backed {
-            backing: Backing { tier: Tier::Device, handle },
-            mapping: Mapping::Accessible,
-            bytes: Holder::Handle(None),
-        };
+    /// Creates a chunk of memory that the program created, and that is mapped and usable already. The handle is
+    /// now the chunk's. The program may get the memory back later ([`Self::take_memory`]).
+    pub const fn adopted(span: Span, backing: Backing, is_checked: bool) -> Self {
+        let state = State::Backed { backing, mapping: Mapping::Accessible, bytes: Holder::Handle(None) };
         Self {
             state,
-            aim: Aim::At(Tier::Device),
+            aim: Aim::At(backing.tier),
             is_adopted: true,
             ..Self::new(span, is_checked)
         }
     }
 
-    /// Takes the handle out of a usable chunk that rests on the card, with the slot that it keeps. The
-    /// mapping stays, and of the chunk nothing is left.
-    pub fn take_memory(&mut self) -> Option<(CUmemHandle, Option<Slot>)> {
-        let rests = self.is_usable() && !self.is_busy() && self.aim == Aim::At(Tier::Device);
+    /// Takes the memory out of a usable chunk that rests, with the slot that it keeps. The mapping stays, and of
+    /// the chunk nothing is left.
+    pub fn take_memory(&mut self) -> Option<(Backing, Option<Slot>)> {
+        let rests = self.is_usable() && !self.is_busy();
+        let aim = self.aim;
         let gone = State::Hole { slot: None };
         match std::mem::replace(&mut self.state, gone) {
-            State::Backed { backing, bytes, .. } if rests && backing.tier == Tier::Device => {
+            State::Backed { backing, bytes, .. } if rests && aim == Aim::At(backing.tier) => {
                 self.aim = Aim::Gone;
-                Some((backing.handle, bytes.into_slot()))
+                Some((backing, bytes.into_slot()))
             }
             other => {
                 self.state = other;
@@ -189,13 +188,11 @@ impl Chunk {
     }
 
     /// Sets the place to which the chunk is to move. Returns `false` if the chunk must not move there: a
-    /// freed chunk stays freed, an immovable one stays at the handle that it has, and an adopted one is not
-    /// mapped from the host.
+    /// freed chunk stays freed, and an immovable one stays at the handle that it has.
     pub fn set_aim(&mut self, aim: Aim) -> bool {
         let may_move = !self.is_immovable;
         let is_allowed = match aim {
             Aim::Gone => true,
-            Aim::At(Tier::Host) if self.is_adopted => false,
             Aim::At(tier) => {
                 self.aim != Aim::Gone && (may_move || self.tier().is_none_or(|present| present == tier))
             }

@@ -44,6 +44,7 @@ pub use births::Birth;
 use chunks::{Chunks, Sum};
 pub use loans::Loan;
 pub use loose::GivenUp;
+use loose::Loose;
 pub use orders::{Lane, Order};
 pub use resting::Resting;
 pub use views::{Figures, Obstacle};
@@ -169,8 +170,7 @@ pub struct Engine {
     /// Chunk that was written while the process was taken for idle, until it is reported.
     missed: Option<Span>,
     lost: Option<VmmError>,
-    /// Bytes of the card that belong to no chunk: memory that the program has created by handle.
-    loose: Bytes,
+    loose: Loose,
     /// Bytes that were copied out so far.
     copied_out: Bytes,
     /// Number of changes of the pool by which slots were last handed out.
@@ -205,7 +205,7 @@ impl Default for Engine {
             is_immovable: false,
             missed: None,
             lost: None,
-            loose: Bytes::ZERO,
+            loose: Loose::default(),
             copied_out: Bytes::ZERO,
             supplied_at: 0,
             missing: Bytes::ZERO,

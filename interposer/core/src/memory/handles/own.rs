@@ -15,7 +15,8 @@ use gpushare_proto::Bytes;
 
 use super::{Charge, Handles, Named, Piece, PieceId, mapped_in};
 use crate::driver::types::{AllocationProperties, CUdevice, CUdeviceptr, CUmemHandle};
-use crate::remap::vmm::Span;
+use crate::remap::chunk::Backing;
+use crate::remap::vmm::{Span, Tier};
 
 /// Upper bits of all names. As an address it would be invalid, so no driver's handle looks like it.
 const TAG: CUmemHandle = 0x6770;
@@ -40,16 +41,16 @@ pub(super) struct Own {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Place {
     /// gpushare keeps the handle for the application.
-    Driver(CUmemHandle),
+    Driver(Backing),
     /// The engine has the handle, if there is one.
     Adopted,
 }
 
 impl Own {
-    /// Returns the handle that gpushare keeps.
-    pub(super) const fn held(self) -> Option<CUmemHandle> {
+    /// Returns the memory whose handle gpushare keeps.
+    pub(super) const fn held(self) -> Option<Backing> {
         match self.place {
-            Place::Driver(handle) => Some(handle),
+            Place::Driver(backing) => Some(backing),
             Place::Adopted => None,
         }
     }
@@ -69,7 +70,7 @@ pub(crate) struct Adopted {
 pub(crate) struct Adoptable {
     piece: PieceId,
     pub(crate) span: Span,
-    pub(crate) handle: CUmemHandle,
+    pub(crate) backing: Backing,
     pub(crate) properties: AllocationProperties,
 }
 
@@ -81,7 +82,7 @@ impl Handles {
         charge: Charge,
         properties: AllocationProperties,
     ) -> CUmemHandle {
-        let place = Place::Driver(handle);
+        let place = Place::Driver(Backing { tier: Tier::Device, handle });
         let piece = self.add(charge, Some(Own { properties, place, stays: false }));
         self.handles.insert(name(piece), Named { piece, references: 1 });
         name(piece)
@@ -111,7 +112,7 @@ impl Handles {
             return Some(handle);
         }
         let piece = self.pieces.get(&self.handles.get(&handle)?.piece)?;
-        piece.own?.held()
+        Some(piece.own?.held()?.handle)
     }
 
     /// Returns the adopted memory of which a part is in a range.
@@ -154,10 +155,10 @@ impl Handles {
         (next == range.end() && !inside.is_empty()).then_some(inside)
     }
 
-    /// Notes that adopted memory is with the driver again, which has it by this handle.
-    pub(crate) fn give_to_driver(&mut self, adopted: Adopted, handle: CUmemHandle) {
+    /// Notes that adopted memory is with the driver again.
+    pub(crate) fn give_to_driver(&mut self, adopted: Adopted, backing: Backing) {
         if let Some(own) = self.own(adopted.piece) {
-            own.place = Place::Driver(handle);
+            own.place = Place::Driver(backing);
         }
     }
 
@@ -204,8 +205,8 @@ impl Handles {
             let references = self.handles.get(&name(id)).map_or(0, |named| named.references);
             let span = Span { address, size };
             let is_simple = size == charge.bytes && *uses == references + 1 && span.end() <= range.end();
-            let handle = own.held().filter(|_| is_simple)?;
-            Some(Adoptable { piece: id, span, handle, properties: own.properties })
+            let backing = own.held().filter(|_| is_simple)?;
+            Some(Adoptable { piece: id, span, backing, properties: own.properties })
         };
         mapped.filter_map(adoptable).collect()
     }

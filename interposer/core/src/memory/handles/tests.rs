@@ -2,7 +2,8 @@
 
 use super::*;
 use crate::driver::types::AllocationProperties;
-use crate::remap::vmm::Span;
+use crate::remap::chunk::Backing;
+use crate::remap::vmm::{Span, Tier};
 
 const PIECE: Ended = fixed(0, 0x1000);
 const OTHER: Ended = fixed(1, 0x2000);
@@ -152,8 +153,12 @@ fn adopt(handles: &mut Handles, range: Span) -> Vec<CUdeviceptr> {
     adoptable.iter().map(|adoptable| adoptable.span.address).collect()
 }
 
+const fn on_card(handle: CUmemHandle) -> Backing {
+    Backing { tier: Tier::Device, handle }
+}
+
 fn ended(held: Option<CUmemHandle>) -> Ended {
-    Ended { charge: MOVABLE, held }
+    Ended { charge: MOVABLE, held: held.map(on_card) }
 }
 
 #[test]
@@ -200,7 +205,7 @@ fn memory_that_a_peer_may_use_stays() {
         mapped_own(&mut handles, 7, 0x10000);
         for device in calls {
             for adopted in handles.adopted_in(span(0x10000, 1)) {
-                handles.give_to_driver(adopted, 8);
+                handles.give_to_driver(adopted, on_card(8));
             }
             handles.keep_but(span(0x10000, 1), Some(device));
             let adoptable = handles.adoptable_in(span(0x10000, 1), device);
@@ -222,7 +227,7 @@ fn adopted_memory_is_found_by_address_and_by_name() {
     assert_eq!(at(handles.adopted_in(Span { address: 0x10fff, size: Bytes(2) })), [0x11000, 0x10000]);
     assert_eq!(at(handles.adopted_in(span(0x12000, 1))), [0_u64; 0]);
     let adopted = handles.adopted_of(name)[0];
-    handles.give_to_driver(adopted, 9);
+    handles.give_to_driver(adopted, on_card(9));
     assert_eq!((handles.with_driver(name), handles.adopted_of(name)), (Some(9), vec![]));
     assert_eq!(handles.release(name), None);
     assert_eq!(handles.unmap(0x10000, SIZE), [ended(Some(9))]);

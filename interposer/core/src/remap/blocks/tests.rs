@@ -479,7 +479,7 @@ fn addresses_of_adopted_memory_stay_with_the_program() {
     let handle = rig.card.create(Tier::Device, span).unwrap();
     rig.card.map(span, handle).unwrap();
     rig.card.set_access(span).unwrap();
-    rig.blocks.adopt(span, handle);
+    rig.blocks.adopt(span, chunk::Backing { tier: Tier::Device, handle });
     let names = Names::default();
     names.note(span.address + (5 << 20));
     rig.blocks.note_named(&names.take().unwrap());

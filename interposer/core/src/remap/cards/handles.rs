@@ -9,13 +9,14 @@ use super::{NotAllocated, Remap, Want};
 use crate::driver::rdma;
 use crate::driver::types::{
     AllocationProperties, CUDA_ERROR_DEINITIALIZED, CUDA_ERROR_INVALID_VALUE, CUDA_ERROR_NOT_SUPPORTED,
-    CUDA_ERROR_OUT_OF_MEMORY, CUDA_ERROR_UNKNOWN, CUDA_SUCCESS, CUdevice, CUdeviceptr, CUmemHandle, CUresult,
+    CUDA_ERROR_OUT_OF_MEMORY, CUDA_ERROR_UNKNOWN, CUDA_SUCCESS, CUdevice, CUdeviceptr, CUresult,
 };
 use crate::process::is_exiting;
 use crate::remap::blocks::AllocationError;
+use crate::remap::chunk::Backing;
 use crate::remap::lanes::Moving;
 use crate::remap::pins::Reason;
-use crate::remap::vmm::{Span, VmmError};
+use crate::remap::vmm::{Span, Tier, VmmError};
 
 /// Longest wait for steps of a chunk that are under way.
 const PATIENCE: Duration = Duration::from_secs(2);
@@ -56,7 +57,7 @@ impl Remap {
             return Ok(());
         }
         card.lanes.change(|moving| {
-            moving.blocks.engine().end_loose(size);
+            moving.blocks.engine().end_loose(Tier::Device, size);
             // What an unused block keeps is of use to the next attempt.
             moving.blocks.end_unused();
         });
@@ -67,9 +68,9 @@ impl Remap {
     }
 
     /// Notes that memory of [`Self::create`] was given back to the driver.
-    pub(crate) fn end_created(&self, device: CUdevice, size: Bytes) {
+    pub(crate) fn end_created(&self, device: CUdevice, tier: Tier, size: Bytes) {
         if let Some(card) = self.card(device) {
-            card.lanes.change(|moving| moving.blocks.engine().end_loose(size));
+            card.lanes.change(|moving| moving.blocks.engine().end_loose(tier, size));
         }
     }
 
@@ -78,13 +79,13 @@ impl Remap {
         &self,
         device: CUdevice,
         span: Span,
-        handle: CUmemHandle,
+        backing: Backing,
         properties: AllocationProperties,
     ) {
         let Some(card) = self.card(device) else { return };
         card.hardware.note_adopted(span.address, properties);
         card.lanes.change(|moving| {
-            moving.blocks.adopt(span, handle);
+            moving.blocks.adopt(span, backing);
             moving.bound_pool();
         });
     }
@@ -108,17 +109,17 @@ impl Remap {
         }
     }
 
-    /// Leaves adopted memory to the program, where it is mapped. The thread is inside the gate, so the memory
-    /// is not away.
+    /// Leaves adopted memory to the program, where it is mapped. The thread is inside the gate, so the memory is not
+    /// away. It stays mapped from the host, if it was.
     ///
     /// # Errors
     /// The memory is lost with its context, or something is wrong with it.
-    pub(crate) fn give_up(&self, device: CUdevice, address: CUdeviceptr) -> Result<CUmemHandle, CUresult> {
+    pub(crate) fn give_up(&self, device: CUdevice, address: CUdeviceptr) -> Result<Backing, CUresult> {
         let card = self.card(device).ok_or(CUDA_ERROR_INVALID_VALUE)?;
         let give_up = |moving: &mut Moving| match moving.blocks.give_up(address) {
-            Some((handle, slot)) => {
+            Some((backing, slot)) => {
                 slot.into_iter().for_each(|slot| moving.pool.put(slot));
-                Some(Ok(handle))
+                Some(Ok(backing))
             }
             None => {
                 let engine = moving.blocks.engine();
@@ -131,10 +132,10 @@ impl Remap {
                 ended.or(lost).or(parked).map(Err)
             }
         };
-        let handle = card.lanes.wait_within(PATIENCE, give_up).unwrap_or(Err(CUDA_ERROR_UNKNOWN))?;
+        let backing = card.lanes.wait_within(PATIENCE, give_up).unwrap_or(Err(CUDA_ERROR_UNKNOWN))?;
         card.hardware.forget_adopted(address);
         card.lanes.change(Moving::bound_pool);
-        Ok(handle)
+        Ok(backing)
     }
 
     /// Unmaps adopted memory and gives it back, wherever it is. Waits until the driver has nothing of it.

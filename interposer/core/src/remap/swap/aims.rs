@@ -55,7 +55,7 @@ impl Engine {
         };
         let size = hot.chunk.span().size;
         let is_candidate = |entry: &&Entry| {
-            let is_like = entry.chunk.span().size == size && !entry.chunk.is_adopted();
+            let is_like = entry.chunk.span().size == size;
             is_like && entry.is_victim() && entry.chunk.tier() == Some(Tier::Device)
         };
         let present = self.chunks.values().filter(is_candidate);
@@ -76,22 +76,22 @@ impl Engine {
 
     /// Bytes of all handles on the card.
     pub(super) fn present(&self) -> Bytes {
-        self.chunks.bytes(Sum::Present) + self.loose
+        self.chunks.bytes(Sum::Present) + self.loose.device
     }
 
     /// Bytes of the card that are taken, or will be.
     fn held(&self) -> Bytes {
-        self.chunks.bytes(Sum::Held) + self.loose
+        self.chunks.bytes(Sum::Held) + self.loose.device
     }
 
     /// Bytes of the card that are taken and that nothing takes away.
     fn committed(&self) -> Bytes {
-        self.chunks.bytes(Sum::Committed) + self.loose
+        self.chunks.bytes(Sum::Committed) + self.loose.device
     }
 
     /// Bytes that are mapped from the host, or will be.
-    pub(super) const fn host_mapped(&self) -> Bytes {
-        self.chunks.bytes(Sum::HostMapped)
+    pub(super) fn host_mapped(&self) -> Bytes {
+        self.chunks.bytes(Sum::HostMapped) + self.loose.host
     }
 
     /// Aims chunks away until the rest fits the goal.
@@ -106,8 +106,7 @@ impl Engine {
     }
 
     /// Chooses chunks of at least `excess` bytes, if there are as many, and of less than one chunk more.
-    /// Chunks without a handle come first, then those that need no copy, then those that have a slot. Where the
-    /// process overflows the card, adopted memory comes last: it cannot be mapped from the host instead.
+    /// Chunks without a handle come first, then those that need no copy, then those that have a slot.
     fn victims(&self, excess: Bytes) -> Vec<(CUdeviceptr, Bytes)> {
         let is_small_move = excess < SMALL_PART;
         let candidates = self.chunks.values().filter(|entry| entry.is_victim());
@@ -115,8 +114,7 @@ impl Engine {
             .map(|Entry { chunk, turn, .. }| {
                 let Span { address, size } = chunk.span();
                 let by_size = if is_small_move { size } else { Bytes::MAX - size };
-                let is_last = self.overflows && chunk.is_adopted();
-                let cost = (is_last, chunk.tier().is_some(), !chunk.is_clean(), !chunk.has_slot());
+                let cost = (chunk.tier().is_some(), !chunk.is_clean(), !chunk.has_slot());
                 (cost, by_size, Reverse(*turn), address, size)
             })
             .collect();
@@ -217,7 +215,7 @@ impl Engine {
         let is_hole = |entry: &&Entry| {
             let chunk = &entry.chunk;
             let is_waiting = chunk.tier().is_none() && chunk.asked().is_none() && !entry.is_unborn;
-            chunk.is_immovable() && !chunk.is_adopted() && chunk.aim() == DEVICE && is_waiting
+            chunk.is_immovable() && chunk.aim() == DEVICE && is_waiting
         };
         let mut holes = Vec::new();
         for entry in self.chunks.values().filter(is_hole) {
@@ -231,15 +229,15 @@ impl Engine {
         holes
     }
 
-    /// Chunks that aim away: those first that cannot be mapped from the host, then those that still have a
-    /// handle, then those that work named most often, then the oldest.
+    /// Chunks that aim away: those first that still have a handle, then those that work named most often, then the
+    /// oldest.
     fn holes(&self, is_meant: impl Fn(&Entry) -> bool) -> Vec<CUdeviceptr> {
         let away = |entry: &Entry| entry.chunk.aim() == Aim::Away && !entry.is_unborn && is_meant(entry);
         let holes = self.chunks.values().filter(|entry| away(entry));
         let mut holes: Vec<_> = holes
             .map(|Entry { chunk, turn, uses, .. }| {
                 let is_absent = chunk.tier() != Some(Tier::Device);
-                (!chunk.is_adopted(), is_absent, Reverse(uses.count()), *turn, chunk.span().address)
+                (is_absent, Reverse(uses.count()), *turn, chunk.span().address)
             })
             .collect();
         holes.sort_unstable();

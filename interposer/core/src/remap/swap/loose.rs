@@ -1,5 +1,6 @@
 //! Memory that the program creates by handle and maps itself (`cuMemCreate`). It is *loose* while it belongs
-//! to no chunk: it counts as resident and immovable.
+//! to no chunk: it counts as resident and immovable. If it was mapped from the host when the program got it back, it
+//! stays there.
 //!
 //! ```text
 //!   begin_loose ──▶ loose ── adopt ──▶ chunk at the program's address ── free ──▶ nothing
@@ -9,39 +10,57 @@
 use gpushare_proto::Bytes;
 
 use super::{Engine, Entry, Trouble};
-use crate::driver::types::{CUdeviceptr, CUmemHandle};
-use crate::remap::chunk::{Aim, Chunk};
+use crate::driver::types::CUdeviceptr;
+use crate::remap::chunk::{Aim, Backing, Chunk};
 use crate::remap::host::Slot;
-use crate::remap::vmm::{Call, Span, VmmError};
+use crate::remap::vmm::{Call, Span, Tier, VmmError};
 
 /// Memory of a chunk that is no longer the engine's, and the slot that the chunk had.
-pub type GivenUp = (CUmemHandle, Option<Slot>);
+pub type GivenUp = (Backing, Option<Slot>);
+
+/// Bytes of loose memory.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Loose {
+    /// On the card.
+    pub(super) device: Bytes,
+    /// In memory of the host.
+    pub(super) host: Bytes,
+}
+
+impl Loose {
+    const fn at(&mut self, tier: Tier) -> &mut Bytes {
+        match tier {
+            Tier::Device => &mut self.device,
+            Tier::Host => &mut self.host,
+        }
+    }
+}
 
 impl Engine {
     /// Counts memory of the card that is about to be created. Returns `false` if the goal has no room for it.
     pub fn begin_loose(&mut self, size: Bytes) -> bool {
         let has_room = self.room() >= size;
         if has_room {
-            self.loose += size;
+            self.loose.device += size;
             self.is_settled = false;
         }
         has_room
     }
 
     /// Notes that loose memory was given back to the driver, or was not created.
-    pub fn end_loose(&mut self, size: Bytes) {
-        self.loose = self.loose.saturating_sub(size);
+    pub fn end_loose(&mut self, tier: Tier, size: Bytes) {
+        *self.loose.at(tier) -= size;
         self.is_settled = false;
     }
 
     /// Makes loose memory that is mapped and usable at `span` a chunk. The engine releases the handle from
     /// now on.
-    pub fn adopt(&mut self, span: Span, handle: CUmemHandle) {
-        let mut chunk = Chunk::adopted(span, handle, self.is_paranoid);
+    pub fn adopt(&mut self, span: Span, backing: Backing) {
+        let mut chunk = Chunk::adopted(span, backing, self.is_paranoid);
         if self.is_immovable {
             chunk.make_immovable();
         }
-        self.end_loose(span.size);
+        self.end_loose(backing.tier, span.size);
         self.insert(chunk, false);
     }
 
@@ -60,14 +79,14 @@ impl Engine {
         }
     }
 
-    /// Makes the memory of a chunk loose again, which is on the card. Its mapping stays. Returns `None` while
-    /// the memory is away or moves.
+    /// Makes the memory of a chunk loose again. Its mapping stays. Returns `None` while the memory is away or
+    /// moves.
     pub fn give_up(&mut self, address: CUdeviceptr) -> Option<GivenUp> {
         let entry = self.chunks.get(address).filter(|entry| entry.lent == 0)?;
         let size = entry.chunk.span().size;
         let given_up = self.chunks.change(address, |entry| entry.chunk.take_memory())??;
         self.chunks.remove(address);
-        self.loose += size;
+        *self.loose.at(given_up.0.tier) += size;
         self.is_settled = false;
         Some(given_up)
     }

@@ -277,7 +277,7 @@ impl World {
             .filter(|entry| entry.chunk.aim() == Aim::Gone)
             .map(|entry| entry.chunk.footprint().device)
             .sum();
-        let owned = live + self.engine.loose;
+        let owned = live + self.engine.loose.device + self.engine.loose.host;
         assert_eq!(owned, figures.resident - leaving + figures.hosted + figures.unbacked, "{figures:?}");
     }
 

@@ -71,12 +71,11 @@ impl World {
     }
 
     /// Gives memory up to the program, which lets the engine move it again.
-    fn give_up(&mut self, address: CUdeviceptr) {
-        let Some((handle, slot)) = self.engine.give_up(address) else { return };
-        slot.into_iter().for_each(|slot| self.pool.put(slot));
+    fn give_up_for_a_moment(&mut self, address: CUdeviceptr) {
+        let Some(backing) = self.give_up(address) else { return };
         let (size, value) = self.truth[&address];
         assert_eq!(self.card.at(address), Some(value));
-        self.engine.adopt(Span { address, size }, handle);
+        self.engine.adopt(Span { address, size }, backing);
     }
 
     fn apply(&mut self, number: u64, step: &Step) {
@@ -86,7 +85,11 @@ impl World {
                 self.card.fail_at(&[]);
                 let _ = self.adopt(Bytes::mib(2 * units));
             }
-            Step::GiveUp(index) => self.pick(index).into_iter().for_each(|address| self.give_up(address)),
+            Step::GiveUp(index) => {
+                self.pick(index)
+                    .into_iter()
+                    .for_each(|address| self.give_up_for_a_moment(address));
+            }
             Step::Free(index) => self.pick(index).into_iter().for_each(|address| self.free(address)),
             Step::Goal(units) => self.set_goal(number + 1, Bytes::mib(64 * units)),
             Step::Close => self.set_phase(Phase::Drained),
