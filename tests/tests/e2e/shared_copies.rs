@@ -120,6 +120,35 @@ fn a_copy_outlives_the_daemon_and_programs_share_anew_under_the_next_one() -> an
 }
 
 #[test]
+fn programs_that_shared_a_part_share_all_under_the_next_daemon() -> anyhow::Result<()> {
+    let (_world, mut daemon, [mut a, mut b, mut c]) = replicas()?;
+    until_within(LONG_PATIENCE, "one of them maps a copy that the other does not map", || {
+        Ok((mapped(&a)? != mapped(&b)?).then_some(()))
+    })?;
+    daemon.kill()?;
+    daemon.restart()?;
+    for _ in 0..2 {
+        a.must("check x 1; check y 2")?;
+        b.must("check x 1; check y 2")?;
+        c.must("check z 9")?;
+    }
+    until_shared(&a, &b)?;
+    Ok(())
+}
+
+/// Programs that stay at rest meanwhile.
+#[test]
+fn a_new_daemon_hears_of_all_copies() -> anyhow::Result<()> {
+    let (world, mut daemon, [a, b, _c]) = replicas()?;
+    let shared = until_shared(&a, &b)?;
+    daemon.kill()?;
+    daemon.restart()?;
+    until_within(LONG_PATIENCE, "the daemon knows as many copies as before", || {
+        Ok((copies(&world)?.copies >= shared as u64).then_some(()))
+    })
+}
+
+#[test]
 fn a_program_with_copies_is_frozen_and_comes_back_with_them() -> anyhow::Result<()> {
     let (world, daemon, [mut a, mut b, mut c]) = replicas()?;
     let pid = a.process().pid();

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use gpushare_proto::codec;
 use gpushare_proto::tenant::{Hello, Role, TenantReply, TenantRequest};
-use gpushare_sys::{fd, socket};
+use gpushare_sys::{fd, peer, socket};
 
 /// Longest time that a daemon may take to answer the first message ("hello").
 pub(super) const HELLO_TIMEOUT: Duration = Duration::from_secs(5);
@@ -107,6 +107,11 @@ impl Connection {
             self.buffer.extend_from_slice(&chunk[..length]);
             self.file = file.map(fd::move_high).or(self.file.take());
         }
+    }
+
+    /// Returns whether the daemon has closed the connection.
+    pub(crate) fn has_ended(&self) -> bool {
+        peer::has_hung_up(&self.stream)
     }
 
     /// Returns the socket's descriptor number, so that the child of a fork can close the socket.

@@ -62,6 +62,8 @@ pub struct Moving {
     is_sharing_known: bool,
     /// Whether the driver cannot register memory for reading.
     is_sharing_refused: bool,
+    /// Number of daemons so far.
+    daemons: u64,
 }
 
 /// State of the pass that shares host memory with other processes. There is one at a time.
@@ -127,6 +129,19 @@ impl Moving {
     /// began.
     pub fn may_go_on(&mut self) -> bool {
         self.pass != PassState::Late && self.may_share()
+    }
+
+    /// Notes that there is a new daemon, which knows nothing of what an earlier one let share.
+    pub fn note_new_daemon(&mut self) {
+        self.daemons += 1;
+        if self.pass == PassState::Done {
+            self.pass = PassState::Ready;
+        }
+    }
+
+    /// Returns the number of daemons so far.
+    pub fn daemons(&self) -> u64 {
+        self.daemons
     }
 
     /// Sets whether the daemon knows how to share host memory.

@@ -119,6 +119,20 @@ impl Sharing {
         self.claims.forget();
     }
 
+    /// Forgets what an earlier daemon knew, if the connection to that one has ended.
+    fn notice_end_of_daemon(&self) {
+        let mut desk = lock(&self.desk);
+        if desk.has_ended() {
+            self.hang_up(&mut desk);
+        }
+    }
+
+    /// Returns whether the daemon knows memory as a copy that the process uses.
+    fn is_known_copy(&self, address: HostAddress) -> bool {
+        let mapped = lock(&self.mapped);
+        mapped.get(&address).is_some_and(|(_, claim)| claim.is_known())
+    }
+
     /// Keeps the mapping of a copy until [`Self::unmap`], and returns its address.
     fn keep(&self, copy: Copy, claim: Claim) -> HostAddress {
         let address = HostAddress(copy.address() as u64);

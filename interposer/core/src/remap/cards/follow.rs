@@ -102,7 +102,7 @@ impl Card {
                 *told = Told { place, report: None };
             }
             drop(told);
-            self.lanes.change(|_| ());
+            self.lanes.change(Moving::note_new_daemon);
         }
         if !self.lanes.look(|moving| words.are_followed(moving)) {
             self.lanes.change(|moving| {

@@ -57,6 +57,12 @@ impl Desk {
         connection.tell_at_once(&TenantRequest::EndCopy { name, bytes })
     }
 
+    /// Returns whether the daemon has ended the connection.
+    pub(super) fn has_ended(&self) -> bool {
+        let connection = self.connection.as_ref();
+        connection.is_some_and(|(_, connection)| connection.has_ended())
+    }
+
     pub(super) fn hang_up(&mut self) {
         self.connection = None;
     }

@@ -3,6 +3,9 @@
 //!
 //! The pass has one offer for each chunk that it has asked for. An offer ends with the rest of its chunk, and
 //! its claim with it, unless the mapping of a copy has taken the claim over.
+//!
+//! A new daemon knows none of the copies that were made under an earlier one. Its processes ask it for all of them
+//! again. Otherwise a program that has such a copy and one that has none would never share.
 
 use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
@@ -64,7 +67,8 @@ impl<'a> Pass<'a> {
     /// claims but those of copies.
     pub(in crate::remap) fn run(mut self) {
         let is_done = loop {
-            let Some(resting) = self.lanes.look(Self::resting) else { break false };
+            let Some((resting, daemon)) = self.lanes.look(Self::resting) else { break false };
+            self.sharing.notice_end_of_daemon();
             self.keep_offers_of(&resting);
             let due = resting
                 .into_iter()
@@ -76,16 +80,17 @@ impl<'a> Pass<'a> {
             let next = self.offers.values().filter_map(|offer| offer.next).map(|(at, _)| at).min();
             let Some(next) = next else { break true };
             let pause = next.saturating_duration_since(Instant::now());
-            let ends = |moving: &mut Moving| (!moving.may_go_on()).then_some(());
-            self.lanes.wait_within(pause, ends);
+            let ends = |moving: &mut Moving| !moving.may_go_on() || moving.daemons() != daemon;
+            self.lanes.wait_within(pause, |moving| ends(moving).then_some(()));
         };
         self.keep_offers_of(&[]);
         self.sharing.settle_within(PATIENCE);
         self.lanes.change(|moving| moving.end_pass(is_done));
     }
 
-    fn resting(moving: &mut Moving) -> Option<Vec<Resting>> {
-        moving.may_go_on().then(|| moving.blocks.engine().resting())
+    /// Chunks that rest, and the number of daemons so far.
+    fn resting(moving: &mut Moving) -> Option<(Vec<Resting>, u64)> {
+        moving.may_go_on().then(|| (moving.blocks.engine().resting(), moving.daemons()))
     }
 
     /// Ends the offers of all chunks but these.
@@ -99,7 +104,8 @@ impl<'a> Pass<'a> {
     /// Whether the daemon is to be asked for a chunk now.
     fn is_due(&self, resting: &Resting) -> bool {
         let offer = self.offers.get(&resting.chunk.address);
-        offer.is_none_or(|offer| offer.next.is_some_and(|(at, _)| at <= Instant::now()))
+        let is_due = offer.is_none_or(Offer::is_due);
+        is_due && !self.sharing.is_known_copy(resting.slot)
     }
 
     /// Asks the daemon for a chunk, and exchanges its slot if there is a copy.
@@ -191,10 +197,17 @@ impl<'a> Pass<'a> {
             if registration == Registration::Unsupported {
                 moving.refuse_sharing();
             }
-            let is_used = unused.as_ref().is_none_or(|slot| !slot.is_shared());
+            let is_used = unused.as_ref().is_none_or(|slot| slot.address() != address);
             unused.into_iter().for_each(|slot| moving.pool.put(slot));
             is_used
         })
+    }
+}
+
+impl Offer {
+    fn is_due(&self) -> bool {
+        let is_forgotten = self.claim.as_ref().is_some_and(|claim| !claim.is_known());
+        is_forgotten || self.next.is_some_and(|(at, _)| at <= Instant::now())
     }
 }
 

@@ -6,7 +6,7 @@ use super::{Engine, Entry};
 use crate::remap::host::Slot;
 use crate::remap::vmm::{HostAddress, Span};
 
-/// Chunk whose bytes rest in a slot that nobody else uses.
+/// Chunk whose bytes rest in a slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Resting {
     /// Addresses of the chunk.
@@ -19,7 +19,7 @@ pub struct Resting {
 }
 
 impl Engine {
-    /// Returns the chunks whose bytes rest in slots that nobody else uses.
+    /// Returns the chunks whose bytes rest in slots.
     pub fn resting(&self) -> Vec<Resting> {
         self.live().filter_map(Resting::of).collect()
     }
@@ -62,7 +62,7 @@ impl Engine {
 
 impl Resting {
     fn of(entry: &Entry) -> Option<Self> {
-        let slot = entry.chunk.resting_slot().filter(|slot| !slot.is_shared())?;
+        let slot = entry.chunk.resting_slot()?;
         Some(Self { chunk: entry.chunk.span(), slot: slot.address(), fill: entry.fill })
     }
 }

@@ -11,6 +11,7 @@ use gpushare_sys::{memory_file, socket};
 
 use super::*;
 use crate::daemon::address::Address;
+use crate::process::lock;
 use crate::remap::blocks::Allocation;
 use crate::remap::fake::FakeCard;
 use crate::remap::host::{HostError, HostMemory};
@@ -49,6 +50,23 @@ impl Daemon {
     fn slow(answer: impl FnMut(CopyName, u32) -> Answer + Send + 'static) -> Self {
         let (tell, heard) = sync_channel(0);
         Self::telling(answer, move |message| _ = tell.send(message), heard)
+    }
+
+    /// Daemon that makes a copy for the second chunk with the same bytes.
+    fn with_copy() -> Self {
+        let mut copy: Option<OwnedFd> = None;
+        Self::start(move |_, chunks| match (&copy, chunks) {
+            (Some(copy), _) => (CopyAnswer::Made, Some(copy.try_clone().unwrap())),
+            (None, 1) => (CopyAnswer::Alone, None),
+            (None, _) => {
+                let file = memory_file::create("copy").unwrap();
+                let descriptor = std::os::fd::AsRawFd::as_raw_fd(&file);
+                // SAFETY: changes the size of a file of the test's own.
+                assert_eq!(unsafe { libc::ftruncate(descriptor, SIZE.0 as i64) }, 0);
+                copy = Some(file.try_clone().unwrap());
+                (CopyAnswer::Fill, Some(file))
+            }
+        })
     }
 
     fn telling(
@@ -189,10 +207,18 @@ impl Process<'_> {
         loop {
             assert!(Instant::now() < until, "the process does not rest");
             match self.lanes.look(Pass::resting) {
-                Some(resting) if are_these(&resting) => return resting,
+                Some((resting, _)) if are_these(&resting) => return resting,
                 _ => thread::sleep(Duration::from_millis(1)),
             }
         }
+    }
+
+    /// Runs a pass until nothing is left to ask for. The kernel maps a sealed file by a descriptor for writing since
+    /// Linux 6.7 only, so the first chunk may keep its own slot.
+    fn share(&self, sharing: &Sharing) {
+        Pass { pause: Duration::from_millis(10), ..Pass::new(self.lanes, sharing) }.run();
+        let own = self.rest().into_iter().filter(|chunk| !sharing.is_known_copy(chunk.slot));
+        assert!(own.count() <= 1, "chunks have slots of their own");
     }
 
     fn come_back(&mut self) {
@@ -242,33 +268,38 @@ fn write(chunk: &Resting, value: u8) {
 
 #[test]
 fn equal_chunks_share_a_copy_and_the_last_one_ends_the_connection() {
-    let mut copy: Option<OwnedFd> = None;
-    let daemon = Daemon::start(move |_, chunks| match (&copy, chunks) {
-        (Some(copy), _) => (CopyAnswer::Made, Some(copy.try_clone().unwrap())),
-        (None, 1) => (CopyAnswer::Alone, None),
-        (None, _) => {
-            let file = memory_file::create("copy").unwrap();
-            // SAFETY: changes the size of a file of the test's own.
-            assert_eq!(unsafe { libc::ftruncate(std::os::fd::AsRawFd::as_raw_fd(&file), SIZE.0 as i64) }, 0);
-            copy = Some(file.try_clone().unwrap());
-            (CopyAnswer::Fill, Some(file))
-        }
-    });
+    let daemon = Daemon::with_copy();
     let sharing = daemon.sharing();
     with_process(&sharing, |process| {
         let blocks = process.allocate(2);
         process.leave();
-        // The kernel maps a sealed file by a descriptor for writing since Linux 6.7 only, so the first chunk
-        // may stay alone.
-        Pass { pause: Duration::from_millis(10), ..Pass::new(process.lanes, &sharing) }.run();
-        let shared = process.lanes.look(|moving| moving.blocks.engine().resting()).len();
-        assert!(shared <= 1, "{shared} chunks have slots of their own");
+        process.share(&sharing);
         assert_eq!(daemon.hears(), Heard::Hello);
         let Heard::Copy(name, 1) = daemon.hears() else { panic!("the first chunk") };
         assert_eq!(daemon.hears(), Heard::Copy(name, 2));
         blocks.into_iter().for_each(|block| process.free(block));
         let end = std::iter::repeat_with(|| daemon.hears()).find(|heard| !matches!(heard, Heard::Copy(..)));
         assert_eq!(end, Some(Heard::HungUp));
+    });
+}
+
+#[test]
+fn a_daemon_that_knows_no_copy_any_more_is_asked_for_all_of_them_again() {
+    let daemon = Daemon::with_copy();
+    let sharing = daemon.sharing();
+    with_process(&sharing, |process| {
+        process.allocate(2);
+        process.leave();
+        process.share(&sharing);
+        sharing.hang_up(&mut lock(&sharing.desk));
+        let copies: Vec<_> = process.rest().iter().map(|chunk| chunk.slot).collect();
+        assert!(!copies.iter().any(|&slot| sharing.is_known_copy(slot)), "nobody knows them");
+        let hung_up = std::iter::repeat_with(|| daemon.hears()).find(|heard| *heard == Heard::HungUp);
+        assert!(hung_up.is_some());
+        process.share(&sharing);
+        assert_eq!(daemon.hears(), Heard::Hello);
+        let Heard::Copy(name, 1) = daemon.hears() else { panic!("the first chunk") };
+        assert_eq!(daemon.hears(), Heard::Copy(name, 2));
     });
 }
 
