@@ -108,8 +108,21 @@ impl State {
             link.send(limits);
         }
         self.memory.report_fixed();
+        self.send_contexts_since(&contexts);
         self.report_freezable(page);
         Ok(connection)
+    }
+
+    /// Tells the daemon of contexts that were created or destroyed since it was told of `known` ones: until the new
+    /// connection is in use, messages about them are lost.
+    fn send_contexts_since(&self, known: &[CUdevice]) {
+        let present = self.contexts.devices();
+        for device in self.memory.lease.devices() {
+            let live = count_on(device, &present);
+            if live != count_on(device, known) {
+                self.send_contexts(device, live);
+            }
+        }
     }
 
     /// Returns the process's memory and contexts for the hello: bytes in use and live contexts of each
@@ -118,8 +131,7 @@ impl State {
         let identity = link.identity();
         let gpu = |&(device, used): &(CUdevice, Bytes)| {
             let info = lock(&self.cards.attached).iter().find(|(known, _)| *known == device)?.1.clone();
-            let contexts = contexts.iter().filter(|&&on| on == device).count();
-            Some(ReturningGpu { info, used, contexts: u32::try_from(contexts).unwrap_or(u32::MAX) })
+            Some(ReturningGpu { info, used, contexts: count_on(device, contexts) })
         };
         Returning {
             client: identity.client,
@@ -129,4 +141,10 @@ impl State {
             waiting: self.gate.waiters.any(),
         }
     }
+}
+
+/// Number of contexts on a device.
+fn count_on(device: CUdevice, contexts: &[CUdevice]) -> u32 {
+    let count = contexts.iter().filter(|&&on| on == device).count();
+    u32::try_from(count).unwrap_or(u32::MAX)
 }
