@@ -31,6 +31,8 @@ pub struct Copy {
 
 // SAFETY: the memory is read alone, and belongs to no thread.
 unsafe impl Send for Copy {}
+// SAFETY: as above.
+unsafe impl Sync for Copy {}
 
 impl Drop for Copy {
     fn drop(&mut self) {

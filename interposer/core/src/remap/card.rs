@@ -351,7 +351,7 @@ impl Vmm for OnCard {
     fn create(&self, tier: Tier, Span { address, size }: Span) -> Result<CUmemHandle, VmmError> {
         let handle_types = match (self.adopted(address), tier) {
             (Some(properties), Tier::Device) => return self.create_by(&properties, size),
-            (Some(properties), Tier::Host) => properties.handle_types(),
+            (Some(properties), Tier::Host) => properties.handle_types() & HANDLE_DESCRIPTOR,
             (None, _) => self.handle_types.load(Ordering::Relaxed),
         };
         match self.create_as(handle_types, tier, size) {

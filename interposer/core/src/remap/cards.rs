@@ -74,7 +74,7 @@ struct Card {
     sharing: &'static Sharing,
     daemon: &'static Daemon,
     told: Mutex<Told>,
-    /// Held while a report is made and sent.
+    /// Lock that keeps reports in order.
     reporting: Mutex<()>,
     /// Bytes for which allocations wait.
     wanted: AtomicU64,

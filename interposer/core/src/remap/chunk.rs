@@ -84,7 +84,7 @@ enum State {
     Copying { backing: Backing, slot: Slot, direction: Direction, is_torn: bool },
 }
 
-/// Memory of a chunk.
+/// Physical memory: the driver's handle, and where the memory is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Backing {
     /// Where the memory is.

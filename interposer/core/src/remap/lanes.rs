@@ -62,8 +62,6 @@ pub struct Moving {
     is_sharing_known: bool,
     /// Whether the driver cannot register memory for reading.
     is_sharing_refused: bool,
-    /// Number of daemons so far.
-    daemons: u64,
 }
 
 /// State of the pass that shares host memory with other processes. There is one at a time.
@@ -74,10 +72,20 @@ enum PassState {
     Ready,
     /// A thread runs a pass. Only that thread ends it, whatever the process does meanwhile.
     Running,
-    /// A thread runs a pass that is to end, since the rest in which it began is over.
+    /// A thread runs a pass that is to end, since the rest in which it began is over, or there is a new daemon.
     Late,
     /// A pass has found nothing more to share in this rest.
     Done,
+}
+
+impl PassState {
+    /// Returns the state in which a pass begins anew, once the one that runs has ended.
+    const fn renewed(self) -> Self {
+        match self {
+            Self::Ready | Self::Done => Self::Ready,
+            Self::Running | Self::Late => Self::Late,
+        }
+    }
 }
 
 /// Next step of the thread of [`Lanes::run_tasks`].
@@ -131,17 +139,10 @@ impl Moving {
         self.pass != PassState::Late && self.may_share()
     }
 
-    /// Notes that there is a new daemon, which knows nothing of what an earlier one let share.
+    /// Notes that there is a new daemon, which knows nothing of what an earlier one let share. A pass that runs ends,
+    /// and another one asks for all chunks.
     pub fn note_new_daemon(&mut self) {
-        self.daemons += 1;
-        if self.pass == PassState::Done {
-            self.pass = PassState::Ready;
-        }
-    }
-
-    /// Returns the number of daemons so far.
-    pub fn daemons(&self) -> u64 {
-        self.daemons
+        self.pass = self.pass.renewed();
     }
 
     /// Sets whether the daemon knows how to share host memory.
@@ -183,10 +184,7 @@ impl Moving {
         }
         if !rests {
             self.rests_since = None;
-            self.pass = match self.pass {
-                PassState::Ready | PassState::Done => PassState::Ready,
-                PassState::Running | PassState::Late => PassState::Late,
-            };
+            self.pass = self.pass.renewed();
         }
         let left = self.rests_since.map(|since| REST.saturating_sub(since.elapsed()));
         self.pool.pause(left != Some(Duration::ZERO));

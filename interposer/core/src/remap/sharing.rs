@@ -48,7 +48,7 @@ pub(crate) struct Sharing {
     claims: Arc<Claims>,
     /// Locked while the daemon is asked, so that nobody may wait for it who frees memory or moves it.
     desk: Mutex<Desk>,
-    mapped: Mutex<BTreeMap<HostAddress, (Copy, Claim)>>,
+    mapped: Mutex<BTreeMap<HostAddress, (Arc<Copy>, Claim)>>,
 }
 
 /// Answer of the daemon, with the claim of the chunk and the file of the copy.
@@ -133,10 +133,15 @@ impl Sharing {
         mapped.get(&address).is_some_and(|(_, claim)| claim.is_known())
     }
 
+    /// Returns the copy at an address, which stays mapped as long as the result lives; `None` if there is none.
+    fn copy_at(&self, address: HostAddress) -> Option<Arc<Copy>> {
+        lock(&self.mapped).get(&address).map(|(copy, _)| copy.clone())
+    }
+
     /// Keeps the mapping of a copy until [`Self::unmap`], and returns its address.
     fn keep(&self, copy: Copy, claim: Claim) -> HostAddress {
         let address = HostAddress(copy.address() as u64);
-        lock(&self.mapped).insert(address, (copy, claim));
+        lock(&self.mapped).insert(address, (Arc::new(copy), claim));
         address
     }
 

@@ -11,6 +11,7 @@ use super::{Card, NotAllocated, Want};
 use crate::driver::types::CUdeviceptr;
 use crate::remap::blocks::{Allocation, AllocationError, Backing, needed};
 use crate::remap::lanes::Moving;
+use crate::remap::swap::UNLIMITED;
 use crate::remap::vmm::{VmmError, perform};
 
 /// Longest wait of an allocation for the mark of the gate. The mark takes some microseconds unless work may be in flight.
@@ -57,7 +58,7 @@ impl Card {
                 Allocation::Backing(backing) => match uncancelled(|| self.back(backing)) {
                     Ok(Some(address)) => return Ok(address),
                     Ok(None) => {}
-                    Err(AllocationError::Driver(VmmError::OutOfMemory)) if self.has_goal() => {
+                    Err(AllocationError::Driver(VmmError::OutOfMemory)) if self.follows_goals() => {
                         return Err(NotAllocated::CardFull(needed(size)));
                     }
                     Err(error) => return Err(error.into()),
@@ -77,6 +78,12 @@ impl Card {
         self.lanes
             .wait_within(MARK_PATIENCE, |moving| (!may_be_hole(moving)).then_some(()));
         Some(marking)
+    }
+
+    /// Whether the daemon gives goals, also before the first one of a new daemon. So another process can be told to
+    /// give room.
+    pub(super) fn follows_goals(&self) -> bool {
+        self.lanes.look(|moving| moving.blocks.engine().goal() != UNLIMITED)
     }
 
     /// Whether the daemon has given a goal.

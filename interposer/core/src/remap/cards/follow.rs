@@ -98,11 +98,16 @@ impl Card {
                 }
             });
             let mut told = lock(&self.told);
-            if is_in_force() {
+            let is_new = is_in_force();
+            if is_new {
                 *told = Told { place, report: None };
             }
             drop(told);
-            self.lanes.change(Moving::note_new_daemon);
+            self.lanes.change(|moving| {
+                if is_new {
+                    moving.note_new_daemon();
+                }
+            });
         }
         if !self.lanes.look(|moving| words.are_followed(moving)) {
             self.lanes.change(|moving| {

@@ -62,7 +62,7 @@ impl Remap {
             moving.blocks.end_unused();
         });
         match result {
-            CUDA_ERROR_OUT_OF_MEMORY if card.has_goal() => Err(NotAllocated::CardFull(size)),
+            CUDA_ERROR_OUT_OF_MEMORY if card.follows_goals() => Err(NotAllocated::CardFull(size)),
             error => Err(NotAllocated::Failed(error)),
         }
     }
@@ -110,7 +110,7 @@ impl Remap {
     }
 
     /// Leaves adopted memory to the program, where it is mapped. The thread is inside the gate, so the memory is not
-    /// away. It stays mapped from the host, if it was.
+    /// away. Memory that is mapped from the host stays there.
     ///
     /// # Errors
     /// The memory is lost with its context, or something is wrong with it.

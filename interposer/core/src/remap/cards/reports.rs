@@ -74,8 +74,8 @@ impl Card {
 
     /// Reports the figures to the daemon, if they differ from the last report.
     pub(super) fn report(&self) {
-        // Until the report is sent, so that reports keep their order.
-        let _in_order = lock(&self.reporting);
+        // Is held until the report is sent, so that no later one overtakes it.
+        let in_order = lock(&self.reporting);
         let news = self.lanes.look(|moving| {
             let mut told = lock(&self.told);
             let news = self.news(moving, &told)?;
@@ -85,6 +85,7 @@ impl Card {
         if let Some((page, report, failed)) = news {
             self.send(page, report, failed);
             note_mapped(page, report.gpu, !report.residence.mapped.is_zero());
+            drop(in_order);
             self.warn_of_missed_work();
         }
     }

@@ -10,17 +10,21 @@
 use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
 use std::ptr::with_exposed_provenance;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::thread;
 use std::time::{Duration, Instant};
 
 use gpushare_proto::Bytes;
 use gpushare_proto::copies::{CopyAnswer, CopyName, is_size_of_copy};
+use gpushare_proto::page::FLAG_HOST_FULL;
 use gpushare_sys::copies::{self, Copy};
 use gpushare_sys::memory_limit;
 use xxhash_rust::xxh3::Xxh3;
 
 use super::{Claim, Sharing};
 use crate::driver::types::CUdeviceptr;
+use crate::gate::page;
 use crate::remap::host::Registration;
 use crate::remap::lanes::{Lanes, Moving};
 use crate::remap::swap::Resting;
@@ -55,6 +59,13 @@ struct Offer {
     next: Option<(Instant, Duration)>,
 }
 
+/// Bytes of a slot, which are mapped as long as this value lives.
+struct Source {
+    address: *const u8,
+    /// Copy that is the slot; `None` for a part of a region, whose addresses stay mapped.
+    _copy: Option<Arc<Copy>>,
+}
+
 /// Work on a chunk that was called off, since the chunk or the process rests no more.
 struct CalledOff;
 
@@ -67,7 +78,7 @@ impl<'a> Pass<'a> {
     /// claims but those of copies.
     pub(in crate::remap) fn run(mut self) {
         let is_done = loop {
-            let Some((resting, daemon)) = self.lanes.look(Self::resting) else { break false };
+            let Some(resting) = self.lanes.look(Self::resting) else { break false };
             self.sharing.notice_end_of_daemon();
             self.keep_offers_of(&resting);
             let due = resting
@@ -80,17 +91,16 @@ impl<'a> Pass<'a> {
             let next = self.offers.values().filter_map(|offer| offer.next).map(|(at, _)| at).min();
             let Some(next) = next else { break true };
             let pause = next.saturating_duration_since(Instant::now());
-            let ends = |moving: &mut Moving| !moving.may_go_on() || moving.daemons() != daemon;
-            self.lanes.wait_within(pause, |moving| ends(moving).then_some(()));
+            let ends = |moving: &mut Moving| (!moving.may_go_on()).then_some(());
+            self.lanes.wait_within(pause, ends);
         };
         self.keep_offers_of(&[]);
         self.sharing.settle_within(PATIENCE);
         self.lanes.change(|moving| moving.end_pass(is_done));
     }
 
-    /// Chunks that rest, and the number of daemons so far.
-    fn resting(moving: &mut Moving) -> Option<(Vec<Resting>, u64)> {
-        moving.may_go_on().then(|| (moving.blocks.engine().resting(), moving.daemons()))
+    fn resting(moving: &mut Moving) -> Option<Vec<Resting>> {
+        moving.may_go_on().then(|| moving.blocks.engine().resting())
     }
 
     /// Ends the offers of all chunks but these.
@@ -104,7 +114,7 @@ impl<'a> Pass<'a> {
     /// Whether the daemon is to be asked for a chunk now.
     fn is_due(&self, resting: &Resting) -> bool {
         let offer = self.offers.get(&resting.chunk.address);
-        let is_due = offer.is_none_or(Offer::is_due);
+        let is_due = offer.is_none_or(|offer| offer.next.is_some_and(|(at, _)| at <= Instant::now()));
         is_due && !self.sharing.is_known_copy(resting.slot)
     }
 
@@ -144,14 +154,23 @@ impl<'a> Pass<'a> {
             .look(|moving| moving.may_go_on() && moving.blocks.engine().still_rests(resting))
     }
 
+    /// Returns the bytes of a chunk that still rests.
+    fn source(&self, resting: &Resting) -> Result<Source, CalledOff> {
+        let copy = self.sharing.copy_at(resting.slot);
+        // Looked at afterwards: a copy that the chunk still has was not given up before.
+        let still_rests = self.lanes.look(|moving| moving.blocks.engine().still_rests(resting));
+        let address = with_exposed_provenance(resting.slot.0 as usize);
+        still_rests.then_some(Source { address, _copy: copy }).ok_or(CalledOff)
+    }
+
     /// Returns the name of the bytes of a chunk. It is computed once for each copy out of the chunk.
     fn name(&self, resting: &Resting) -> Result<CopyName, CalledOff> {
         if let Some(known) = self.lanes.look(|moving| moving.blocks.engine().name_of(resting)) {
             return Ok(known);
         }
-        let size = resting.chunk.size.0 as usize;
-        // SAFETY: slots are parts of mappings that live as long as the process.
-        let name = unsafe { name(slot_of(resting), size, || self.goes_on(resting)) }.ok_or(CalledOff)?;
+        let (source, size) = (self.source(resting)?, resting.chunk.size.0 as usize);
+        // SAFETY: the source is mapped.
+        let name = unsafe { name(source.address, size, || self.goes_on(resting)) }.ok_or(CalledOff)?;
         let is_of_chunk = self.lanes.look(|moving| moving.blocks.engine().set_name(resting, name));
         is_of_chunk.then_some(name).ok_or(CalledOff)
     }
@@ -159,20 +178,21 @@ impl<'a> Pass<'a> {
     /// Fills a new copy, or compares the one that was made with the slot of a chunk. Returns a copy with the
     /// same bytes, if that can be had.
     fn copy(&self, resting: &Resting, file: &OwnedFd, is_new: bool) -> Result<Option<Copy>, CalledOff> {
-        let (slot, size) = (slot_of(resting), resting.chunk.size);
+        let (source, size) = (self.source(resting)?, resting.chunk.size);
         let goes_on = || self.goes_on(resting);
         // A new copy stands beside the slot for some time. At the limit of its control group the process
         // would be killed.
-        if is_new && memory_limit::room().is_some_and(|room| room < size) {
+        let has_no_room = || memory_limit::room().is_some_and(|room| room < size);
+        if is_new && (has_no_room() || is_host_full()) {
             return Ok(None);
         }
         let map = || match is_new {
-            // SAFETY: slots are parts of mappings that live as long as the process.
-            true => copies::map(unsafe { copies::fill(file, slot, size, goes_on) }?, size),
+            // SAFETY: the source is mapped.
+            true => copies::map(unsafe { copies::fill(file, source.address, size, goes_on) }?, size),
             false => copies::map(file, size),
         };
         // SAFETY: as above.
-        let is_same = |copy: &Copy| unsafe { copy.equals(slot, goes_on) } == Some(true);
+        let is_same = |copy: &Copy| unsafe { copy.equals(source.address, goes_on) } == Some(true);
         let copy = map().ok().filter(is_same);
         if copy.is_none() && !self.goes_on(resting) {
             return Err(CalledOff);
@@ -204,16 +224,9 @@ impl<'a> Pass<'a> {
     }
 }
 
-impl Offer {
-    fn is_due(&self) -> bool {
-        let is_forgotten = self.claim.as_ref().is_some_and(|claim| !claim.is_known());
-        is_forgotten || self.next.is_some_and(|(at, _)| at <= Instant::now())
-    }
-}
-
-/// Address of the slot of a chunk.
-fn slot_of(resting: &Resting) -> *const u8 {
-    with_exposed_provenance(resting.slot.0 as usize)
+/// Whether the daemon says that the host memory is full.
+fn is_host_full() -> bool {
+    page().flags.load(Ordering::Relaxed) & FLAG_HOST_FULL != 0
 }
 
 /// Returns the name of memory: 128 bits of a hash of its bytes. `None` if it was called off.

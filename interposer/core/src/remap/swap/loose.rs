@@ -1,6 +1,6 @@
 //! Memory that the program creates by handle and maps itself (`cuMemCreate`). It is *loose* while it belongs
-//! to no chunk: it counts as resident and immovable. If it was mapped from the host when the program got it back, it
-//! stays there.
+//! to no chunk. On the card it counts as resident and immovable. Memory that was mapped from the host when the program
+//! got it back stays there, and counts as mapped.
 //!
 //! ```text
 //!   begin_loose ──▶ loose ── adopt ──▶ chunk at the program's address ── free ──▶ nothing

@@ -15,12 +15,12 @@ use crate::remap::vmm::{Call, Span, Tier, VmmError};
 pub struct Figures {
     /// Number of the last goal under which no older request is open.
     pub seen: GoalNumber,
-    /// Bytes of the card: all handles, also those of freed chunks, those that are being created, and those
+    /// Bytes of the card: all handles there, also those of freed chunks, those that are being created, and those
     /// that the program has created and that are no chunks.
     pub resident: Bytes,
     /// Of them, bytes that must not move.
     pub immovable: Bytes,
-    /// Bytes of chunks that have no handle on the card: in slots and in memory mapped from the host.
+    /// Bytes that are not on the card: in slots and in memory mapped from the host.
     pub hosted: Bytes,
     /// Of them, bytes that are mapped from the host, where work reaches them.
     pub mapped: Bytes,

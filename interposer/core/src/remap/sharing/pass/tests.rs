@@ -207,7 +207,7 @@ impl Process<'_> {
         loop {
             assert!(Instant::now() < until, "the process does not rest");
             match self.lanes.look(Pass::resting) {
-                Some((resting, _)) if are_these(&resting) => return resting,
+                Some(resting) if are_these(&resting) => return resting,
                 _ => thread::sleep(Duration::from_millis(1)),
             }
         }
@@ -360,6 +360,30 @@ fn an_offer_ends_with_the_rest_of_its_chunk() {
     });
 }
 
+/// A copy with these bytes.
+fn copy_of(bytes: &[u8]) -> Copy {
+    let file = memory_file::create("copy").unwrap();
+    // SAFETY: changes the size of a file of the test's own, and reads the slice.
+    let file = unsafe {
+        assert_eq!(libc::ftruncate(std::os::fd::AsRawFd::as_raw_fd(&file), SIZE.0 as i64), 0);
+        copies::fill(file, bytes.as_ptr(), SIZE, || true).unwrap()
+    };
+    copies::map(file, SIZE).unwrap()
+}
+
+#[test]
+fn a_copy_that_is_given_up_stays_mapped_while_a_pass_reads_it() {
+    let sharing = Sharing::default();
+    let bytes = vec![1; SIZE.0 as usize];
+    let claim = sharing.claims.add((CopyName([1; 16]), SIZE));
+    let address = sharing.keep(copy_of(&bytes), claim);
+    let read = sharing.copy_at(address).unwrap();
+    sharing.unmap(address);
+    assert!(sharing.copy_at(address).is_none());
+    // SAFETY: the vector is mapped.
+    assert_eq!(unsafe { read.equals(bytes.as_ptr(), || true) }, Some(true));
+}
+
 #[test]
 fn a_copy_ends_at_once_while_the_daemon_is_asked() {
     let (go_on, goes_on) = channel();
@@ -371,14 +395,7 @@ fn a_copy_ends_at_once_while_the_daemon_is_asked() {
     let [key, other] = [1, 2].map(|name| (CopyName([name; 16]), SIZE));
     go_on.send(()).unwrap();
     let (claim, ..) = sharing.ask(other, None).unwrap();
-    let file = memory_file::create("copy").unwrap();
-    let bytes = vec![1; SIZE.0 as usize];
-    // SAFETY: changes the size of a file of the test's own, and reads the vector.
-    let file = unsafe {
-        assert_eq!(libc::ftruncate(std::os::fd::AsRawFd::as_raw_fd(&file), SIZE.0 as i64), 0);
-        copies::fill(file, bytes.as_ptr(), SIZE, || true).unwrap()
-    };
-    let address = sharing.keep(copies::map(file, SIZE).unwrap(), claim);
+    let address = sharing.keep(copy_of(&[1; SIZE.0 as usize]), claim);
     thread::scope(|scope| {
         let asking = scope.spawn(|| sharing.ask(key, None));
         let asked = [daemon.hears(), daemon.hears(), daemon.hears()];
