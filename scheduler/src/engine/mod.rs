@@ -60,6 +60,7 @@ use crate::report::audit::AuditTrail;
 use crate::report::follow::Followers;
 use crate::report::sketch::Sketch;
 use crate::report::watch::{Scene, Watchers};
+use crate::requests::imports::Introductions;
 use crate::sessions::terms::{memory_limit, quota_events, terms_events};
 use crate::sessions::users::Users;
 use crate::sessions::{Session, Sessions};
@@ -98,6 +99,7 @@ pub(crate) struct Engine {
     pub(crate) orphans: Orphans,
     pub(crate) peers: Peers,
     pub(crate) postponed: Postponed,
+    pub(crate) introductions: Introductions,
     pub(crate) persistence: Persistence,
     pub(crate) metering: Metering,
     pub(crate) rooms: RoomQuestions,
@@ -155,6 +157,7 @@ impl Engine {
             orphans: Orphans::default(),
             peers: Peers::default(),
             postponed: Postponed::default(),
+            introductions: Introductions::default(),
             persistence: Persistence::default(),
             metering: Metering::default(),
             rooms: RoomQuestions::default(),

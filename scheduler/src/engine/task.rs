@@ -18,6 +18,7 @@ use crate::operation::bad_request;
 use crate::persist::usage;
 use crate::report::watch::Scene;
 use crate::report::{increments, picture};
+use crate::requests::imports::retry_introductions;
 use crate::requests::{admin, reload, sessions, tenant};
 use crate::utilization::update;
 
@@ -159,6 +160,7 @@ impl Engine {
     /// Decides waiting requests, sends events to watching tools, closes failed connections, and notes whether
     /// the daemon is idle.
     pub(crate) fn finish(&mut self) {
+        retry_introductions(self);
         for (connection, message) in reserve::retry_postponed(self) {
             leave::refuse(self, connection, bad_request(message), TenantReply::Error);
         }

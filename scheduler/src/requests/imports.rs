@@ -4,29 +4,84 @@
 //! costs no more than its messages do. Whether the memory exists and the secret is right, only the exporter
 //! knows.
 
+use gpushare_proto::RequestId;
 use gpushare_proto::sharing::{ExportName, Meeting};
 use gpushare_proto::tenant::TenantReply;
-use gpushare_proto::{ClientId, RequestId};
 
+use crate::connections::ConnectionId;
 use crate::engine::Engine;
 use crate::operation::Operation;
 
-/// Tells the exporter of memory where `importer` waits for it, if both are of one user. Returns the answer
-/// for the importer, which does not say why the exporter was not told.
-pub(super) fn introduce(
-    engine: &mut Engine,
-    importer: ClientId,
+/// Largest number of questions that wait for exporters.
+const MOST: usize = 256;
+
+/// Questions about memory of processes that have not reconnected to this daemon yet.
+#[derive(Debug, Default)]
+pub(crate) struct Introductions(Vec<Introduction>);
+
+/// Question of a process that opens memory of another one.
+#[derive(Clone, Copy, Debug)]
+struct Introduction {
+    importer: ConnectionId,
     request: RequestId,
     export: ExportName,
     meeting: Meeting,
-) -> TenantReply {
-    let is_told = tell(engine, importer, export, meeting).is_some();
-    TenantReply::ImportAnswered { request, is_told }
 }
 
-fn tell(engine: &mut Engine, importer: ClientId, export: ExportName, meeting: Meeting) -> Option<()> {
-    let importer = engine.clients.get(importer)?;
-    let exporter = engine.clients.get(export.exporter)?;
+/// Whether an exporter of memory was told where an importer waits for it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Told {
+    Yes,
+    No,
+    /// The exporter was a client of the last daemon and has not reconnected.
+    NotYet,
+}
+
+/// Tells the exporter of memory where `importer` waits for it, if both are of one user, and answers the importer.
+/// The answer does not say why the exporter was not told. It comes later if the exporter is still to reconnect.
+pub(super) fn introduce(
+    engine: &mut Engine,
+    importer: ConnectionId,
+    request: RequestId,
+    export: ExportName,
+    meeting: Meeting,
+) {
+    let introduction = Introduction { importer, request, export, meeting };
+    if engine.introductions.0.len() >= MOST {
+        answer(engine, &introduction, false);
+    } else {
+        decide_or_keep(engine, introduction);
+    }
+}
+
+/// Looks again at the questions about memory of processes that had not reconnected.
+pub(crate) fn retry_introductions(engine: &mut Engine) {
+    for introduction in std::mem::take(&mut engine.introductions.0) {
+        decide_or_keep(engine, introduction);
+    }
+}
+
+fn decide_or_keep(engine: &mut Engine, introduction: Introduction) {
+    match tell(engine, &introduction) {
+        Told::NotYet => engine.introductions.0.push(introduction),
+        told => answer(engine, &introduction, told == Told::Yes),
+    }
+}
+
+fn answer(engine: &mut Engine, &Introduction { importer, request, .. }: &Introduction, is_told: bool) {
+    engine.peers.reply(importer, &TenantReply::ImportAnswered { request, is_told });
+}
+
+fn tell(engine: &mut Engine, &Introduction { importer, export, meeting, .. }: &Introduction) -> Told {
+    let importer = engine.peers.client(importer).and_then(|client| engine.clients.get(client));
+    let Some(importer) = importer else { return Told::No };
+    let Some(exporter) = engine.clients.get(export.exporter) else {
+        return if engine.awaited.get(export.exporter).is_some() {
+            Told::NotYet
+        } else {
+            Told::No
+        };
+    };
     let is_of_user = importer.peer.owner() == exporter.peer.owner();
     if !is_of_user {
         let name = engine.sessions.name(importer.session);
@@ -36,11 +91,14 @@ fn tell(engine: &mut Engine, importer: ClientId, export: ExportName, meeting: Me
                 "pid {} of {name} asked for memory of {}, a process of another user",
                 importer.peer.pid, export.exporter
             ));
-        return None;
+        return Told::No;
     }
-    let connection = exporter.connection?;
     // A process that does not read must not lose its connection because others ask for its memory.
-    engine.peers.keeps_up(connection).then_some(())?;
-    engine.peers.reply(connection, &TenantReply::ImportWanted { export, meeting });
-    Some(())
+    match exporter.connection.filter(|&connection| engine.peers.keeps_up(connection)) {
+        Some(connection) => {
+            engine.peers.reply(connection, &TenantReply::ImportWanted { export, meeting });
+            Told::Yes
+        }
+        None => Told::No,
+    }
 }

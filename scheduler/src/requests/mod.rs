@@ -6,7 +6,7 @@ mod copies;
 pub(crate) mod dry_run;
 mod explain;
 pub(crate) mod frost;
-mod imports;
+pub(crate) mod imports;
 mod own;
 mod register;
 pub(crate) mod reload;

@@ -228,7 +228,8 @@ fn carry_out(
             event = Some(Event::MoveFailed { client: on(engine, gpu)?, gpu, number, refused });
         }
         TenantRequest::Import { request, export, meeting } => {
-            reply = Some(introduce(engine, client()?, request, export, meeting));
+            client()?;
+            introduce(engine, connection, request, export, meeting);
         }
         TenantRequest::Trim { gpu } => {
             let client = on(engine, gpu)?;

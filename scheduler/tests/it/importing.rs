@@ -6,6 +6,7 @@ use gpushare_proto::{ClientId, RequestId};
 
 use crate::harness::{Client, Folders};
 use crate::processes::Process;
+use crate::restart::{returning, written};
 
 pub(crate) const MEETING: Meeting =
     Meeting { socket: [1; 16], exporter: Secret([2; 16]), importer: Secret([3; 16]) };
@@ -48,6 +49,24 @@ fn an_exporter_that_is_gone_is_not_told() {
     drop(exporter);
     crate::harness::eventually("the exporter to be gone", || (!is_told(&mut importer, id)).then_some(()));
     assert!(!is_told(&mut importer, ClientId(u64::MAX)));
+}
+
+#[test]
+fn an_importer_waits_for_an_exporter_that_has_not_returned_to_a_new_daemon() {
+    let folders = Folders::new();
+    let daemon = folders.start(&[]);
+    let exporter = daemon.join(None);
+    let id = exporter.welcome.client;
+    written(&folders, 1);
+    daemon.kill();
+    let daemon = folders.start(&[]);
+    let mut importer = Process::importing_late(&folders, id);
+    let mut exporter = daemon.return_as(returning(&exporter, None));
+    assert!(importer.is_told());
+    assert!(exporter.hear_until(|reply| match reply {
+        TenantReply::ImportWanted { export, .. } => Some(export == export_of(id)),
+        _ => None,
+    }));
 }
 
 #[test]

@@ -8,11 +8,11 @@ use std::process::{Child, Command, Stdio};
 use gpushare_proto::copies::CopyAnswer;
 use gpushare_proto::names::{self, RuntimeDir};
 use gpushare_proto::tenant::{FailureCode, Returning, TenantReply, TenantRequest};
-use gpushare_proto::{Bytes, ClientId, SessionId, Token};
+use gpushare_proto::{Bytes, ClientId, RequestId, SessionId, Token};
 
 use crate::copies;
 use crate::harness::{Client, Folders, join, join_at, register, tool_at};
-use crate::importing::is_told;
+use crate::importing::{MEETING, export_of, is_told};
 
 /// Argument of the process, besides the daemon's folder.
 const ARGUMENT: &str = "GPUSHARE_TEST_ARGUMENT";
@@ -99,6 +99,20 @@ impl Process {
     /// told.
     pub(crate) fn importing_as(folders: &Folders, exporter: ClientId, uid: u32) -> bool {
         Self::run("imports", folders, &format!("{}:{uid}", exporter.0)).given() == 1
+    }
+
+    /// Starts a process that asks for memory of a client, and then for memory of no client. Returns once the second
+    /// question is answered and the first one is not.
+    pub(crate) fn importing_late(folders: &Folders, exporter: ClientId) -> Self {
+        let mut process = Self::run("imports_late", folders, &exporter.0.to_string());
+        assert_eq!(process.given(), 2, "the second question is answered first");
+        process
+    }
+
+    /// Returns whether the client of [`Self::importing_late`] was told at last.
+    pub(crate) fn is_told(&mut self) -> bool {
+        self.0.stdin.as_mut().unwrap().write_all(b"!").unwrap();
+        self.given() == 1
     }
 
     /// Starts a process of another user that asks that a session, which is not its own, is frozen and thawed.
@@ -298,6 +312,26 @@ fn a_process_that_imports() {
     let mut client = join_at("scheduler.sock".as_ref(), None, None).unwrap();
     let exporter = ClientId(exporter.parse().unwrap());
     println!("given {}", u32::from(is_told(&mut client, exporter)));
+}
+
+#[test]
+#[ignore = "started by other tests"]
+fn a_process_that_imports_late() {
+    let mut client = join(&runtime(), None, None).unwrap();
+    let late = ClientId(argument().parse().unwrap());
+    for (request, exporter) in [(1, late), (2, ClientId(u64::MAX))] {
+        let (request, export) = (RequestId(request), export_of(exporter));
+        client.peer.say(&TenantRequest::Import { request, export, meeting: MEETING });
+    }
+    let mut answer = || {
+        client.hear_until(|reply| match reply {
+            TenantReply::ImportAnswered { request, is_told } => Some((request.0, is_told)),
+            _ => None,
+        })
+    };
+    println!("given {}", answer().0);
+    stay();
+    println!("given {}", u32::from(answer() == (1, true)));
 }
 
 #[test]
