@@ -218,7 +218,8 @@ impl Core {
     }
 
     /// Notes that a process got no memory of a card for `bytes`. If it has the lock and its goal has room for them, the
-    /// card has no more than what is resident, and others must give what the process needs.
+    /// card has no more than what is resident, and others must give what the process needs. Soon after a death it may be
+    /// memory of the dead that is missing.
     pub(crate) fn card_is_short(&mut self, client: ClientId, gpu: GpuId, bytes: Bytes) {
         let rows = self.view.rows(gpu);
         let has_room = |row: &Row| {
@@ -231,11 +232,11 @@ impl Core {
         }
         let mut resident = Total::default();
         rows.iter().for_each(|row| resident += row.figures.resident.into());
-        let has = self.view.for_remapped(gpu);
-        if let Some(card) = self.view.cards.get_mut(gpu) {
+        let (has, now) = (self.view.for_remapped(gpu), self.view.now);
+        let card = self.view.cards.get_mut(gpu);
+        if let Some(card) = card.filter(|card| !card.residents.may_return_late(now)) {
             let shortage = (has + card.residents.shortage()) - resident.get();
-            card.residents
-                .set_shortage(self.view.now, shortage.min(most_shortage(card.total)));
+            card.residents.set_shortage(now, shortage.min(most_shortage(card.total)));
             self.agenda.look_at(gpu);
         }
     }

@@ -16,6 +16,9 @@ use crate::residency::transfer::{Task, Transfer, Way};
 
 /// Longest time for which the memory of a dead process counts. The driver returned it after 60 to 80 ms.
 const RETURN: Nanos = Nanos::from_millis(200);
+/// Time after a death for which the driver's refusals do not show that the card is short of memory, since a busy machine
+/// may return that of the dead later than usual. A refused process tries again each second.
+const LATE_RETURN: Nanos = Nanos::from_secs(2);
 /// Time for which a process waits for memory that nobody gives, before it maps what is missing from the host. Memory of
 /// the dead is back sooner, and a move that has failed was tried again. Also the pause after a process could not map.
 const GIVING_UP: Nanos = Nanos::from_secs(3);
@@ -132,6 +135,8 @@ struct Shortage {
 pub(crate) struct Residents {
     living: BTreeMap<ClientId, Resident>,
     departed: BTreeMap<ClientId, Departed>,
+    /// Point in time from which on the driver has returned the memory of all dead processes for sure.
+    returned_from: Nanos,
     shortage: Option<Shortage>,
     /// Reason why a holder does not have its memory yet, by the last plan.
     pub(crate) wait_reason: Option<Lack>,
@@ -204,6 +209,7 @@ impl Residents {
         if self.living.remove(&client).is_some() && !claim.is_zero() {
             let until = (!remains).then_some(now + RETURN);
             self.departed.insert(client, Departed { bytes: claim, until });
+            self.returned_from = now + LATE_RETURN;
         }
     }
 
@@ -215,6 +221,11 @@ impl Residents {
     /// Whether memory of dead processes is about to be free.
     pub(crate) fn awaits_dead(&self) -> bool {
         self.departed.values().any(|departed| departed.until.is_some())
+    }
+
+    /// Whether the driver may still have memory of a dead process that counts no more.
+    pub(crate) fn may_return_late(&self, now: Nanos) -> bool {
+        now < self.returned_from
     }
 
     /// Memory of dead processes.

@@ -4,7 +4,10 @@ use super::*;
 
 /// An idle program of 4 GiB, and a busy one of 3.5 GiB that has just allocated half a GiB more.
 fn idle_and_growing() -> (World, ClientId, ClientId) {
-    let mut world = world();
+    idle_and_growing_in(world())
+}
+
+fn idle_and_growing_in(mut world: World) -> (World, ClientId, ClientId) {
     let (_, idle) = world.busy_remapping_program(gib(4));
     world.run_for(ms(100));
     world.goes_idle(idle);
@@ -60,4 +63,18 @@ fn a_move_that_fails_for_another_reason_takes_nothing_from_others() {
 #[test]
 fn a_move_for_which_the_card_has_no_memory_makes_the_card_smaller() {
     assert_eq!(capacity_after_failure(Bytes::mib(128)), gib(7));
+}
+
+#[test]
+fn memory_of_the_dead_that_the_driver_still_has_makes_the_card_no_smaller() {
+    for (since_death, is_smaller) in [(ms(500), false), (Nanos::from_secs(2), true)] {
+        let mut world = world();
+        let (_, dead) = world.remapping_program(gib(1));
+        world.run_for(ms(100));
+        world.dies(dead);
+        world.run_for(since_death);
+        let (mut world, _, growing) = idle_and_growing_in(world);
+        asks_for_room(&mut world, growing, Bytes::mib(512));
+        assert_eq!(world.card().capacity_bytes < gib(8), is_smaller, "after {since_death:?}");
+    }
 }
