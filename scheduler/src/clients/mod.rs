@@ -5,6 +5,7 @@ pub(crate) mod ancestry;
 pub(crate) mod awaited;
 pub(crate) mod away;
 pub(crate) mod hello;
+pub(crate) mod introductions;
 pub(crate) mod joined;
 pub(crate) mod orphans;
 pub(crate) mod page;

@@ -8,25 +8,10 @@ use gpushare_proto::RequestId;
 use gpushare_proto::sharing::{ExportName, Meeting};
 use gpushare_proto::tenant::TenantReply;
 
+use crate::clients::introductions::{Introduction, MOST};
 use crate::connections::ConnectionId;
 use crate::engine::Engine;
 use crate::operation::Operation;
-
-/// Largest number of questions that wait for exporters.
-const MOST: usize = 256;
-
-/// Questions about memory of processes that have not reconnected to this daemon yet.
-#[derive(Debug, Default)]
-pub(crate) struct Introductions(Vec<Introduction>);
-
-/// Question of a process that opens memory of another one.
-#[derive(Clone, Copy, Debug)]
-struct Introduction {
-    importer: ConnectionId,
-    request: RequestId,
-    export: ExportName,
-    meeting: Meeting,
-}
 
 /// Whether an exporter of memory was told where an importer waits for it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
