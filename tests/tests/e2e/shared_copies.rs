@@ -36,6 +36,16 @@ fn replicas() -> anyhow::Result<(World, Daemon, [Program; 3])> {
     Ok((world, daemon, [a, b, c]))
 }
 
+/// Lets the replicas and the other program read their memory, twice each.
+fn take_turns(a: &mut Program, b: &mut Program, c: &mut Program) -> anyhow::Result<()> {
+    for _ in 0..2 {
+        a.must("check x 1; check y 2")?;
+        b.must("check x 1; check y 2")?;
+        c.must("check z 9")?;
+    }
+    Ok(())
+}
+
 fn copies(world: &World) -> anyhow::Result<CopiesView> {
     let mut administrator = Administrator::of(&world.runtime_dir())?;
     administrator.say(&AdminRequest::Copies)?;
@@ -105,11 +115,7 @@ fn a_copy_outlives_the_daemon_and_programs_share_anew_under_the_next_one() -> an
     until_shared(&a, &b)?;
     daemon.kill()?;
     daemon.restart()?;
-    for _ in 0..2 {
-        a.must("check x 1; check y 2")?;
-        b.must("check x 1; check y 2")?;
-        c.must("check z 9")?;
-    }
+    take_turns(&mut a, &mut b, &mut c)?;
     a.must("fill x 4; sync")?;
     b.must("fill x 4; sync")?;
     c.must("check z 9")?;
@@ -127,11 +133,7 @@ fn programs_that_shared_a_part_share_all_under_the_next_daemon() -> anyhow::Resu
     })?;
     daemon.kill()?;
     daemon.restart()?;
-    for _ in 0..2 {
-        a.must("check x 1; check y 2")?;
-        b.must("check x 1; check y 2")?;
-        c.must("check z 9")?;
-    }
+    take_turns(&mut a, &mut b, &mut c)?;
     until_shared(&a, &b)?;
     Ok(())
 }
