@@ -87,7 +87,7 @@ impl Memory {
     /// has no other use.
     pub(crate) fn adopt(&self, handles: &mut Handles, range: Span, device: CUdevice) {
         for adoptable in handles.adoptable_in(range, device) {
-            // The driver knows the memory now, and perhaps not later.
+            // The driver knows the memory now. While it is away, the driver does not.
             self.mapped.note(adoptable.span, || self.driver.facts(adoptable.span, device));
             self.remap
                 .adopt(device, adoptable.span, adoptable.backing, adoptable.properties);

@@ -188,7 +188,7 @@ impl Lease {
 
     /// Reports the number of fixed bytes, if the daemon knows a smaller one.
     pub fn report_fixed(&self, device: CUdevice, send: impl Fn(Report) -> bool) {
-        // Until the report is sent: a new daemon is told anew, and what was reported before counts no more.
+        // The page stays in force until the report is sent, since a new daemon begins to count anew.
         let shared = self.read();
         let gpu = shared.as_ref().and_then(|shared| shared.gpu(device));
         if let (Some(usage), Some(gpu)) = (self.usage(device), gpu) {

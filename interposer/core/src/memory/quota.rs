@@ -139,7 +139,7 @@ impl Memory {
         let (link, gpu) = shared.ok_or(CUDA_ERROR_OUT_OF_MEMORY)?;
         // Fixed bytes that the daemon takes for managed ones would count against other sessions.
         self.lease.report_fixed(device, |report| self.send(report));
-        // Chunks that are freed, as the daemon does not know yet, would count against the quota.
+        // The daemon may still count chunks against the quota that are freed by now.
         self.remap.report(device);
         link.ask_memory(device, gpu, bytes, kind).map_err(|error| {
             print_refusal(link, bytes, &error);

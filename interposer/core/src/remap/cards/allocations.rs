@@ -80,8 +80,8 @@ impl Card {
         Some(marking)
     }
 
-    /// Whether the daemon gives goals, also before the first one of a new daemon. So another process can be told to
-    /// give room.
+    /// Whether the daemon in force gives goals, so that it can tell other processes to give room. This holds also
+    /// before its first goal.
     pub(super) fn follows_goals(&self) -> bool {
         self.lanes.look(|moving| moving.blocks.engine().goal() != UNLIMITED)
     }
