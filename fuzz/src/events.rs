@@ -352,7 +352,7 @@ fn event(tape: &mut Tape<'_>, gates: &[GateWord]) -> Event {
 
 /// Event about remapped memory.
 fn remapped(tape: &mut Tape<'_>, client: ClientId, gpu: GpuId) -> Event {
-    match tape.below(8) {
+    match tape.below(9) {
         0..2 => Event::Remaps { client },
         2 => Event::Measured { client, gpu, bytes: tape.bytes() },
         3 => {
@@ -361,6 +361,7 @@ fn remapped(tape: &mut Tape<'_>, client: ClientId, gpu: GpuId) -> Event {
         }
         4 => Event::HostBudget { bytes: tape.bytes() },
         5 => Event::CardFree { gpu, bytes: tape.bytes() },
+        6 => Event::ReservePiece { client, gpu, request: tape.request(), bytes: tape.bytes() },
         _ => {
             let [resident, hosted, unbacked, pinned, prepared, mapped, copied_out] =
                 std::array::from_fn(|_| tape.bytes());

@@ -320,6 +320,16 @@ pub enum TenantRequest {
         /// Number of the bytes.
         bytes: Bytes,
     },
+    /// Asks for quota for remapped memory in chunks that the process has already, otherwise like
+    /// [`Self::Reserve`]. The bytes count against the quota, and take no more of the card.
+    ReservePiece {
+        /// Id of this request, which the answer repeats.
+        request: RequestId,
+        /// Number that the daemon assigned to the card.
+        gpu: GpuId,
+        /// Bytes that the allocation needs; the daemon may lease more.
+        bytes: Bytes,
+    },
 }
 
 /// Fact about a process for which the driver would refuse to freeze it, or would lose it.

@@ -245,6 +245,7 @@ fn serve(
                 Some(TenantReply::Attached { uuid: *uuid, gpu: GpuId(0) })
             }
             TenantRequest::Reserve { request, bytes, .. }
+            | TenantRequest::ReservePiece { request, bytes, .. }
             | TenantRequest::ReserveFixed { request, bytes, .. } => {
                 Some(TenantReply::Reserved { request: *request, bytes: *bytes })
             }

@@ -132,6 +132,7 @@ pub(crate) fn tenant_requests() -> Vec<Named<TenantRequest>> {
         ("Frost", TenantRequest::Frost { which: "train".into() }),
         ("Copy", TenantRequest::Copy { request, name: COPY, bytes: Bytes::mib(32), chunks: 300 }),
         ("EndCopy", TenantRequest::EndCopy { name: COPY, bytes: Bytes::mib(32) }),
+        ("ReservePiece", TenantRequest::ReservePiece { request: RequestId(13), gpu, bytes: Bytes::mib(6) }),
     ]
 }
 

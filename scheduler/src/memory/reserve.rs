@@ -88,6 +88,7 @@ fn decide_or_wait(
     engine.read_row(client, gpu);
     engine.feed(match kind {
         Kind::Movable => Event::Reserve { client, gpu, request, bytes },
+        Kind::Piece => Event::ReservePiece { client, gpu, request, bytes },
         Kind::Fixed => Event::ReserveFixed { client, gpu, request, bytes },
     });
     Ok(None)

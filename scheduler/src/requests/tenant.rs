@@ -187,6 +187,10 @@ fn carry_out(
             let reservation = Reservation { request, gpu, bytes, kind: Kind::Movable };
             reserve(engine, connection, client()?, reservation)?;
         }
+        TenantRequest::ReservePiece { request, gpu, bytes } => {
+            let reservation = Reservation { request, gpu, bytes, kind: Kind::Piece };
+            reserve(engine, connection, client()?, reservation)?;
+        }
         TenantRequest::ReserveFixed { request, gpu, bytes } => {
             let reservation = Reservation { request, gpu, bytes, kind: Kind::Fixed };
             reserve(engine, connection, client()?, reservation)?;

@@ -135,6 +135,30 @@ fn a_program_allocates_before_its_first_turn_while_another_one_works() -> anyhow
     Ok(())
 }
 
+/// The last of the shared blocks takes all that the card has left, and has room for one piece more.
+#[test]
+fn a_piece_of_a_shared_block_is_granted_where_the_card_has_no_room_for_another_block() -> anyhow::Result<()> {
+    let world = World::of(Bytes::mib(64))?;
+    let config = world.scheduler_config().context("a simulated card has a configuration")?;
+    // Each piece is asked for.
+    fs::write(&config, fs::read_to_string(&config)? + "lease_chunk = \"0B\"\n")?;
+    let (world, daemon) = world.with_daemon(&["--host-budget", "1GiB"])?;
+    let mut a = Program::hold(&world, &Sharing::session("a").and(&["--backend", "remap"]), "a")?;
+    let mut chunks = Bytes::ZERO;
+    for number in 1..=6 {
+        a.must(&format!("alloc x{number} 8MiB; fill x{number} {number}; sync"))
+            .with_context(|| format!("piece {number}"))?;
+        let used = Bytes::mib(8 * number);
+        until("the daemon knows the chunks", || {
+            chunks = daemon.residence("a")?.resident_bytes;
+            Ok((chunks >= used).then_some(()))
+        })?;
+    }
+    assert!(chunks >= Bytes::mib(56), "the card has no room for a block more: {chunks}");
+    a.must("check x1 1; check x6 6")?;
+    Ok(())
+}
+
 /// Each block takes 10 MiB of the card. The program gets them while it is alone, or while its gate is closed and its
 /// memory is away.
 #[test]

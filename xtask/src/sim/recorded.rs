@@ -174,6 +174,7 @@ impl Watcher {
         let (Event::Attached { client, .. }
         | Event::LeaseSeen { client, .. }
         | Event::Reserve { client, .. }
+        | Event::ReservePiece { client, .. }
         | Event::ReserveFixed { client, .. }) = event
         else {
             return;

@@ -173,6 +173,13 @@ impl Link {
             .map(drop)
     }
 
+    /// Asks the daemon for memory beyond the lease that is in chunks which the process has already, otherwise like
+    /// [`Self::ask_memory`].
+    pub fn ask_piece(&self, device: CUdevice, gpu: GpuId, bytes: Bytes) -> Result<(), AskError> {
+        let piece = Grant { device, bytes, kind: MemoryKind::Movable };
+        self.ask(Subject::Piece(piece), Some(gpu), PATIENCE).map(drop)
+    }
+
     /// Asks the daemon for headroom: free memory that the driver takes for itself. Fails while an earlier
     /// such question is unanswered, so that a daemon that hangs delays a program only once.
     pub fn ask_headroom(&self, device: CUdevice, gpu: GpuId, bytes: Bytes) -> Result<(), AskError> {

@@ -42,6 +42,7 @@ pub struct Grant {
 #[derive(Clone, Debug)]
 pub(super) enum Subject {
     Memory(Grant),
+    Piece(Grant),
     Headroom { device: CUdevice, bytes: Bytes },
     Card(GpuInfo),
     Import(ExportName, Meeting),
@@ -134,7 +135,7 @@ impl Questions {
         };
         let question = open.questions.get_mut(&id)?;
         let grant = match (&question.subject, given) {
-            (Subject::Memory(asked), Some(bytes)) => Some(Grant { bytes, ..*asked }),
+            (Subject::Memory(asked) | Subject::Piece(asked), Some(bytes)) => Some(Grant { bytes, ..*asked }),
             _ => None,
         };
         if let Some(grant) = grant {
@@ -176,7 +177,7 @@ impl Open {
         let mut latest_first = self.questions.iter().rev();
         let meant = |question: &Question| match &question.subject {
             Subject::Card(info) => question.answer.is_none() && is_meant(info),
-            Subject::Memory(_) | Subject::Headroom { .. } | Subject::Import(..) => false,
+            Subject::Memory(_) | Subject::Piece(_) | Subject::Headroom { .. } | Subject::Import(..) => false,
         };
         latest_first.find(|(_, question)| meant(question)).map(|(&id, _)| id)
     }
@@ -192,6 +193,9 @@ impl Subject {
                     MemoryKind::Movable => TenantRequest::Reserve { request, gpu, bytes },
                     MemoryKind::Fixed => TenantRequest::ReserveFixed { request, gpu, bytes },
                 }
+            }
+            Self::Piece(Grant { device, bytes, .. }) => {
+                TenantRequest::ReservePiece { request, gpu: gpu(*device)?, bytes: *bytes }
             }
             Self::Headroom { device, bytes } => {
                 TenantRequest::Headroom { request, gpu: gpu(*device)?, bytes: *bytes }

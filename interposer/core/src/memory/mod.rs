@@ -104,7 +104,7 @@ impl Memory {
         call: impl FnMut() -> CUresult,
         key: impl FnOnce() -> u64,
     ) -> CUresult {
-        let result = self.reserve_and_call(device, size, origin.kind(), call);
+        let result = self.reserve_and_call(device, size, origin, call);
         if result == CUDA_SUCCESS {
             let context = self.driver.current_context().addr();
             self.record(table, key(), Block { size, device, context, origin });

@@ -10,16 +10,56 @@ use gpushare_proto::page::{LimitKind, MemoryRefusal};
 use gpushare_proto::tenant::TenantRequest;
 
 use super::lease::{Figures, Report};
-use super::{Memory, undone_by_unwinding};
+use super::{Memory, Origin, undone_by_unwinding};
 use crate::daemon::MemoryKind;
 use crate::daemon::link::{AskError, Link};
 use crate::driver::types::{CUDA_ERROR_OUT_OF_MEMORY, CUDA_SUCCESS, CUdevice, CUresult};
 use crate::process::{lock, stderr};
 
+/// Memory for which quota is reserved.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Demand {
+    /// A block of `cuMemAlloc` that is remapped. A shared block may have a free piece for it.
+    Remapped,
+    /// Any other memory of this kind.
+    Other(MemoryKind),
+}
+
+impl Demand {
+    const fn kind(self) -> MemoryKind {
+        match self {
+            Self::Remapped => MemoryKind::Movable,
+            Self::Other(kind) => kind,
+        }
+    }
+}
+
+impl From<MemoryKind> for Demand {
+    fn from(kind: MemoryKind) -> Self {
+        Self::Other(kind)
+    }
+}
+
+impl From<Origin> for Demand {
+    fn from(origin: Origin) -> Self {
+        match origin {
+            Origin::Remapped => Self::Remapped,
+            _ => Self::Other(origin.kind()),
+        }
+    }
+}
+
 impl Memory {
     /// Reserves `bytes` of quota on a shared device, before the driver is called. Debts (bytes without a
     /// lease) are paid first.
-    pub(crate) fn reserve(&self, device: CUdevice, bytes: Bytes, kind: MemoryKind) -> Result<(), CUresult> {
+    pub(crate) fn reserve(
+        &self,
+        device: CUdevice,
+        bytes: Bytes,
+        demand: impl Into<Demand>,
+    ) -> Result<(), CUresult> {
+        let demand = demand.into();
+        let kind = demand.kind();
         if self.lease.has_debt(device) {
             self.pay_debts(device)?;
         }
@@ -36,7 +76,7 @@ impl Memory {
         if self.lease.take(device, bytes, kind) {
             return Ok(());
         }
-        self.ask(device, bytes, kind)
+        self.ask(device, bytes, demand)
     }
 
     fn is_beyond_quota(&self, device: CUdevice, bytes: Bytes) -> bool {
@@ -54,13 +94,14 @@ impl Memory {
         &self,
         device: CUdevice,
         bytes: Bytes,
-        kind: MemoryKind,
+        demand: impl Into<Demand>,
         call: impl FnMut() -> CUresult,
     ) -> CUresult {
-        if let Err(refused) = self.reserve(device, bytes, kind) {
+        let demand = demand.into();
+        if let Err(refused) = self.reserve(device, bytes, demand) {
             return refused;
         }
-        let give_back = || self.give_back(device, bytes, kind);
+        let give_back = || self.give_back(device, bytes, demand.kind());
         let result = undone_by_unwinding(|| self.call_with_headroom(device, bytes, call), give_back);
         if result != CUDA_SUCCESS {
             give_back();
@@ -75,7 +116,7 @@ impl Memory {
     /// Charges memory that exists already, even beyond the limit. The bytes without a lease become a debt.
     pub(crate) fn charge(&self, device: CUdevice, bytes: Bytes, kind: MemoryKind) {
         let rest = bytes - self.lease.take_up_to(device, bytes, kind);
-        if !rest.is_zero() && self.ask(device, rest, kind).is_err() {
+        if !rest.is_zero() && self.ask(device, rest, kind.into()).is_err() {
             self.lease.add_debt(device, rest, kind);
         }
     }
@@ -95,7 +136,7 @@ impl Memory {
             let rest = debt - self.lease.take_up_to(device, debt, kind);
             self.pay_debt(device, debt - rest, kind);
             if !rest.is_zero() {
-                self.ask(device, rest, kind)?;
+                self.ask(device, rest, kind.into())?;
                 self.pay_debt(device, rest, kind);
             }
         }
@@ -134,14 +175,18 @@ impl Memory {
         true
     }
 
-    fn ask(&self, device: CUdevice, bytes: Bytes, kind: MemoryKind) -> Result<(), CUresult> {
+    fn ask(&self, device: CUdevice, bytes: Bytes, demand: Demand) -> Result<(), CUresult> {
         let shared = self.daemon.link().zip(self.lease.gpu(device));
         let (link, gpu) = shared.ok_or(CUDA_ERROR_OUT_OF_MEMORY)?;
         // Fixed bytes that the daemon takes for managed ones would count against other sessions.
         self.lease.report_fixed(device, |report| self.send(report));
         // The daemon may still count chunks against the quota that are freed by now.
         self.remap.report(device);
-        link.ask_memory(device, gpu, bytes, kind).map_err(|error| {
+        let asked = match demand {
+            Demand::Remapped if self.remap.has_piece(device, bytes) => link.ask_piece(device, gpu, bytes),
+            Demand::Remapped | Demand::Other(_) => link.ask_memory(device, gpu, bytes, demand.kind()),
+        };
+        asked.map_err(|error| {
             print_refusal(link, bytes, &error);
             CUDA_ERROR_OUT_OF_MEMORY
         })

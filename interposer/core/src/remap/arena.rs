@@ -6,6 +6,7 @@
 //! and frees in turns maps nothing. A piece is rounded up to [`UNIT`], the alignment of the driver's own memory.
 
 use std::collections::BTreeMap;
+use std::ops::Range;
 
 use gpushare_proto::Bytes;
 use range_alloc::RangeAllocator;
@@ -47,27 +48,27 @@ struct Block {
 impl Arena {
     /// Takes a piece of `size` bytes. A new block should have at most `room` bytes.
     pub fn take(&mut self, size: Bytes, room: Bytes) -> Found {
-        let Some(size) = size.0.checked_next_multiple_of(UNIT.0).map(Bytes) else {
-            return Found::TooLarge;
-        };
-        if size > LARGEST_PIECE || size.is_zero() {
-            return Found::TooLarge;
-        }
-        let mut fitting: Vec<_> = self
-            .blocks
-            .values_mut()
-            .filter_map(|block| {
-                let free = Bytes(block.pieces.total_available());
-                (free >= size).then_some((free, block))
-            })
-            .collect();
-        // The fullest block first, so that others become unused.
-        fitting.sort_by_key(|(free, _)| *free);
-        let mut blocks = fitting.into_iter();
-        match blocks.find_map(|(_, block)| block.pieces.allocate_range(size.0).ok()) {
-            Some(range) => Found::Piece(Span { address: range.start, size }),
-            None => Found::NeedsBlock(self.next_block(size, room)),
-        }
+        let Some(size) = size_of_piece(size) else { return Found::TooLarge };
+        let of_block = |(_, range): (_, Range<CUdeviceptr>)| Found::Piece(Span { address: range.start, size });
+        let found = self.find(size).map(of_block);
+        found.unwrap_or_else(|| Found::NeedsBlock(self.next_block(size, room)))
+    }
+
+    /// Returns whether a block has a free piece for a request of `size` bytes.
+    pub fn has(&mut self, size: Bytes) -> bool {
+        let found = size_of_piece(size).and_then(|size| self.find(size));
+        found.map(|(block, range)| block.pieces.free_range(range)).is_some()
+    }
+
+    /// Takes a range out of a block with room, the fullest of them, so that others become unused.
+    fn find(&mut self, size: Bytes) -> Option<(&mut Block, Range<CUdeviceptr>)> {
+        let free = |block: &Block| Bytes(block.pieces.total_available());
+        let mut fitting: Vec<_> = self.blocks.values_mut().filter(|block| free(block) >= size).collect();
+        fitting.sort_by_key(|block| free(block));
+        fitting.into_iter().find_map(|block| {
+            let range = block.pieces.allocate_range(size.0).ok()?;
+            Some((block, range))
+        })
     }
 
     /// Returns the size of the next block: as large as all blocks together, within bounds.
@@ -120,6 +121,12 @@ impl Arena {
         let free = self.blocks.values().map(|block| Bytes(block.pieces.total_available())).sum();
         (whole, whole - free)
     }
+}
+
+/// Returns the size of the piece for a request; `None` if it cannot share a block.
+fn size_of_piece(size: Bytes) -> Option<Bytes> {
+    let size = size.0.checked_next_multiple_of(UNIT.0).map(Bytes)?;
+    (!size.is_zero() && size <= LARGEST_PIECE).then_some(size)
 }
 
 /// Size of the smallest block for a request that can share one.
@@ -181,6 +188,20 @@ mod tests {
         assert_eq!(arena.take(LARGEST_PIECE + Bytes(1), Bytes::MAX), Found::TooLarge);
         assert_eq!(arena.take(Bytes::MAX, Bytes::MAX), Found::TooLarge);
         assert_eq!(arena.take(Bytes::ZERO, Bytes::MAX), Found::TooLarge);
+    }
+
+    #[test]
+    fn to_ask_for_a_piece_takes_none() {
+        let (mut arena, mut next) = (Arena::default(), 1 << 40);
+        let pieces = [(); 3].map(|()| take(&mut arena, Bytes::mib(4), &mut next).unwrap());
+        assert_eq!(arena.sizes(), (Bytes::mib(16), Bytes::mib(12)), "blocks of 4, 4 and 8 MiB");
+        let has = |arena: &mut Arena| [1, 4 << 20, (4 << 20) + 1].map(|size| arena.has(Bytes(size)));
+        assert_eq!(has(&mut arena), [true, true, false]);
+        assert_eq!(has(&mut arena), [true, true, false]);
+        arena.put(pieces[1]);
+        assert!(!arena.has(Bytes::mib(8)), "two pieces of different blocks");
+        assert!(![Bytes::ZERO, LARGEST_PIECE + Bytes(1), Bytes::MAX].into_iter().any(|size| arena.has(size)));
+        assert_eq!(arena.sizes(), (Bytes::mib(16), Bytes::mib(8)));
     }
 
     #[test]

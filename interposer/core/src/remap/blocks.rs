@@ -112,6 +112,11 @@ impl Blocks {
         }
     }
 
+    /// Returns whether a shared block has a free piece for a request.
+    pub fn has_piece(&mut self, size: Bytes) -> bool {
+        self.arena.has(size)
+    }
+
     fn begin_range(
         &mut self,
         size: Bytes,

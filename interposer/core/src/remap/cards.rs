@@ -262,6 +262,12 @@ impl Remap {
         }
     }
 
+    /// Returns whether a shared block of a card has a free piece for a request.
+    pub(crate) fn has_piece(&self, device: CUdevice, size: Bytes) -> bool {
+        self.card(device)
+            .is_some_and(|card| card.lanes.look(|moving| moving.blocks.has_piece(size)))
+    }
+
     /// Reports the figures of all cards again, as to a new daemon. The report makes the daemon look at the
     /// lease, too.
     pub(crate) fn report_again(&self) {

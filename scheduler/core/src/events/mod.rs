@@ -129,8 +129,19 @@ pub enum Event {
         /// Number of leased bytes that the process does not use, at most the number of leased bytes.
         free: Bytes,
     },
-    /// A process asks for more bytes of managed memory than it has leased.
+    /// A process asks for more bytes of movable memory than it has leased.
     Reserve {
+        /// Identifier of the process that the event is about.
+        client: ClientId,
+        /// Identifier of the card that the event is about.
+        gpu: GpuId,
+        /// Identifier of the request, which the answer repeats.
+        request: RequestId,
+        /// Number of bytes that the process asks for.
+        bytes: Bytes,
+    },
+    /// A process asks for bytes of remapped memory in chunks that it has already.
+    ReservePiece {
         /// Identifier of the process that the event is about.
         client: ClientId,
         /// Identifier of the card that the event is about.
@@ -502,6 +513,7 @@ impl Event {
             | Self::Entered { client, .. }
             | Self::Released { client, .. }
             | Self::NearlyDrained { client, .. }
+            | Self::ReservePiece { client, .. }
             | Self::ReserveFixed { client, .. }
             | Self::Fixed { client, .. }
             | Self::Returned { client, .. }

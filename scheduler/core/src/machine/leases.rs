@@ -21,6 +21,7 @@ use gpushare_proto::{Bytes, ClientId, GpuId, RequestId, SessionId};
 use crate::card::Card;
 use crate::events::{Effect, Notice};
 use crate::machine::Core;
+use crate::memory::book::Book;
 use crate::memory::limits::{Excess, Limits, NOT_ATTACHED, Scope};
 use crate::memory::recalls::{Kind, Request};
 use crate::view::View;
@@ -39,9 +40,10 @@ impl View {
         here + (self.host.admitted(books) - others)
     }
 
-    /// Limits of a request for memory of a process that `remaps`, or does not.
-    fn limits(&self, id: SessionId, gpu: GpuId, kind: Kind, remaps: bool) -> Option<Limits> {
-        let session = self.sessions.get(id)?;
+    /// Limits of a request of a process for memory.
+    fn limits(&self, client: ClientId, gpu: GpuId, kind: Kind) -> Option<Limits> {
+        let session = self.sessions.get(self.session_of(client)?)?;
+        let remaps = self.remaps(client);
         let card = self.cards.get(gpu)?;
         let sums = session.sums(gpu);
         Some(Limits {
@@ -53,6 +55,7 @@ impl View {
             session_charged: sums.beside_leases(),
             card_managed: card.index.sums.managed.get(),
             card_remapped: card.index.sums.remapped.get(),
+            rounding: self.book(client, gpu).map_or(Bytes::ZERO, Book::rounding),
             kind,
         })
     }
@@ -66,11 +69,8 @@ impl View {
         if said <= most {
             return said;
         }
-        let limits = |id| self.limits(id, gpu, Kind::Movable, true);
-        let room = self
-            .session_of(client)
-            .and_then(limits)
-            .map_or(Bytes::ZERO, |limits| limits.room());
+        let limits = self.limits(client, gpu, Kind::Movable);
+        let room = limits.map_or(Bytes::ZERO, |limits| limits.room());
         said.min(most + room)
     }
 
@@ -184,8 +184,7 @@ impl Core {
             (bytes, book.free)
         });
         let Some((bytes, free)) = back else { return };
-        let remaps = self.view.remaps(client);
-        let Some(limits) = self.view.limits(session, gpu, Kind::Movable, remaps) else {
+        let Some(limits) = self.view.limits(client, gpu, Kind::Movable) else {
             return;
         };
         let most = Bytes(self.view.config.lease_chunk.0.saturating_mul(KEPT_CHUNKS));
@@ -218,8 +217,7 @@ impl Core {
             return;
         };
         let attached = self.view.book(request.client, request.gpu).is_some();
-        let remaps = self.view.remaps(request.client);
-        let limits = self.view.limits(request.session, request.gpu, request.kind, remaps);
+        let limits = self.view.limits(request.client, request.gpu, request.kind);
         let Some(limits) = limits.filter(|_| attached) else {
             return self.refuse(&request, NOT_ATTACHED);
         };
@@ -250,7 +248,7 @@ impl Core {
     ) -> Option<LimitKind> {
         self.view.book(client, gpu)?;
         let session = self.view.session_of(client)?;
-        let excess = self.view.limits(session, gpu, kind, self.view.remaps(client))?.excess(bytes)?;
+        let excess = self.view.limits(client, gpu, kind)?.excess(bytes)?;
         let sums = match excess.scope() {
             Scope::Session => self.view.sessions.get(session)?.sums(gpu),
             Scope::Card => self.view.cards.get(gpu)?.index.sums,

@@ -214,6 +214,9 @@ impl Core {
             Event::Reserve { client, gpu, request, bytes } => {
                 self.reserve(client, gpu, request, bytes, Kind::Movable);
             }
+            Event::ReservePiece { client, gpu, request, bytes } => {
+                self.reserve(client, gpu, request, bytes, Kind::Piece);
+            }
             Event::ReserveFixed { client, gpu, request, bytes } => {
                 self.reserve(client, gpu, request, bytes, Kind::Fixed);
             }

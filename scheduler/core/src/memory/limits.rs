@@ -47,6 +47,8 @@ pub(crate) struct Limits {
     pub(crate) card_managed: Bytes,
     /// Number of bytes leased to all sessions that may be remapped memory.
     pub(crate) card_remapped: Bytes,
+    /// Bytes of the process's chunks beyond what it uses. Some of them may be where a piece is.
+    pub(crate) rounding: Bytes,
     /// Kind of memory that the request asks for.
     pub(crate) kind: Kind,
 }
@@ -77,15 +79,17 @@ impl Limits {
     /// First limit that a request for `bytes` more would exceed.
     pub(crate) fn excess(&self, bytes: Bytes) -> Option<Excess> {
         let movable = match self.kind {
-            Kind::Movable => bytes,
+            Kind::Movable | Kind::Piece => bytes,
             Kind::Fixed => Bytes::ZERO,
         };
+        // The ceiling and the sum of remapped memory have the rounding in them already.
+        let rounding = if self.kind == Kind::Piece { self.rounding } else { Bytes::ZERO };
         let session = self.session_leased + self.session_charged;
         [
             (LimitKind::Session, self.quota, session, bytes),
-            (LimitKind::Capacity, self.ceiling, self.session_leased, bytes),
+            (LimitKind::Capacity, self.ceiling, self.session_leased, bytes - rounding),
             (LimitKind::ManagedLimit, self.managed, self.card_managed, movable),
-            (LimitKind::HostMemory, self.host, self.card_remapped, movable),
+            (LimitKind::HostMemory, self.host, self.card_remapped, movable - rounding),
         ]
         .into_iter()
         .filter(|(.., bytes)| !bytes.is_zero())
@@ -121,11 +125,11 @@ impl Limits {
         let quota = self.quota - self.session_charged;
         let session = quota.min(self.ceiling) - (self.session_leased + bytes);
         let managed = match self.kind {
-            Kind::Movable => self.managed - (self.card_managed + bytes),
+            Kind::Movable | Kind::Piece => self.managed - (self.card_managed + bytes),
             Kind::Fixed => self.managed - self.card_managed,
         };
         let host = match self.kind {
-            Kind::Movable => self.host - (self.card_remapped + bytes),
+            Kind::Movable | Kind::Piece => self.host - (self.card_remapped + bytes),
             Kind::Fixed => self.host - self.card_remapped,
         };
         let card = managed.min(packing - (self.card_managed + bytes)).min(host);
@@ -148,6 +152,7 @@ mod tests {
             session_charged: Bytes(0),
             card_managed: Bytes(250),
             card_remapped: Bytes(0),
+            rounding: Bytes(0),
             kind: Kind::Movable,
         }
     }

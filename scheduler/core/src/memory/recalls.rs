@@ -7,8 +7,10 @@ use gpushare_proto::{Bytes, ClientId, GpuId, RequestId, SessionId};
 /// Kind of memory that a request asks for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
-    /// Managed memory, which can move off the card.
+    /// Memory that can move off the card.
     Movable,
+    /// Memory that can move, in chunks that the process has already: a free piece of a shared block.
+    Piece,
     /// Memory that never moves: pools, arrays, graphs.
     Fixed,
 }

@@ -26,6 +26,7 @@ pub(crate) const fn is_sign_of_life(event: &Event) -> bool {
         Event::Attached { .. }
             | Event::Contexts { .. }
             | Event::Reserve { .. }
+            | Event::ReservePiece { .. }
             | Event::ReserveFixed { .. }
             | Event::Fixed { .. }
             | Event::Returned { .. }

@@ -251,6 +251,24 @@ fn rounded_blocks_count_against_the_card_and_not_against_the_quota() {
 }
 
 #[test]
+fn a_piece_of_a_block_that_a_process_has_takes_no_more_of_the_card() {
+    let mut world = world();
+    let session = world.session_with(Some(gib(10)), false);
+    let a = world.join_remapping(session);
+    world.attach(a, GPU);
+    assert!(world.allocate(a, GPU, gib(6)));
+    world.rounds_up(a, GPU, Bytes::mib(1536));
+    assert!(!world.allocate(a, GPU, gib(1)), "the card has half as much left");
+    assert!(world.allocate_piece(a, GPU, gib(1)));
+    assert!(!world.allocate_piece(a, GPU, gib(1) + Bytes::mib(1)), "one more than there is");
+    assert!(world.allocate_piece(a, GPU, gib(1)));
+    assert!(!world.allocate_piece(a, GPU, Bytes::mib(1)));
+    assert_eq!(world.used(a, GPU), gib(8));
+    let limits: Vec<_> = world.refusals().iter().map(|refusal| (refusal.by, refusal.limit)).collect();
+    assert_eq!(limits, [6656, 7680, 8192].map(|limit| (LimitKind::Capacity, Bytes::mib(limit))));
+}
+
+#[test]
 fn other_cards_use_the_same_host_memory() {
     let mut world = world_with(gib(4));
     world.second_card();

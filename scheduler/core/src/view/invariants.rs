@@ -71,7 +71,7 @@ pub fn check(core: &Core) -> Result<(), Broken> {
 #[derive(Clone, Debug, Default)]
 pub struct Invariants {
     epoch: Epoch,
-    leased: BTreeMap<(SessionId, GpuId), Bytes>,
+    leased: BTreeMap<(SessionId, GpuId), (Bytes, Bytes)>,
     managed: BTreeMap<GpuId, Bytes>,
     residency: Residency,
 }
@@ -115,13 +115,16 @@ impl Invariants {
         let before = std::mem::take(&mut self.leased);
         for (id, session) in core.view.sessions.iter() {
             for (gpu, card) in core.view.cards.iter() {
-                let leased = session.sums(gpu).leased.get();
-                let grew = leased > before.get(&(id, gpu)).copied().unwrap_or_default();
+                let sums = session.sums(gpu);
+                let (leased, whole) = (sums.leased.get(), sums.leased.get() + sums.rounding.get());
+                let (leased_before, whole_before) = before.get(&(id, gpu)).copied().unwrap_or_default();
+                let grew = leased > leased_before;
                 if grew && !matches!(event, Event::Attached { .. } | Event::StillUses { .. }) {
-                    let charged = session.sums(gpu).beside_leases();
-                    let ceiling = card.ceiling(&session.sums(gpu), session.quota.may_oversubscribe());
-                    let within =
-                        session.may_grow() && leased + charged <= session.quota.on(gpu) && leased <= ceiling;
+                    let charged = sums.beside_leases();
+                    let ceiling = card.ceiling(&sums, session.quota.may_oversubscribe());
+                    // A piece of a block that the process has takes no more of the card.
+                    let fits = leased <= ceiling || whole <= whole_before;
+                    let within = session.may_grow() && leased + charged <= session.quota.on(gpu) && fits;
                     hold("granted quota never grows beyond a limit", within, || {
                         format!(
                             "{id} grew to {leased} on {gpu}, beside {charged} that are charged; its quota is {}, its ceiling {ceiling}",
@@ -129,7 +132,7 @@ impl Invariants {
                         )
                     })?;
                 }
-                self.leased.insert((id, gpu), leased);
+                self.leased.insert((id, gpu), (leased, whole));
             }
         }
         Ok(())

@@ -26,7 +26,7 @@ pub(in crate::tests) struct Forgery {
 pub(super) fn forgery() -> impl Strategy<Value = Forgery> {
     let state = [GateState::Closed, GateState::Moving, GateState::Open, GateState::Idle];
     let number = || prop_oneof![0..gib(20).0, Just(u64::MAX), any::<u64>()];
-    (0_u8..17, 0_usize..8, gpu(), -1..=1, prop::sample::select(state.to_vec()), number(), number()).prop_map(
+    (0_u8..18, 0_usize..8, gpu(), -1..=1, prop::sample::select(state.to_vec()), number(), number()).prop_map(
         |(kind, who, gpu, off, state, amount, time)| Forgery { kind, who, gpu, off, state, amount, time },
     )
 }
@@ -48,6 +48,7 @@ pub(super) fn forge(world: &mut World, forgery: &Forgery) {
         6 => Event::Contexts { client, gpu, live: (amount % 6) as u32 },
         7 => Event::Fixed { client, gpu, bytes },
         8 => Event::Returned { client, gpu, bytes },
+        17 => Event::ReservePiece { client, gpu, request, bytes },
         9 => Event::ReserveFixed { client, gpu, request, bytes },
         12 => Event::Resides {
             client,

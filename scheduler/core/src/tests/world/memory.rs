@@ -14,6 +14,23 @@ impl World {
         self.used(client, gpu) == before + bytes
     }
 
+    /// Asks the machine for a piece of the chunks that a process has beyond its bytes, and returns whether it was
+    /// granted.
+    pub(in crate::tests) fn allocate_piece(&mut self, client: ClientId, gpu: GpuId, bytes: Bytes) -> bool {
+        let before = self.used(client, gpu);
+        let memory = self.memory(client, gpu).unwrap();
+        let rounding = memory.rounding;
+        // The bytes are used from the moment on in which they are granted.
+        memory.rounding = rounding - bytes;
+        self.next_id += 1;
+        self.send(Event::ReservePiece { client, gpu, request: RequestId(self.next_id), bytes });
+        let is_granted = self.used(client, gpu) == before + bytes;
+        if !is_granted {
+            self.rounds_up(client, gpu, rounding);
+        }
+        is_granted
+    }
+
     /// Takes bytes out of the page, if it has so many, and lets the shell look at it.
     pub(super) fn take_free(&mut self, client: ClientId, gpu: GpuId, bytes: Bytes) -> bool {
         let memory = self.memory(client, gpu).unwrap();
