@@ -49,7 +49,8 @@ impl Arena {
     /// Takes a piece of `size` bytes. A new block should have at most `room` bytes.
     pub fn take(&mut self, size: Bytes, room: Bytes) -> Found {
         let Some(size) = size_of_piece(size) else { return Found::TooLarge };
-        let of_block = |(_, range): (_, Range<CUdeviceptr>)| Found::Piece(Span { address: range.start, size });
+        let of_block =
+            |(_, range): (_, Range<CUdeviceptr>)| Found::Piece(Span { address: range.start, size });
         let found = self.find(size).map(of_block);
         found.unwrap_or_else(|| Found::NeedsBlock(self.next_block(size, room)))
     }
@@ -200,7 +201,11 @@ mod tests {
         assert_eq!(has(&mut arena), [true, true, false]);
         arena.put(pieces[1]);
         assert!(!arena.has(Bytes::mib(8)), "two pieces of different blocks");
-        assert!(![Bytes::ZERO, LARGEST_PIECE + Bytes(1), Bytes::MAX].into_iter().any(|size| arena.has(size)));
+        assert!(
+            ![Bytes::ZERO, LARGEST_PIECE + Bytes(1), Bytes::MAX]
+                .into_iter()
+                .any(|size| arena.has(size))
+        );
         assert_eq!(arena.sizes(), (Bytes::mib(16), Bytes::mib(8)));
     }
 
