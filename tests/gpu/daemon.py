@@ -11,6 +11,8 @@ from pathlib import Path
 
 START_LIMIT = 20
 ANSWER_LIMIT = 10
+# Memory of a user's sessions with a system's daemon.
+SELF_SERVICE = "16GiB"
 
 
 class DaemonFailed(Exception):
@@ -104,12 +106,15 @@ class Daemon:
 
 
 @contextlib.contextmanager
-def running(stage, logs, managed_limit_mib, *, flags=(), environment=None, log_name="scheduler", log_filter="info"):
-    """A daemon for as long as the block runs."""
+def running(
+    stage, logs, managed_limit_mib, *, flags=(), environment=None, log_name="scheduler", log_filter="info", is_systems=False
+):
+    """A daemon for as long as the block runs: the user's own, or the system's, with which all users may register sessions."""
     log_path = logs / f"{log_name}.err"
     with tempfile.TemporaryDirectory(prefix="gpushare-") as folder, open(log_path, "ab") as log:
         ready, told = os.pipe()
-        command = [stage / "gpushare-scheduler", "--user", "--runtime-dir", folder, "--lock-dir", folder]
+        whose = systems(Path(folder)) if is_systems else ["--user"]
+        command = [stage / "gpushare-scheduler", *whose, "--runtime-dir", folder, "--lock-dir", folder]
         command += ["--managed-limit", f"{managed_limit_mib}MiB", "--ready-fd", str(told), *flags]
         process = subprocess.Popen(
             list(map(str, command)),
@@ -133,6 +138,14 @@ def running(stage, logs, managed_limit_mib, *, flags=(), environment=None, log_n
             except subprocess.TimeoutExpired:
                 process.kill()
                 process.wait()
+
+
+def systems(folder):
+    """The flags of a system's daemon in a folder that all users can read."""
+    folder.chmod(0o755)
+    config = folder / "config.toml"
+    config.write_text(f'[self_service]\nmax_memory = "{SELF_SERVICE}"\n')
+    return ["--system", "--config", config, "--state-dir", folder / "state", "--metrics", "off"]
 
 
 def clean_environment():

@@ -127,11 +127,22 @@ class Programs:
                 self.stand.figures.check(f"{program.name}: no work was in flight while memory left", not program.missed())
 
     def start(
-        self, name, command, *, shared, memory=None, session=None, backend=None, options=(), environment=None, paranoid=True
+        self,
+        name,
+        command,
+        *,
+        shared,
+        memory=None,
+        session=None,
+        backend=None,
+        options=(),
+        environment=None,
+        paranoid=True,
+        prefix=(),
     ):
         """Starts a program: `shared` by gpushare-ctl, with a quota of `memory` or in a `session` that there is, by a
         memory `backend` or the suite's own, and more `options` of `run`; else it meets the driver alone. Moves of remapped
-        memory are checked unless their time is measured (`paranoid`)."""
+        memory are checked unless their time is measured (`paranoid`). All of it runs under `prefix`, such as `setpriv`."""
         inner = ["timeout", "-k", "5", str(LIFE_LIMIT), *command]
         # On a machine with several cards, too, all share one unless they say otherwise.
         values = clean_environment() | {"PYTHONUNBUFFERED": "1", "CUDA_VISIBLE_DEVICES": "0"} | (environment or {})
@@ -143,7 +154,7 @@ class Programs:
             whose += ["--backend", backend or self.stand.backend]
             whose += ["--paranoid"] if paranoid else []
             inner = [self.stand.stage / "gpushare-ctl", "run", *whose, *options, "--", *inner]
-        inner = list(map(str, inner))
+        inner = list(map(str, [*prefix, *inner]))
         self.stand.figures.command(name, inner)
         log = self.stand.logs / f"{name}.err"
         with open(log, "ab") as stderr:

@@ -1,4 +1,5 @@
-"""Programs that are frozen and come back on a real card: one of the driver API on the backends `remap` and `native`, and PyTorch.
+"""Programs that are frozen and come back on a real card: one of the driver API on the backends `remap` and `native`, and PyTorch. With
+a daemon of the system also programs of another user and with process numbers of their own, as containers have them.
 
     freeze ──▶ NVML shows at most 4 MiB of it ──▶ its next call waits for the thaw ──▶ right values ──▶ again ──▶ it ends by itself
 
@@ -7,6 +8,8 @@ first, and left alone if that fails.
 """
 
 import contextlib
+import os
+import shutil
 import statistics
 import subprocess
 import time
@@ -15,7 +18,7 @@ from daemon import DaemonFailed
 from nvml import Nvml
 from programs import client
 
-NEEDS = 90
+NEEDS = 150
 
 MIB = 1 << 20
 HELD_MIB = 1024
@@ -24,6 +27,10 @@ ROUNDS = 5
 LEFT_MIB, SLACK_MIB = 4, 4
 # The daemon freezes with any driver here: with which ones it works is what this group finds out.
 ENVIRONMENT = {"GPUSHARE_FREEZE_UNTRIED": "1"}
+# Commands under which a program is another user's, or has process numbers of its own.
+USER = ("setpriv", "--reuid", "1000", "--regid", "1000", "--clear-groups")
+CONTAINER = ("unshare", "--pid", "--fork", "--mount-proc")
+STRANGERS = {"user": USER, "container": CONTAINER, "user-in-container": CONTAINER + USER}
 
 
 def run(stand):
@@ -32,7 +39,20 @@ def run(stand):
         for backend in ("remap", "native"):
             of_the_driver(stand, daemon, programs, nvml, backend)
         of_pytorch(stand, daemon, programs, nvml)
+    of_strangers(stand, nvml)
     nvml.close()
+
+
+def of_strangers(stand, nvml):
+    """Programs of other users and in other namespaces, which the daemon's helper reaches as root."""
+    if os.geteuid() != 0 or not all(shutil.which(tool) for tool in ("setpriv", "unshare")):
+        stand.figures.row("freezing: programs of other users and namespaces", "not run: it needs root, setpriv and unshare")
+        return
+    with stand.daemon(environment=ENVIRONMENT, is_systems=True, log_name="scheduler-system") as daemon:
+        with stand.programs(daemon) as programs:
+            for name, prefix in STRANGERS.items():
+                for backend in ("remap", "native"):
+                    of_the_driver(stand, daemon, programs, nvml, backend, f"freezing-{name}", prefix)
 
 
 @contextlib.contextmanager
@@ -54,10 +74,13 @@ def froze(daemon, session):
         return False
 
 
-def of_the_driver(stand, daemon, programs, nvml, backend):
-    name = f"freezing-{backend}"
+def of_the_driver(stand, daemon, programs, nvml, backend, whose="freezing", prefix=()):
+    name = f"{whose}-{backend}"
     before = nvml.used()
-    program = programs.start(name, stand.workload("hold"), shared=True, backend=backend, paranoid=False)
+    command = stand.workload("hold")
+    program = programs.start(
+        name, command, shared=True, memory=f"{2 * HELD_MIB}MiB", backend=backend, paranoid=False, prefix=prefix
+    )
     program.hear()
     with frozen_in_the_end(daemon, program, name):
         took = [program.ask(line)["ok"] for line in (f"alloc a {HELD_MIB}MiB", "fill a 7", "sync")]

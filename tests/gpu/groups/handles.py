@@ -104,6 +104,6 @@ def mapped(figures, daemon, first, second):
 def residence(daemon, program):
     """Where the remapped memory of a program's session is."""
     status = daemon.status()
-    (session,) = (session["id"] for session in status["sessions"] if session["name"] == program.name)
+    (session,) = (session["session"] for session in status["sessions"] if session["name"] == program.name)
     (place,) = (place for place in status["residences"] if place["session"] == session)
     return place
