@@ -70,6 +70,13 @@ pub struct Backing {
     piece: Option<Bytes>,
 }
 
+impl Backing {
+    /// Returns the range that is being backed.
+    pub const fn range(&self) -> Span {
+        self.range
+    }
+}
+
 /// Reason why an allocation failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum AllocationError {

@@ -12,7 +12,7 @@ use crate::driver::types::CUdeviceptr;
 use crate::remap::blocks::{Allocation, AllocationError, Backing, needed};
 use crate::remap::lanes::Moving;
 use crate::remap::swap::UNLIMITED;
-use crate::remap::vmm::{VmmError, perform};
+use crate::remap::vmm::{Span, VmmError, perform};
 
 /// Longest wait of an allocation for the mark of the gate. The mark takes some microseconds unless work may be in flight.
 const MARK_PATIENCE: Duration = Duration::from_millis(100);
@@ -99,7 +99,12 @@ impl Card {
             let answer = perform(call, chunk, &self.hardware);
             self.lanes.change(|moving| moving.blocks.done(chunk, answer));
         }
+        let range = backing.range();
         let result = self.lanes.change(|moving| moving.blocks.finish(backing));
+        if !matches!(result, Ok(Some(_))) {
+            // What is given back takes room, and the daemon would count it against the next request.
+            self.wait_for_free(range);
+        }
         if result.is_err() {
             // What an unused block keeps is of use to the next attempt.
             self.lanes.change(|moving| moving.blocks.end_unused());
@@ -116,8 +121,13 @@ impl Card {
         });
         let Some(block) = block else { return false };
         // The driver's own free returns the memory before it returns.
-        self.lanes
-            .wait_for(|moving| (!moving.blocks.engine().is_freeing(block)).then_some(()));
+        self.wait_for_free(block);
         true
+    }
+
+    /// Waits until the driver has taken back what is freed of a range.
+    fn wait_for_free(&self, range: Span) {
+        self.lanes
+            .wait_for(|moving| (!moving.blocks.engine().is_freeing(range)).then_some(()));
     }
 }
