@@ -92,6 +92,9 @@ pub const FEATURE_FREEZE: u32 = 8;
 /// Feature in [`Page::features`]: the daemon keeps host copies of equal bytes for the processes of a user
 /// ([`Copy`](crate::tenant::TenantRequest::Copy)).
 pub const FEATURE_COPIES: u32 = 16;
+/// Feature in [`Page::features`]: the daemon knows requests for pieces of shared blocks
+/// ([`ReservePiece`](crate::tenant::TenantRequest::ReservePiece)).
+pub const FEATURE_PIECES: u32 = 32;
 
 /// State of a process's gate, which decides whether a thread that submits work passes or sleeps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -275,7 +278,7 @@ pub struct Page {
     /// Number that rises after each change of `gate` or `flags`, on which threads sleep.
     pub bell: AtomicU32,
     /// Bit set of what the daemon does beyond the layout's version: [`FEATURE_REFUSALS`], [`FEATURE_GOALS`],
-    /// [`FEATURE_IMPORTS`], [`FEATURE_FREEZE`] and [`FEATURE_COPIES`].
+    /// [`FEATURE_IMPORTS`], [`FEATURE_FREEZE`], [`FEATURE_COPIES`] and [`FEATURE_PIECES`].
     pub features: AtomicU32,
     /// Leases and limits of memory, one row per card, indexed by [`GpuId`].
     pub gpus: [LeaseRow; MAX_GPUS],

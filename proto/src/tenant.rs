@@ -7,7 +7,7 @@
 //!         ◀───────────────────── Welcome + page     a sealed memory file, by SCM_RIGHTS
 //!   Attach{uuid} ──────────────────────────▶        before the first context on a card
 //!         ◀──────────────────────────── Attached
-//!   Reserve{bytes} ────────────────────────▶        only when the lease is short
+//!   Reserve | ReservePiece{bytes} ─────────▶        only when the lease is short
 //!         ◀───────────────── Reserved | Refused
 //!   Headroom{bytes} ───────────────────────▶        after the driver found no memory
 //!         ◀──────────────────────────── Headroom
@@ -320,8 +320,8 @@ pub enum TenantRequest {
         /// Number of the bytes.
         bytes: Bytes,
     },
-    /// Asks for quota for remapped memory in chunks that the process has already, otherwise like
-    /// [`Self::Reserve`]. The bytes count against the quota, and take no more of the card.
+    /// Asks for quota for remapped memory in chunks that the process says it has already, otherwise like
+    /// [`Self::Reserve`]. Only sent if the page has [`FEATURE_PIECES`](crate::page::FEATURE_PIECES).
     ReservePiece {
         /// Id of this request, which the answer repeats.
         request: RequestId,

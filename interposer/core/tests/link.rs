@@ -161,6 +161,27 @@ fn memory_counts_before_the_asking_thread_goes_on() {
 }
 
 #[test]
+fn a_daemon_that_knows_no_pieces_is_asked_for_memory() {
+    let folder = tempfile::tempdir().unwrap();
+    let (listener, address) = bind(folder.path());
+    let daemon = thread::spawn(move || {
+        let (mut daemon, _) = Daemon::welcome(&listener);
+        let request = daemon.asked_for(Bytes(64));
+        daemon.answer(&TenantReply::Reserved { request, bytes: Bytes(64) });
+    });
+    let (connection, welcome, _) = address.connect(Backend::Remap, None).unwrap();
+    let link = Link::new(&connection, &welcome).unwrap();
+    let counted = AtomicU64::new(0);
+    thread::scope(|scope| {
+        scope.spawn(|| listen(&link, connection, &counted));
+        // The page in force has no features here.
+        link.ask_piece(0, GpuId(0), Bytes(64)).unwrap();
+        assert_eq!(counted.load(Ordering::SeqCst), 64);
+        daemon.join().unwrap();
+    });
+}
+
+#[test]
 fn a_connection_that_takes_no_more_messages_is_shut_down() {
     let folder = tempfile::tempdir().unwrap();
     let (listener, address) = bind(folder.path());

@@ -10,8 +10,8 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use gpushare_proto::page::{
-    FEATURE_COPIES, FEATURE_FREEZE, FEATURE_GOALS, FEATURE_IMPORTS, FEATURE_REFUSALS, FLAG_FROZEN,
-    FLAGS_OF_PROCESS, Goal, LeaseRow, MAX_GPUS,
+    FEATURE_COPIES, FEATURE_FREEZE, FEATURE_GOALS, FEATURE_IMPORTS, FEATURE_PIECES, FEATURE_REFUSALS,
+    FLAG_FROZEN, FLAGS_OF_PROCESS, Goal, LeaseRow, MAX_GPUS,
 };
 use gpushare_proto::{Bytes, GateState, GateWord, GpuId, Nanos, UtilizationPart};
 use gpushare_sys::page::SharedPage;
@@ -45,7 +45,8 @@ impl ClientPage {
         let (file, page) = page::create()?;
         // Without it, processes do not look whether anything stands in the way of a freeze.
         let freeze = if untried_driver().is_none() { FEATURE_FREEZE } else { 0 };
-        let features = FEATURE_REFUSALS | FEATURE_GOALS | FEATURE_IMPORTS | FEATURE_COPIES | freeze;
+        let ours = FEATURE_REFUSALS | FEATURE_GOALS | FEATURE_IMPORTS | FEATURE_COPIES | FEATURE_PIECES;
+        let features = ours | freeze;
         page.features.store(features, Ordering::Relaxed);
         let (leased, known) = ([None; MAX_GPUS], [None; MAX_GPUS]);
         Ok((file, Self { page: Arc::new(page), leased, known, flags: 0, freezes: 0 }))

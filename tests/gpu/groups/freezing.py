@@ -9,7 +9,6 @@ first, and left alone if that fails.
 
 import contextlib
 import os
-import shutil
 import statistics
 import subprocess
 import time
@@ -18,7 +17,7 @@ from daemon import DaemonFailed
 from nvml import Nvml
 from programs import client
 
-NEEDS = 150
+NEEDS = 180
 
 MIB = 1 << 20
 HELD_MIB = 1024
@@ -29,7 +28,7 @@ LEFT_MIB, SLACK_MIB = 4, 4
 ENVIRONMENT = {"GPUSHARE_FREEZE_UNTRIED": "1"}
 # Commands under which a program is another user's, or has process numbers of its own.
 USER = ("setpriv", "--reuid", "1000", "--regid", "1000", "--clear-groups")
-CONTAINER = ("unshare", "--pid", "--fork", "--mount-proc")
+CONTAINER = ("unshare", "--pid", "--fork", "--mount-proc", "--kill-child")
 STRANGERS = {"user": USER, "container": CONTAINER, "user-in-container": CONTAINER + USER}
 
 
@@ -45,12 +44,14 @@ def run(stand):
 
 def of_strangers(stand, nvml):
     """Programs of other users and in other namespaces, which the daemon's helper reaches as root."""
-    if os.geteuid() != 0 or not all(shutil.which(tool) for tool in ("setpriv", "unshare")):
-        stand.figures.row("freezing: programs of other users and namespaces", "not run: it needs root, setpriv and unshare")
+    strangers = {name: prefix for name, prefix in STRANGERS.items() if may_run(stand, prefix)}
+    for name in STRANGERS.keys() - strangers.keys():
+        stand.figures.row(f"freezing: {name}", "not run: it needs root, setpriv, unshare, and a stage that all users can read")
+    if not strangers:
         return
     with stand.daemon(environment=ENVIRONMENT, is_systems=True, log_name="scheduler-system") as daemon:
         with stand.programs(daemon) as programs:
-            for name, prefix in STRANGERS.items():
+            for name, prefix in strangers.items():
                 for backend in ("remap", "native"):
                     of_the_driver(stand, daemon, programs, nvml, backend, f"freezing-{name}", prefix)
 
@@ -71,6 +72,15 @@ def froze(daemon, session):
         daemon.freeze(session)
         return daemon.frost(session)["stage"] == "frozen"
     except (DaemonFailed, subprocess.TimeoutExpired):
+        return False
+
+
+def may_run(stand, prefix):
+    """Whether a program of the stage runs under a command here."""
+    command = [*prefix, stand.stage / "gpushare-ctl", "--version"]
+    try:
+        return os.geteuid() == 0 and subprocess.run(command, capture_output=True, timeout=10).returncode == 0
+    except FileNotFoundError:
         return False
 
 

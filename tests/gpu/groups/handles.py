@@ -1,6 +1,6 @@
 """Memory that programs create by handle, map whole and give to their device, as PyTorch's expandable segments do. Two programs whose
-handles fill a small capacity take turns. Then one of them has memory that another process may open, which stays on the card: what
-of the other's has no room any more is mapped from the host, until there is room again. No byte is managed.
+handles fill a small capacity take turns. Then one of them has memory that another process may open, which stays on the card. The part
+of the other program's memory for which there is no room is mapped from the host, until there is room again. No byte is managed.
 
     first, second ──▶ turns ──▶ second exports a block ──▶ first is partly mapped from the host ──▶ second frees it ──▶ first is back
 """
@@ -87,18 +87,23 @@ def mapped(figures, daemon, first, second):
         f"{place['resident_bytes'] >> 20}, {place['mapped_bytes'] >> 20}; {seconds:.1f} s",
     )
     must(first, f"fill s {word + 1}")
-    # The program gets it back where it is.
-    must(first, "retain s")
-    figures.equal("handles: so is what is written there", must(first, f"check s {word + 1}")["matches"], True)
+    must(first, "sync")
     figures.equal("handles: the neighbour's words are right", must(second, "check x 9")["matches"], True)
     must(second, "free x")
-    figures.equal("handles: each word is right after it", must(first, f"check s {word + 1}")["matches"], True)
+    figures.equal("handles: so is what was written there", must(first, f"check s {word + 1}")["matches"], True)
+    figures.equal("handles: all of it is on the card again", none_left(daemon, first, "mapped_bytes"), 0)
+    figures.equal("handles: each word is right there", must(first, f"check s {word + 1}")["matches"], True)
     for line in ("release-segment s", "unmap-segment s", "free-segment s"):
         must(first, line)
+    figures.equal("handles: no memory of the host is left", none_left(daemon, first, "hosted_bytes"), 0)
+
+
+def none_left(daemon, program, kind):
+    """Waits until there is no such memory of a program; the bytes that are left at the end of the wait."""
     end = time.monotonic() + LIMIT
-    while (place := residence(daemon, first))["mapped_bytes"] and time.monotonic() < end:
+    while (left := residence(daemon, program)[kind]) and time.monotonic() < end:
         time.sleep(0.05)
-    figures.equal("handles: no memory of the host is left", place["mapped_bytes"] + place["hosted_bytes"], 0)
+    return left
 
 
 def residence(daemon, program):

@@ -1,16 +1,18 @@
 //! Questions to the daemon for which a thread waits. A daemon that restarts is asked again.
 
 use std::collections::BTreeMap;
+use std::sync::atomic::Ordering;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use gpushare_proto::page::MemoryRefusal;
+use gpushare_proto::page::{FEATURE_PIECES, MemoryRefusal};
 use gpushare_proto::sharing::{ExportName, Meeting};
 use gpushare_proto::tenant::{Failure, GpuInfo, TenantReply, TenantRequest};
 use gpushare_proto::{Bytes, GpuId, RequestId};
 
 use super::MemoryKind;
 use crate::driver::types::CUdevice;
+use crate::gate::page;
 use crate::process::lock;
 
 /// Reason why a question to the daemon failed.
@@ -195,7 +197,11 @@ impl Subject {
                 }
             }
             Self::Piece(Grant { device, bytes, .. }) => {
-                TenantRequest::ReservePiece { request, gpu: gpu(*device)?, bytes: *bytes }
+                let (gpu, bytes) = (gpu(*device)?, *bytes);
+                match page().features.load(Ordering::Relaxed) & FEATURE_PIECES {
+                    0 => TenantRequest::Reserve { request, gpu, bytes },
+                    _ => TenantRequest::ReservePiece { request, gpu, bytes },
+                }
             }
             Self::Headroom { device, bytes } => {
                 TenantRequest::Headroom { request, gpu: gpu(*device)?, bytes: *bytes }

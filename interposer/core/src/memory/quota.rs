@@ -71,17 +71,27 @@ impl Memory {
         }
         // A pool may have shrunk when a stream was waited for, which must be seen before anything is refused.
         self.reclaim(device);
+        let is_piece = self.is_piece(device, bytes, demand);
         let since = Instant::now();
-        while self.is_beyond_quota(device, bytes) && self.await_frees(since) {}
+        let is_beyond = |figures: Figures| {
+            let limit = if is_piece { figures.limit } else { figures.limit.min(figures.ceiling) };
+            figures.used + bytes > limit
+        };
+        while self.lease.figures(device).is_some_and(is_beyond) && self.await_frees(since) {}
         if self.lease.take(device, bytes, kind) {
             return Ok(());
+        }
+        // An unused block counts against the ceiling, and is not for this request.
+        let is_above = |figures: Figures| !is_piece && figures.used + bytes > figures.ceiling;
+        if self.lease.figures(device).is_some_and(is_above) {
+            self.remap.end_unused(device);
         }
         self.ask(device, bytes, demand)
     }
 
-    fn is_beyond_quota(&self, device: CUdevice, bytes: Bytes) -> bool {
-        let beyond = |figures: Figures| figures.used + bytes > figures.limit.min(figures.ceiling);
-        self.lease.figures(device).is_some_and(beyond)
+    /// Returns whether a shared block has a free piece for a request.
+    fn is_piece(&self, device: CUdevice, bytes: Bytes, demand: Demand) -> bool {
+        demand == Demand::Remapped && self.remap.has_piece(device, bytes)
     }
 
     pub(crate) fn try_reserve(&self, device: CUdevice, bytes: Bytes, kind: MemoryKind) -> bool {
@@ -182,9 +192,9 @@ impl Memory {
         self.lease.report_fixed(device, |report| self.send(report));
         // The daemon may still count chunks against the quota that are freed by now.
         self.remap.report(device);
-        let asked = match demand {
-            Demand::Remapped if self.remap.has_piece(device, bytes) => link.ask_piece(device, gpu, bytes),
-            Demand::Remapped | Demand::Other(_) => link.ask_memory(device, gpu, bytes, demand.kind()),
+        let asked = match self.is_piece(device, bytes, demand) {
+            true => link.ask_piece(device, gpu, bytes),
+            false => link.ask_memory(device, gpu, bytes, demand.kind()),
         };
         asked.map_err(|error| {
             print_refusal(link, bytes, &error);

@@ -224,11 +224,11 @@ impl Blocks {
         self.pins.forget(address);
     }
 
-    /// Gives the memory of unused shared blocks back, as when the card is full.
-    pub fn end_unused(&mut self) {
-        for block in self.arena.take_unused() {
-            self.free_chunks(block);
-        }
+    /// Gives the memory of unused shared blocks back, as when the card is full, and returns the blocks.
+    pub fn end_unused(&mut self) -> Vec<Span> {
+        let unused = self.arena.take_unused();
+        unused.iter().for_each(|&block| self.free_chunks(block));
+        unused
     }
 
     fn free_chunks(&mut self, range: Span) {

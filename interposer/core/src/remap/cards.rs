@@ -268,6 +268,14 @@ impl Remap {
             .is_some_and(|card| card.lanes.look(|moving| moving.blocks.has_piece(size)))
     }
 
+    /// Gives back shared blocks of a card that are not used.
+    pub(crate) fn end_unused(&self, device: CUdevice) {
+        if let Some(card) = self.card(device) {
+            card.end_unused();
+            self.end_exports(device);
+        }
+    }
+
     /// Reports the figures of all cards again, as to a new daemon. The report makes the daemon look at the
     /// lease, too.
     pub(crate) fn report_again(&self) {

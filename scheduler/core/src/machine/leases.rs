@@ -21,7 +21,6 @@ use gpushare_proto::{Bytes, ClientId, GpuId, RequestId, SessionId};
 use crate::card::Card;
 use crate::events::{Effect, Notice};
 use crate::machine::Core;
-use crate::memory::book::Book;
 use crate::memory::limits::{Excess, Limits, NOT_ATTACHED, Scope};
 use crate::memory::recalls::{Kind, Request};
 use crate::view::View;
@@ -55,7 +54,9 @@ impl View {
             session_charged: sums.beside_leases(),
             card_managed: card.index.sums.managed.get(),
             card_remapped: card.index.sums.remapped.get(),
-            rounding: self.book(client, gpu).map_or(Bytes::ZERO, Book::rounding),
+            book: self.book(client, gpu).copied().unwrap_or_default(),
+            session_rounding: sums.rounding.get(),
+            card_rounding: card.index.sums.rounding.get(),
             kind,
         })
     }

@@ -94,6 +94,13 @@ impl Book {
         self.whole() - self.remapped_used()
     }
 
+    /// Number of `bytes` more that need no more room than the process has: they are in chunks which it has beyond its
+    /// leased bytes.
+    pub(crate) fn has_room_for(&self, bytes: Bytes) -> Bytes {
+        let after = Self { leased: self.leased + bytes, ..*self };
+        (self.rounding() - after.rounding()).min(self.chunks - self.remapped())
+    }
+
     /// Most bytes of whole chunks that the leased bytes take: all blocks are rounded up as far as can be, and some
     /// shared ones are partly free.
     pub(crate) fn most_chunks(&self) -> Bytes {

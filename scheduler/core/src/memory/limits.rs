@@ -8,6 +8,10 @@
 //!   card and host memory           the same of remapped memory          all processes on the card
 //! ```
 //!
+//! A piece of a shared block needs no room but that of its chunks, as far as the process has chunks beyond its leased
+//! bytes. They are a part of its rounding, by which the ceiling is lower. What a process says of its chunks never
+//! lets it lease more than it could without any rounding.
+//!
 //! Driver memory beyond an allowance is charged to the quota too. The card's capacity does not contain it. So are
 //! chunks of remapped memory beyond what the leased bytes can take.
 //!
@@ -17,6 +21,7 @@
 use gpushare_proto::Bytes;
 use gpushare_proto::page::LimitKind;
 
+use crate::memory::book::Book;
 use crate::memory::recalls::Kind;
 
 /// Group of processes whose free lease counts against a limit.
@@ -47,8 +52,12 @@ pub(crate) struct Limits {
     pub(crate) card_managed: Bytes,
     /// Number of bytes leased to all sessions that may be remapped memory.
     pub(crate) card_remapped: Bytes,
-    /// Bytes of the process's chunks beyond what it uses. Some of them may be where a piece is.
-    pub(crate) rounding: Bytes,
+    /// Memory of the process that asks.
+    pub(crate) book: Book,
+    /// Rounding of all chunks of the session, by which the ceiling is lower.
+    pub(crate) session_rounding: Bytes,
+    /// Rounding of all chunks on the card, which is a part of `card_remapped`.
+    pub(crate) card_rounding: Bytes,
     /// Kind of memory that the request asks for.
     pub(crate) kind: Kind,
 }
@@ -82,14 +91,18 @@ impl Limits {
             Kind::Movable | Kind::Piece => bytes,
             Kind::Fixed => Bytes::ZERO,
         };
-        // The ceiling and the sum of remapped memory have the rounding in them already.
-        let rounding = if self.kind == Kind::Piece { self.rounding } else { Bytes::ZERO };
+        let housed = match self.kind {
+            Kind::Piece => self.book.has_room_for(bytes),
+            Kind::Movable | Kind::Fixed => Bytes::ZERO,
+        };
         let session = self.session_leased + self.session_charged;
         [
             (LimitKind::Session, self.quota, session, bytes),
-            (LimitKind::Capacity, self.ceiling, self.session_leased, bytes - rounding),
+            (LimitKind::Capacity, self.ceiling, self.session_leased, bytes - housed),
+            (LimitKind::Capacity, self.ceiling + self.session_rounding, self.session_leased, bytes),
             (LimitKind::ManagedLimit, self.managed, self.card_managed, movable),
-            (LimitKind::HostMemory, self.host, self.card_remapped, movable - rounding),
+            (LimitKind::HostMemory, self.host, self.card_remapped, movable - housed),
+            (LimitKind::HostMemory, self.host + self.card_rounding, self.card_remapped, movable),
         ]
         .into_iter()
         .filter(|(.., bytes)| !bytes.is_zero())
@@ -152,7 +165,9 @@ mod tests {
             session_charged: Bytes(0),
             card_managed: Bytes(250),
             card_remapped: Bytes(0),
-            rounding: Bytes(0),
+            book: Book::default(),
+            session_rounding: Bytes(0),
+            card_rounding: Bytes(0),
             kind: Kind::Movable,
         }
     }

@@ -123,7 +123,9 @@ impl Invariants {
                     let charged = sums.beside_leases();
                     let ceiling = card.ceiling(&sums, session.quota.may_oversubscribe());
                     // A piece of a block that the process has takes no more of the card.
-                    let fits = leased <= ceiling || whole <= whole_before;
+                    let asks = matches!(event, Event::ReservePiece { .. } | Event::Recalled { .. });
+                    let is_housed = asks && whole <= whole_before && leased <= ceiling + sums.rounding.get();
+                    let fits = leased <= ceiling || is_housed;
                     let within = session.may_grow() && leased + charged <= session.quota.on(gpu) && fits;
                     hold("granted quota never grows beyond a limit", within, || {
                         format!(

@@ -101,13 +101,13 @@ impl Card {
         }
         let range = backing.range();
         let result = self.lanes.change(|moving| moving.blocks.finish(backing));
+        if result.is_err() {
+            // What an unused block keeps is of use to the next attempt.
+            self.end_unused();
+        }
         if !matches!(result, Ok(Some(_))) {
             // What is given back takes room, and the daemon would count it against the next request.
             self.wait_for_free(range);
-        }
-        if result.is_err() {
-            // What an unused block keeps is of use to the next attempt.
-            self.lanes.change(|moving| moving.blocks.end_unused());
         }
         result
     }
@@ -123,6 +123,12 @@ impl Card {
         // The driver's own free returns the memory before it returns.
         self.wait_for_free(block);
         true
+    }
+
+    /// Gives back shared blocks that are not used.
+    pub(super) fn end_unused(&self) {
+        let unused = self.lanes.change(|moving| moving.blocks.end_unused());
+        unused.into_iter().for_each(|block| self.wait_for_free(block));
     }
 
     /// Waits until the driver has taken back what is freed of a range.
