@@ -94,8 +94,7 @@ impl Book {
         self.whole() - self.remapped_used()
     }
 
-    /// Number of `bytes` more that need no more room than the process has: they are in chunks which it has beyond its
-    /// leased bytes.
+    /// Part of `bytes` more for which the process has chunks already, beyond those of its leased bytes.
     pub(crate) fn has_room_for(&self, bytes: Bytes) -> Bytes {
         let after = Self { leased: self.leased + bytes, ..*self };
         (self.rounding() - after.rounding()).min(self.chunks - self.remapped())
