@@ -135,15 +135,28 @@ fn a_program_allocates_before_its_first_turn_while_another_one_works() -> anyhow
     Ok(())
 }
 
+/// A program on a card of 64 MiB that asks the daemon for each allocation.
+fn program_on_a_small_card() -> anyhow::Result<(Daemon, Program)> {
+    let world = World::of(Bytes::mib(64))?;
+    let config = world.scheduler_config().context("a simulated card has a configuration")?;
+    fs::write(&config, fs::read_to_string(&config)? + "lease_chunk = \"0B\"\n")?;
+    let (world, daemon) = world.with_daemon(&["--host-budget", "1GiB"])?;
+    let a = Program::hold(&world, &Sharing::session("a").and(&["--backend", "remap"]), "a")?;
+    Ok((daemon, a))
+}
+
+#[test]
+fn an_unused_shared_block_makes_way_for_a_larger_one() -> anyhow::Result<()> {
+    let (_daemon, mut a) = program_on_a_small_card()?;
+    a.must("alloc w 8MiB; alloc x 8MiB; alloc y 8MiB; alloc z 8MiB")?;
+    a.must("free w; free x; free y; free z; alloc large 44MiB; fill large 3; check large 3")?;
+    Ok(())
+}
+
 /// The last of the shared blocks takes all that the card has left, and has room for one piece more.
 #[test]
 fn a_piece_of_a_shared_block_is_granted_where_the_card_has_no_room_for_another_block() -> anyhow::Result<()> {
-    let world = World::of(Bytes::mib(64))?;
-    let config = world.scheduler_config().context("a simulated card has a configuration")?;
-    // Each piece is asked for.
-    fs::write(&config, fs::read_to_string(&config)? + "lease_chunk = \"0B\"\n")?;
-    let (world, daemon) = world.with_daemon(&["--host-budget", "1GiB"])?;
-    let mut a = Program::hold(&world, &Sharing::session("a").and(&["--backend", "remap"]), "a")?;
+    let (daemon, mut a) = program_on_a_small_card()?;
     let mut chunks = Bytes::ZERO;
     for number in 1..=6 {
         a.must(&format!("alloc x{number} 8MiB; fill x{number} {number}; sync"))

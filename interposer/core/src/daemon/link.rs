@@ -11,6 +11,7 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
+use gpushare_proto::page::FEATURE_PIECES;
 use gpushare_proto::sharing::{ExportName, Meeting};
 use gpushare_proto::tenant::{GpuInfo, TenantReply, TenantRequest, Welcome};
 use gpushare_proto::{Bytes, ClientId, Epoch, GpuId, SessionId};
@@ -21,6 +22,7 @@ pub use super::questions::{AskError, Grant};
 use super::questions::{Questions, Subject};
 use crate::driver::types::CUdevice;
 use crate::driver::unknown::UNKNOWN;
+use crate::gate::page;
 use crate::process::{fork, lock};
 
 /// Longest time for which a question waits for a daemon that restarts.
@@ -174,10 +176,14 @@ impl Link {
     }
 
     /// Asks the daemon for memory beyond the lease that is in chunks which the process has already, otherwise like
-    /// [`Self::ask_memory`].
+    /// [`Self::ask_memory`]. A daemon that knows no pieces is asked for memory.
     pub fn ask_piece(&self, device: CUdevice, gpu: GpuId, bytes: Bytes) -> Result<(), AskError> {
         let piece = Grant { device, bytes, kind: MemoryKind::Movable };
-        self.ask(Subject::Piece(piece), Some(gpu), PATIENCE).map(drop)
+        let subject = match page().features.load(Ordering::Relaxed) & FEATURE_PIECES {
+            0 => Subject::Memory(piece),
+            _ => Subject::Piece(piece),
+        };
+        self.ask(subject, Some(gpu), PATIENCE).map(drop)
     }
 
     /// Asks the daemon for headroom: free memory that the driver takes for itself. Fails while an earlier

@@ -1,18 +1,16 @@
 //! Questions to the daemon for which a thread waits. A daemon that restarts is asked again.
 
 use std::collections::BTreeMap;
-use std::sync::atomic::Ordering;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use gpushare_proto::page::{FEATURE_PIECES, MemoryRefusal};
+use gpushare_proto::page::MemoryRefusal;
 use gpushare_proto::sharing::{ExportName, Meeting};
 use gpushare_proto::tenant::{Failure, GpuInfo, TenantReply, TenantRequest};
 use gpushare_proto::{Bytes, GpuId, RequestId};
 
 use super::MemoryKind;
 use crate::driver::types::CUdevice;
-use crate::gate::page;
 use crate::process::lock;
 
 /// Reason why a question to the daemon failed.
@@ -159,7 +157,7 @@ impl Open {
         gpu: impl Fn(CUdevice) -> Option<GpuId>,
     ) -> impl Iterator<Item = TenantRequest> {
         let unanswered = self.questions.iter().filter(|(_, question)| question.answer.is_none());
-        unanswered.filter_map(move |(&id, question)| question.subject.request(id, &gpu))
+        unanswered.filter_map(move |(&id, question)| question.subject.repeated().request(id, &gpu))
     }
 
     fn asks_for_more_room(&self, request: RequestId, room: Bytes) -> bool {
@@ -186,6 +184,14 @@ impl Open {
 }
 
 impl Subject {
+    /// Returns the question for another daemon, which knows no chunks yet, and perhaps no pieces.
+    fn repeated(&self) -> Self {
+        match self {
+            Self::Piece(grant) => Self::Memory(*grant),
+            other => other.clone(),
+        }
+    }
+
     /// Returns the message for this question; `None` if the daemon has no number for the device yet.
     fn request(&self, request: RequestId, gpu: impl Fn(CUdevice) -> Option<GpuId>) -> Option<TenantRequest> {
         Some(match self {
@@ -197,11 +203,7 @@ impl Subject {
                 }
             }
             Self::Piece(Grant { device, bytes, .. }) => {
-                let (gpu, bytes) = (gpu(*device)?, *bytes);
-                match page().features.load(Ordering::Relaxed) & FEATURE_PIECES {
-                    0 => TenantRequest::Reserve { request, gpu, bytes },
-                    _ => TenantRequest::ReservePiece { request, gpu, bytes },
-                }
+                TenantRequest::ReservePiece { request, gpu: gpu(*device)?, bytes: *bytes }
             }
             Self::Headroom { device, bytes } => {
                 TenantRequest::Headroom { request, gpu: gpu(*device)?, bytes: *bytes }

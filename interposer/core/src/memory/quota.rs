@@ -71,22 +71,32 @@ impl Memory {
         }
         // A pool may have shrunk when a stream was waited for, which must be seen before anything is refused.
         self.reclaim(device);
-        let is_piece = self.is_piece(device, bytes, demand);
         let since = Instant::now();
-        let is_beyond = |figures: Figures| {
-            let limit = if is_piece { figures.limit } else { figures.limit.min(figures.ceiling) };
-            figures.used + bytes > limit
-        };
-        while self.lease.figures(device).is_some_and(is_beyond) && self.await_frees(since) {}
+        while self.is_beyond_quota(device, bytes, demand) && self.await_frees(since) {}
         if self.lease.take(device, bytes, kind) {
             return Ok(());
         }
-        // An unused block counts against the ceiling, and is not for this request.
-        let is_above = |figures: Figures| !is_piece && figures.used + bytes > figures.ceiling;
-        if self.lease.figures(device).is_some_and(is_above) {
+        self.end_blocks_in_the_way(device, bytes, demand);
+        self.ask(device, bytes, demand)
+    }
+
+    fn is_beyond_quota(&self, device: CUdevice, bytes: Bytes, demand: Demand) -> bool {
+        let Some(Figures { used, limit, ceiling, .. }) = self.lease.figures(device) else {
+            return false;
+        };
+        let beyond = |limit: Bytes| used + bytes > limit;
+        beyond(limit) || (beyond(ceiling) && !self.is_piece(device, bytes, demand))
+    }
+
+    /// Gives unused shared blocks back if they may leave no room under the ceiling, against which they count. The
+    /// daemon learns of their free pieces only when it is asked.
+    fn end_blocks_in_the_way(&self, device: CUdevice, bytes: Bytes, demand: Demand) {
+        let Some(Figures { used, ceiling, .. }) = self.lease.figures(device) else { return };
+        let unused = self.remap.unused(device);
+        let are_in_the_way = !unused.is_zero() && used + bytes + unused > ceiling;
+        if are_in_the_way && !self.is_piece(device, bytes, demand) {
             self.remap.end_unused(device);
         }
-        self.ask(device, bytes, demand)
     }
 
     /// Returns whether a shared block has a free piece for a request.

@@ -107,6 +107,12 @@ impl Arena {
         Some(surplus)
     }
 
+    /// Returns the number of bytes of unused blocks.
+    pub fn unused(&self) -> Bytes {
+        let unused = self.blocks.values().filter(|block| block.pieces.is_empty());
+        unused.map(|block| block.size).sum()
+    }
+
     /// Removes and returns all unused blocks, as when the card is full.
     pub fn take_unused(&mut self) -> Vec<Span> {
         let is_unused = |block: &Block| block.pieces.is_empty();

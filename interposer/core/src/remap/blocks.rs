@@ -224,6 +224,11 @@ impl Blocks {
         self.pins.forget(address);
     }
 
+    /// Returns the number of bytes of unused shared blocks.
+    pub fn unused(&self) -> Bytes {
+        self.arena.unused()
+    }
+
     /// Gives the memory of unused shared blocks back, as when the card is full, and returns the blocks.
     pub fn end_unused(&mut self) -> Vec<Span> {
         let unused = self.arena.take_unused();

@@ -268,6 +268,12 @@ impl Remap {
             .is_some_and(|card| card.lanes.look(|moving| moving.blocks.has_piece(size)))
     }
 
+    /// Bytes of shared blocks of a card that are not used.
+    pub(crate) fn unused(&self, device: CUdevice) -> Bytes {
+        let unused = |card: &Card| card.lanes.look(|moving| moving.blocks.unused());
+        self.card(device).map_or(Bytes::ZERO, unused)
+    }
+
     /// Gives back shared blocks of a card that are not used.
     pub(crate) fn end_unused(&self, device: CUdevice) {
         if let Some(card) = self.card(device) {

@@ -44,19 +44,21 @@ impl View {
         let session = self.sessions.get(self.session_of(client)?)?;
         let remaps = self.remaps(client);
         let card = self.cards.get(gpu)?;
-        let sums = session.sums(gpu);
+        let (sums, mut bare) = (session.sums(gpu), session.sums(gpu));
+        let book = self.book(client, gpu).copied().unwrap_or_default();
+        bare.rounding -= book.rounding().into();
+        let may_oversubscribe = session.quota.may_oversubscribe();
         Some(Limits {
             quota: if session.may_grow() { session.quota.on(gpu) } else { Bytes::ZERO },
-            ceiling: card.ceiling(&sums, session.quota.may_oversubscribe()),
+            ceiling: card.ceiling(&sums, may_oversubscribe),
             managed: if remaps { Bytes::MAX } else { card.managed_limit() },
             host: if remaps { self.host_limit(gpu) } else { Bytes::MAX },
             session_leased: sums.leased.get(),
             session_charged: sums.beside_leases(),
             card_managed: card.index.sums.managed.get(),
             card_remapped: card.index.sums.remapped.get(),
-            book: self.book(client, gpu).copied().unwrap_or_default(),
-            session_rounding: sums.rounding.get(),
-            card_rounding: card.index.sums.rounding.get(),
+            book,
+            bare_ceiling: card.ceiling(&bare, may_oversubscribe),
             kind,
         })
     }

@@ -96,8 +96,16 @@ impl Book {
 
     /// Part of `bytes` more for which the process has chunks already, beyond those of its leased bytes.
     pub(crate) fn has_room_for(&self, bytes: Bytes) -> Bytes {
-        let after = Self { leased: self.leased + bytes, ..*self };
-        (self.rounding() - after.rounding()).min(self.chunks - self.remapped())
+        (self.rounding() - self.with(bytes).rounding()).min(self.chunks - self.remapped())
+    }
+
+    /// Bytes that are scattered no more once `bytes` more are leased.
+    pub(crate) fn gathered_by(&self, bytes: Bytes) -> Bytes {
+        self.scattered() - self.with(bytes).scattered()
+    }
+
+    fn with(&self, bytes: Bytes) -> Self {
+        Self { leased: self.leased + bytes, ..*self }
     }
 
     /// Most bytes of whole chunks that the leased bytes take: all blocks are rounded up as far as can be, and some

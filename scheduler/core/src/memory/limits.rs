@@ -54,10 +54,8 @@ pub(crate) struct Limits {
     pub(crate) card_remapped: Bytes,
     /// Memory of the process that asks.
     pub(crate) book: Book,
-    /// Rounding of all chunks of the session, by which the ceiling is lower.
-    pub(crate) session_rounding: Bytes,
-    /// Rounding of all chunks on the card, which is a part of `card_remapped`.
-    pub(crate) card_rounding: Bytes,
+    /// The ceiling as if the process had no rounding.
+    pub(crate) bare_ceiling: Bytes,
     /// Kind of memory that the request asks for.
     pub(crate) kind: Kind,
 }
@@ -91,18 +89,18 @@ impl Limits {
             Kind::Movable | Kind::Piece => bytes,
             Kind::Fixed => Bytes::ZERO,
         };
-        let housed = match self.kind {
-            Kind::Piece => self.book.has_room_for(bytes),
-            Kind::Movable | Kind::Fixed => Bytes::ZERO,
+        let (housed, gathered) = match self.kind {
+            Kind::Piece => (self.book.has_room_for(bytes), self.book.gathered_by(bytes)),
+            Kind::Movable | Kind::Fixed => (Bytes::ZERO, Bytes::ZERO),
         };
-        let session = self.session_leased + self.session_charged;
+        let session = self.session_leased + (self.session_charged - gathered);
         [
             (LimitKind::Session, self.quota, session, bytes),
             (LimitKind::Capacity, self.ceiling, self.session_leased, bytes - housed),
-            (LimitKind::Capacity, self.ceiling + self.session_rounding, self.session_leased, bytes),
+            (LimitKind::Capacity, self.bare_ceiling, self.session_leased, bytes),
             (LimitKind::ManagedLimit, self.managed, self.card_managed, movable),
             (LimitKind::HostMemory, self.host, self.card_remapped, movable - housed),
-            (LimitKind::HostMemory, self.host + self.card_rounding, self.card_remapped, movable),
+            (LimitKind::HostMemory, self.host + self.book.rounding(), self.card_remapped, movable),
         ]
         .into_iter()
         .filter(|(.., bytes)| !bytes.is_zero())
@@ -166,8 +164,7 @@ mod tests {
             card_managed: Bytes(250),
             card_remapped: Bytes(0),
             book: Book::default(),
-            session_rounding: Bytes(0),
-            card_rounding: Bytes(0),
+            bare_ceiling: Bytes(200),
             kind: Kind::Movable,
         }
     }

@@ -273,9 +273,10 @@ fn chunks_that_a_process_only_claims_let_it_lease_no_more_than_the_card_has() {
     let mut world = world();
     world.honest = false;
     let (liar, honest) = (world.remapping_program(Bytes::mib(1)).1, world.remapping_program(Bytes::mib(1)).1);
-    let claims = |world: &mut World, free: Bytes| {
-        world.send(Event::LeaseSeen { client: liar, gpu: GPU, free });
-        let residence = Residence { resident: gib(8), ..Residence::default() };
+    // It says that it uses nothing of its lease, so that all its chunks are rounding.
+    let claims = |world: &mut World, resident| {
+        world.send(Event::LeaseSeen { client: liar, gpu: GPU, free: Bytes::MAX });
+        let residence = Residence { resident, ..Residence::default() };
         world.send(Event::Resides { client: liar, gpu: GPU, seen: GoalNumber(1), residence });
     };
     let asks = |world: &mut World, number, bytes| {
@@ -283,16 +284,15 @@ fn chunks_that_a_process_only_claims_let_it_lease_no_more_than_the_card_has() {
     };
     let leased = |world: &World| world.core.view.book(liar, GPU).unwrap().leased;
     for number in 1..10 {
-        asks(&mut world, number, gib(3));
-        // It says that it uses nothing of its lease, so that all its chunks are rounding.
-        claims(&mut world, Bytes::MAX);
+        asks(&mut world, number, Bytes::mib(2560));
+        claims(&mut world, gib(7 + number));
     }
     assert!(leased(&world) <= gib(8));
     // Fixed memory of which nothing is used leaves less than nothing for remapped memory.
     world.send(Event::Fixed { client: liar, gpu: GPU, bytes: gib(3) });
     for number in 11..20 {
         asks(&mut world, number, gib(1));
-        claims(&mut world, Bytes::MAX);
+        claims(&mut world, gib(number));
     }
     assert!(leased(&world) <= gib(8));
     assert!(world.allocate(honest, GPU, gib(1)), "the host has room for another one");

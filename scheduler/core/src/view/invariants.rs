@@ -18,7 +18,7 @@ use gpushare_proto::{Bytes, ClientId, Epoch, GpuId, SessionId};
 use crate::card::index::CardIndex;
 use crate::events::{Effect, Event};
 use crate::machine::Core;
-use crate::memory::sums::Sums;
+use crate::memory::sums::{Sums, Total};
 use crate::session::Session;
 use crate::session::gate::Passage;
 use crate::session::lock::Lock;
@@ -124,7 +124,9 @@ impl Invariants {
                     let ceiling = card.ceiling(&sums, session.quota.may_oversubscribe());
                     // A piece of a block that the process has takes no more of the card.
                     let asks = matches!(event, Event::ReservePiece { .. } | Event::Recalled { .. });
-                    let is_housed = asks && whole <= whole_before && leased <= ceiling + sums.rounding.get();
+                    let most = Sums { rounding: Total::default(), ..sums };
+                    let most = card.ceiling(&most, session.quota.may_oversubscribe());
+                    let is_housed = asks && whole <= whole_before && leased <= most;
                     let fits = leased <= ceiling || is_housed;
                     let within = session.may_grow() && leased + charged <= session.quota.on(gpu) && fits;
                     hold("granted quota never grows beyond a limit", within, || {
