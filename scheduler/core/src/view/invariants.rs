@@ -71,6 +71,7 @@ pub fn check(core: &Core) -> Result<(), Broken> {
 #[derive(Clone, Debug, Default)]
 pub struct Invariants {
     epoch: Epoch,
+    /// Leased bytes of each session on each card, without and with the rounding of its chunks.
     leased: BTreeMap<(SessionId, GpuId), (Bytes, Bytes)>,
     managed: BTreeMap<GpuId, Bytes>,
     residency: Residency,
@@ -123,10 +124,10 @@ impl Invariants {
                     let charged = sums.beside_leases();
                     let ceiling = card.ceiling(&sums, session.quota.may_oversubscribe());
                     // A piece of a block that the process has takes no more of the card.
-                    let asks = matches!(event, Event::ReservePiece { .. } | Event::Recalled { .. });
+                    let may_be_piece = matches!(event, Event::ReservePiece { .. } | Event::Recalled { .. });
                     let most = Sums { rounding: Total::default(), ..sums };
                     let most = card.ceiling(&most, session.quota.may_oversubscribe());
-                    let is_housed = asks && whole <= whole_before && leased <= most;
+                    let is_housed = may_be_piece && whole <= whole_before && leased <= most;
                     let fits = leased <= ceiling || is_housed;
                     let within = session.may_grow() && leased + charged <= session.quota.on(gpu) && fits;
                     hold("granted quota never grows beyond a limit", within, || {
