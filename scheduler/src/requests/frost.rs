@@ -8,6 +8,7 @@ use gpushare_proto::names::FREEZE_UNTRIED;
 use gpushare_proto::tenant::{Failure, FailureCode, FreezeObstacle};
 use gpushare_proto::{ClientId, GpuId, SessionId};
 use gpushare_sys::clock;
+use rustix::thread::{CapabilitySet, capabilities};
 
 use crate::config::Owner;
 use crate::engine::Engine;
@@ -127,6 +128,8 @@ pub(super) fn freezing(engine: &mut Engine) -> FreezingView {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Privileges {
     is_root: bool,
+    /// Whether a helper may take another user and other groups.
+    may_change_user: bool,
     /// Whether the daemon serves processes of other users.
     serves_others: bool,
     /// Yama's `ptrace_scope`; 0 without Yama.
@@ -138,6 +141,8 @@ impl Privileges {
         let scope = fs::read_to_string("/proc/sys/kernel/yama/ptrace_scope").unwrap_or_default();
         Self {
             is_root: rustix::process::geteuid().is_root(),
+            may_change_user: capabilities(None)
+                .is_ok_and(|own| own.effective.contains(CapabilitySet::SETUID | CapabilitySet::SETGID)),
             serves_others: engine.settings.owner == Owner::System,
             ptrace_scope: scope.trim().parse().unwrap_or_default(),
         }
@@ -146,8 +151,16 @@ impl Privileges {
 
 /// Returns what the daemon's user and the kernel's rules may keep its helpers from.
 fn privileges(of: &Privileges) -> Vec<String> {
-    let user = (of.serves_others && !of.is_root)
-        .then(|| "this daemon is not root's, so it freezes processes of its own user only".to_owned());
+    let user = match of {
+        Privileges { serves_others: false, .. } | Privileges { is_root: true, may_change_user: true, .. } => None,
+        Privileges { is_root: false, .. } => {
+            Some("this daemon is not root's, so it freezes processes of its own user only".to_owned())
+        }
+        Privileges { may_change_user: false, .. } => Some(
+            "this daemon lacks CAP_SETUID or CAP_SETGID, so it freezes processes of root only; its unit or container must allow both"
+                .to_owned(),
+        ),
+    };
     let scope = (of.ptrace_scope > 1).then(|| {
         format!(
             "Yama's ptrace_scope is {}: the kernel may keep the helper, which has no more privileges than the process, from it",
@@ -209,13 +222,16 @@ mod tests {
     #[test]
     fn a_daemon_says_whose_processes_it_cannot_freeze() {
         let of = |is_root, serves_others, ptrace_scope| {
-            privileges(&Privileges { is_root, serves_others, ptrace_scope })
+            privileges(&Privileges { is_root, may_change_user: is_root, serves_others, ptrace_scope })
         };
         assert_eq!(of(true, true, 1), Vec::<String>::new());
         assert_eq!(of(false, false, 1), Vec::<String>::new(), "it serves its own user only");
         assert!(of(false, true, 0)[0].contains("of its own user only"));
         assert!(of(true, true, 2)[0].starts_with("Yama's ptrace_scope is 2: "));
         assert_eq!(of(false, true, 3).len(), 2);
+        let restricted =
+            Privileges { is_root: true, may_change_user: false, serves_others: true, ptrace_scope: 1 };
+        assert!(privileges(&restricted)[0].contains("processes of root only"));
     }
 
     #[test]

@@ -46,10 +46,26 @@ uses_it() {
     if nsenter --mount --target "$pid" touch /usr/touched; then exit 1; fi
 }
 
+# What is left of its rights suffices to freeze another user's program.
+freezes_it() {
+    mkfifo frozen-input
+    setpriv --reuid=65534 --regid=65534 --clear-groups gpushare-ctl run --name cold --memory 32MiB -- \
+        python3 train.py <frozen-input >frozen-output &
+    program=$!
+    exec 9>frozen-input
+    wait_for grep 'hold 0xabcd1234' frozen-output
+    gpushare-ctl session freeze cold
+    # Its last call thaws it.
+    exec 9>&-
+    wait $program
+    rm frozen-input frozen-output
+}
+
 # install.sh
 follow archive-with-installsh
 cd "$work"
 uses_it /usr/local
+freezes_it
 [ "$(property WatchdogUSec)" = 5s ]
 accepts /usr/local/lib/systemd/system/gpushare-scheduler*
 systemd-analyze security --threshold=40 --no-pager gpushare-scheduler.service | tail -n 1
