@@ -1,7 +1,7 @@
 //! Sessions that processes register for themselves, within the limits for self-registered sessions.
 
 use gpushare_proto::admin::MIN_MEMORY;
-use gpushare_proto::session::{Amount, DEFAULT_WEIGHT, Priority};
+use gpushare_proto::session::{Amount, Priority};
 use gpushare_proto::tenant::{Failure, FailureCode, NewSession, TenantReply};
 
 use super::checks::{check_cards, check_new, largest_card, place};
@@ -51,7 +51,8 @@ pub(super) fn register(
     Ok(TenantReply::Session { session, name, token, gpu: card })
 }
 
-/// Returns the request, reduced to the peer's rights. Refuses too much memory and too many sessions.
+/// Returns the request with the memory that the peer may have. Refuses what only an administrator gives: more memory,
+/// sessions or priority, and sessions larger than a card.
 pub(super) fn permitted(
     engine: &Engine,
     peer: &PeerProcess,
@@ -90,9 +91,14 @@ pub(super) fn permitted(
     if wish.oversubscribe && !service.oversubscribe {
         return denied("sessions may not be larger than a card here; run without --oversubscribe".to_owned());
     }
+    // Its weight only divides the time of this user.
+    if wish.terms.priority > Priority::Normal {
+        return denied(format!(
+            "only an administrator gives the priority {} here; run without it, and let `gpushare-ctl set priority {0} \
+             --session NAME` raise it",
+            wish.terms.priority
+        ));
+    }
     wish.terms.memory.every = wish.terms.memory.every.or(Some(Amount::Bytes(left)));
-    // More than the usual weight and priority is only an administrator's to give.
-    wish.terms.weight = wish.terms.weight.min(DEFAULT_WEIGHT);
-    wish.terms.priority = wish.terms.priority.min(Priority::Normal);
     Ok(wish)
 }

@@ -5,7 +5,7 @@ use std::fs::{self, Permissions};
 use std::os::unix::fs::PermissionsExt;
 
 use gpushare_proto::admin::{AdminReply, AdminRequest, LockView, SessionRequest, SessionView, UserView};
-use gpushare_proto::session::{Binding, Terms};
+use gpushare_proto::session::{Binding, Priority, Terms};
 use gpushare_proto::tenant::{
     FailureCode, GpuChoice, GpuInfo, NewSession, ProcessMemory, TenantReply, TenantRequest,
 };
@@ -273,6 +273,36 @@ fn the_system_daemon_serves_by_its_configuration() {
     };
     assert!(failure.message.contains("have all but 1GiB"), "{}", failure.message);
     assert!(matches!(ask(Bytes::gib(1)), TenantReply::Session { .. }));
+}
+
+#[test]
+fn a_user_divides_its_own_time_by_weights_and_gets_no_higher_priority() {
+    let folders = Folders::new();
+    let config = folders.path("config.toml");
+    fs::write(&config, "[self_service]\nmax_memory = '1GiB'").unwrap();
+    let daemon = folders.start_system(&["--config", config.to_str().unwrap()]);
+    let mut tool = daemon.tool();
+    let mut ask = |weight, priority| {
+        let terms = Terms { weight, priority, ..Terms::with_memory(Some(Bytes::mib(64))) };
+        tool.say(&TenantRequest::Register(NewSession {
+            name: None,
+            terms,
+            oversubscribe: false,
+            gpu: GpuChoice::Auto,
+        }));
+        tool.hear()
+    };
+    let TenantReply::Session { session, .. } = ask(300, Priority::Low) else {
+        panic!("no session")
+    };
+    let status = daemon.status();
+    let view = status.sessions.iter().find(|view| view.session == session).unwrap();
+    assert_eq!((view.state.terms.weight, view.state.terms.priority), (300, Priority::Low));
+    let TenantReply::Error(failure) = ask(100, Priority::High) else {
+        panic!("a user gets a higher priority")
+    };
+    assert_eq!(failure.code, FailureCode::Permission);
+    assert!(failure.message.contains("gives the priority high"), "{}", failure.message);
 }
 
 #[test]
