@@ -74,14 +74,16 @@ impl Tools {
         Ok(fs::set_permissions(&path, fs::Permissions::from_mode(0o755))?)
     }
 
-    /// Clippy of that toolchain, every warning an error.
+    /// Clippy of that toolchain, every warning an error. The procedural macros and build scripts are those of
+    /// [`Self::build`].
     pub(crate) fn lint(&self) -> anyhow::Result<()> {
         let mut check = cargo::cargo();
         check
             .env("RUSTC", self.scripts.join("rustc"))
             .env("RUSTC_WORKSPACE_WRAPPER", self.scripts.join("clippy-driver"))
             .env("RUSTFLAGS", "-Dwarnings")
-            .args(["check", "--quiet", "--target", TARGET, "--target-dir", "target/aarch64-lint"]);
+            .args(["check", "--quiet", "--release", "--target", TARGET, "--target-dir"])
+            .arg(Path::new("target").join(ARCHITECTURE));
         for part in Part::SHIPPED {
             check.args(["--package", part.package()]);
         }
