@@ -22,7 +22,7 @@ use super::machine_config::{MachineConfig, MachineConfigError};
 use crate::process::fork::{self, DescriptorGuard};
 
 /// Longest time that a daemon may take to answer a question of a process that is no client.
-const ANSWER_TIMEOUT: Duration = Duration::from_secs(1);
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(2);
 /// Longest wait for free descriptors, which other threads may close, and the pause between two tries.
 const SHORTAGE: (Duration, Duration) = (Duration::from_secs(1), Duration::from_millis(20));
 

@@ -354,7 +354,6 @@ pub(crate) mod tests {
         drop(connection);
         let others = [(); 2].map(|()| fd::move_high(File::open("/dev/null").unwrap().into()));
         let numbers = [others[0].as_raw_fd(), others[1].as_raw_fd()];
-        assert_eq!(numbers, sockets, "the lowest free numbers above the low ones");
         assert_eq!(in_child(numbers), [true, true]);
     }
 }

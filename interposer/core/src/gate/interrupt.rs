@@ -97,9 +97,13 @@ impl Interrupts {
 
     /// Lets waits begin again once everything in the pipe is read, since the program has heard of those signals.
     pub(crate) fn end(&self) {
+        self.end_within(READ_LIMIT);
+    }
+
+    fn end_within(&self, limit: Duration) {
         let watched = self.watched.try_lock().ok().and_then(|watched| watched.clone());
         if let Some(watched) = watched.filter(|watched| watched.is_read()) {
-            watched.wait_until_read();
+            watched.wait_until_read(limit);
         }
         self.forget();
     }
@@ -164,10 +168,10 @@ impl Watched {
         self.pid == std::process::id() && !self.ended.load(Ordering::Acquire)
     }
 
-    /// Waits until everything in the pipe has been read and done, at most for [`READ_LIMIT`].
-    fn wait_until_read(&self) {
+    /// Waits until everything in the pipe has been read and done, at most for `limit`.
+    fn wait_until_read(&self, limit: Duration) {
         let since = Instant::now();
-        while since.elapsed() < READ_LIMIT {
+        while since.elapsed() < limit {
             if self.reading.try_lock().is_ok_and(|_reading| pipe::is_empty(&self.pipe)) {
                 return;
             }
@@ -234,7 +238,7 @@ mod tests {
         })?;
         for number in 1..=20 {
             writer.write_all(&[2])?;
-            OWN.end();
+            OWN.end_within(Duration::from_secs(60));
             assert_eq!(OWN.count(), number);
             assert!(!OWN.ends(number, || NOW));
         }

@@ -62,7 +62,6 @@ impl Waiting {
             if now >= end {
                 return Err(io::ErrorKind::WouldBlock.into());
             }
-            callers.retain(|caller| now < caller.until);
             let wake = callers.iter().map(|caller| caller.until).fold(end, Instant::min);
             let mut sockets = vec![self.listener.as_fd()];
             sockets.extend(callers.iter().map(|caller| caller.stream.as_fd()));
@@ -78,7 +77,7 @@ impl Waiting {
                 socket::send_all_with_fd(&stream, &self.meeting.importer.0, None)?;
                 return prepared(stream);
             }
-            callers.retain(|caller| !caller.has_failed && caller.proof().is_none());
+            callers.retain(|caller| !caller.has_failed && caller.proof().is_none() && now < caller.until);
             if ready[0] {
                 callers.extend(self.next_caller()?);
                 callers.drain(..callers.len().saturating_sub(MOST_CALLERS));
