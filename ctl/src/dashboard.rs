@@ -108,15 +108,16 @@ fn open(url: &str, folder: &Path, opener: &OsStr) -> io::Result<()> {
 mod tests {
     use std::os::unix::fs::PermissionsExt as _;
 
+    use gpushare_tests::process::write_executable;
+
     use super::*;
 
     #[test]
     fn a_browser_gets_a_private_file_and_no_secret_in_its_arguments() {
         let folder = tempfile::tempdir().unwrap();
         let (opener, told) = (folder.path().join("opener"), folder.path().join("told"));
-        fs::write(&opener, format!("#!/bin/sh\necho \"$@\" >{0}.new && mv {0}.new {0}\n", told.display()))
-            .unwrap();
-        fs::set_permissions(&opener, fs::Permissions::from_mode(0o700)).unwrap();
+        let script = format!("#!/bin/sh\necho \"$@\" >{0}.new && mv {0}.new {0}\n", told.display());
+        write_executable(&opener, &script).unwrap();
         let url = "http://127.0.0.1:9403/#link=5ec4e7";
         fs::write(folder.path().join(FILE), "old").unwrap();
         open(url, folder.path(), opener.as_os_str()).unwrap();

@@ -477,6 +477,7 @@ mod tests {
     #[test]
     fn a_peer_that_is_gone_is_an_error_and_no_signal() {
         let (a, b) = UnixStream::pair().unwrap();
+        b.shutdown(std::net::Shutdown::Both).unwrap();
         drop(b);
         let error = send_with_fd(&a, b"x", None).unwrap_err();
         assert_eq!(error.kind(), io::ErrorKind::BrokenPipe);

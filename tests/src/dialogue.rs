@@ -1,10 +1,13 @@
 //! A program of others that is driven by lines on its stdin and answers by lines on its stdout.
 
-use std::io::{BufRead, BufReader, Lines, Write};
-use std::process::{ChildStdin, ChildStdout, Command, Stdio};
+use std::io::{BufRead, BufReader, Write};
+use std::process::{ChildStdin, Command, Stdio};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
+use std::thread;
 
-use anyhow::Context;
+use anyhow::{Context, bail};
 
+use crate::patience::PATIENCE;
 use crate::process::Process;
 use crate::world::World;
 
@@ -14,7 +17,7 @@ pub struct Dialogue {
     /// The program.
     pub process: Process,
     steps: ChildStdin,
-    answers: Lines<BufReader<ChildStdout>>,
+    answers: Receiver<String>,
 }
 
 impl Dialogue {
@@ -23,7 +26,12 @@ impl Dialogue {
         command.stdin(Stdio::piped()).stdout(Stdio::piped());
         let mut process = Process::start(command, world.folder(), name)?;
         let steps = process.take_stdin().context("it has no stdin")?;
-        let answers = BufReader::new(process.take_stdout().context("it has no stdout")?).lines();
+        let stdout = process.take_stdout().context("it has no stdout")?;
+        let (inbox, answers) = channel();
+        thread::spawn(move || {
+            let lines = BufReader::new(stdout).lines().map_while(Result::ok);
+            lines.map(|line| inbox.send(line)).find(Result::is_err)
+        });
         Ok(Self { process, steps, answers })
     }
 
@@ -34,9 +42,13 @@ impl Dialogue {
 
     /// Waits for the next line.
     pub fn answer(&mut self) -> anyhow::Result<String> {
-        let line = self.answers.next();
-        line.with_context(|| format!("it ended: {}", self.process.stderr().trim()))?
-            .map_err(Into::into)
+        match self.answers.recv_timeout(PATIENCE) {
+            Ok(line) => Ok(line),
+            Err(RecvTimeoutError::Disconnected) => bail!("it ended: {}", self.process.stderr().trim()),
+            Err(RecvTimeoutError::Timeout) => {
+                bail!("no answer for {PATIENCE:?}: {}", self.process.stderr().trim())
+            }
+        }
     }
 
     /// Sends a line and waits for the next one.

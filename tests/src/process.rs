@@ -94,6 +94,17 @@ impl Drop for Process {
     }
 }
 
+/// Writes a file that can be executed. A child writes it: the descriptor for writing would otherwise be in each
+/// program that another test starts at that moment, and the kernel executes no file that is open for writing.
+pub fn write_executable(path: &Path, text: &str) -> anyhow::Result<()> {
+    let draft = path.with_extension("draft");
+    fs::write(&draft, text)?;
+    let mut install = Command::new("install");
+    install.arg("--mode=755").arg(&draft).arg(path);
+    output_of(install)?;
+    Ok(fs::remove_file(&draft)?)
+}
+
 /// Runs `command` to its end and gives its stdout.
 pub fn output_of(mut command: Command) -> anyhow::Result<String> {
     let program = Path::new(command.get_program()).display().to_string();

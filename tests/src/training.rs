@@ -16,6 +16,8 @@ use crate::world::{Sharing, World};
 pub struct Training {
     process: Process,
     stdout: PathBuf,
+    /// File at which it begins no further step.
+    until: PathBuf,
 }
 
 impl Training {
@@ -39,10 +41,12 @@ impl Training {
         flags: &[&str],
     ) -> anyhow::Result<Self> {
         let stdout = world.folder().join(format!("{name}.out"));
+        let until = world.folder().join(format!("{name}.until"));
         command.args(["train", "--memory", &memory.0.to_string()]).args(flags);
+        command.arg("--until").arg(&until);
         command.stdin(Stdio::null()).stdout(File::create(&stdout)?);
         let process = Process::start(command, world.folder(), name)?;
-        Ok(Self { process, stdout })
+        Ok(Self { process, stdout, until })
     }
 
     /// Process of the program.
@@ -58,6 +62,12 @@ impl Training {
     /// Kills the program as `kill -9` does.
     pub fn kill(&mut self) -> anyhow::Result<()> {
         self.process.kill().map(drop)
+    }
+
+    /// Lets the program end after its step, however many are left, and returns its report.
+    pub fn finish(&mut self) -> anyhow::Result<Report> {
+        File::create(&self.until)?;
+        self.report()
     }
 
     /// Waits for the end of the program and returns its report, also after it found corrupted memory.

@@ -189,6 +189,13 @@ impl World {
         self.0.card.as_ref().map(|_| self.folder().join(CONFIG))
     }
 
+    /// Adds a line to the section `[scheduling]` of the configuration that daemons of this world get.
+    pub fn add_setting(&self, setting: &str) -> anyhow::Result<()> {
+        let config = self.scheduler_config().context("only a simulated card has a configuration")?;
+        let usual = fs::read_to_string(&config)?;
+        Ok(fs::write(&config, format!("{usual}{setting}\n"))?)
+    }
+
     /// The file of one of our programs or libraries.
     pub fn path(&self, part: Part) -> &Path {
         &self.0.artifacts[part]

@@ -2,7 +2,7 @@
 
 use std::fs::{self, Permissions};
 use std::os::unix::fs::PermissionsExt as _;
-use std::os::unix::net::UnixListener;
+use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::Path;
 
 use gpushare_proto::admin::AdminReply;
@@ -32,6 +32,10 @@ fn a_daemon_that_is_down() {
     }
     // The stale socket of a daemon that was killed.
     drop(UnixListener::bind(&socket).unwrap());
+    // A program that another test starts has a copy of the listener until it runs.
+    while UnixStream::connect(&socket).is_ok() {
+        std::thread::yield_now();
+    }
     assert_eq!(fails(&mut ctl(folder.path(), &["status"]), 3), expected);
 }
 

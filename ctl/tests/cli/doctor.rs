@@ -9,6 +9,7 @@ use std::process::{Command, Output};
 
 use gpushare_proto::Token;
 use gpushare_proto::names::RuntimeDir;
+use gpushare_tests::process::write_executable;
 use serde_json::Value;
 use tempfile::TempDir;
 
@@ -88,6 +89,12 @@ impl Machine {
         let path = self.path(path);
         fs::create_dir_all(path.parent().unwrap()).unwrap();
         fs::write(path, text).unwrap();
+    }
+
+    fn put_executable(&self, path: &str, text: &str) {
+        let path = self.path(path);
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        write_executable(&path, text).unwrap();
     }
 
     fn driver(&self, init: &str, concurrent: u32) {
@@ -203,7 +210,7 @@ fn a_driver_that_crashes_is_a_finding_and_everything_else_is_looked_at() {
 fn a_driver_that_hangs_is_a_finding_after_the_time_limit() {
     let machine = Machine::new();
     machine.driver("for (;;) pause(); return 0;", 1);
-    let (_, findings) = report(&mut machine.doctor(&["--timeout", "8s"]), 2);
+    let (_, findings) = report(&mut machine.doctor(&["--timeout", "20s"]), 2);
     let finding = text(&findings["driver.init"][0]["finding"]);
     assert!(finding.starts_with("libcuda.so.1 hangs in cuInit: no answer within "), "{finding}");
 }
@@ -350,8 +357,7 @@ fn an_archive_has_what_a_report_needs_and_none_of_the_secrets() {
     let smi = format!(
         "#!/bin/sh\necho 'GPU UUID : GPU-{uuid}'; echo 'Serial Number : 1650123456789'; echo /srv/homes/zenobia/app\n"
     );
-    machine.put("bin/nvidia-smi", &smi);
-    fs::set_permissions(machine.path("bin/nvidia-smi"), fs::Permissions::from_mode(0o755)).unwrap();
+    machine.put_executable("bin/nvidia-smi", &smi);
     let config = format!(
         "metrics = \"192.0.2.7:9402\"\nfuture_secret = \"swordfish\"\n[gpus.GPU-{uuid}]\ncapacity = \"4GiB\"\n"
     );

@@ -2,11 +2,11 @@
 
 use std::collections::BTreeMap;
 use std::fs;
-use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use gpushare_proto::tenant::TenantRequest;
+use gpushare_tests::process::write_executable;
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
@@ -23,7 +23,7 @@ impl Home {
         home.kernel("venv/share/jupyter/kernels/python3", &python3());
         let bin = home.path("venv/bin");
         fs::create_dir_all(&bin).unwrap();
-        executable(&bin.join("python3"), "#!/bin/sh\necho \"$0 $@\"\n");
+        write_executable(&bin.join("python3"), "#!/bin/sh\necho \"$0 $@\"\n").unwrap();
         home
     }
 
@@ -71,11 +71,6 @@ fn python3() -> Value {
         "metadata": { "debugger": true },
         "kernel_protocol_version": "5.5",
     })
-}
-
-fn executable(path: &Path, script: &str) {
-    fs::write(path, script).unwrap();
-    fs::set_permissions(path, fs::Permissions::from_mode(0o755)).unwrap();
 }
 
 #[test]
@@ -126,7 +121,7 @@ fn a_copy_of_a_kernel_starts_through_run() {
 #[test]
 fn the_extension_is_loaded_where_the_kernels_python_has_it() {
     let home = Home::new();
-    executable(&home.path("venv/bin/python3"), "#!/bin/sh\necho there\n");
+    write_executable(&home.path("venv/bin/python3"), "#!/bin/sh\necho there\n").unwrap();
     let said = succeeds(&mut home.jupyter(&["install"]));
     assert_eq!(said.lines().count(), 1, "{said}");
     let argv = home.installed("python3-gpushare")["argv"].clone();
@@ -149,7 +144,7 @@ fn each_start_of_a_kernel_is_a_session_of_its_own_in_one_process() {
     let spec = home.installed("python3-gpushare");
     let argv: Vec<&str> = spec["argv"].as_array().unwrap().iter().filter_map(Value::as_str).collect();
     let python = home.path("venv/bin/python3");
-    executable(&python, "#!/bin/sh\necho $$\n");
+    write_executable(&python, "#!/bin/sh\necho $$\n").unwrap();
     for _ in 0..2 {
         let mut command = ctl(daemon.dir(), &argv[1..]);
         let kernel = command.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();

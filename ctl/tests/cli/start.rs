@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use gpushare_proto::names::RuntimeDir;
+use gpushare_tests::process::write_executable;
 use tempfile::TempDir;
 
 use crate::ctl::{ctl, fails, succeeds};
@@ -24,8 +25,7 @@ impl Stage {
     fn new(script: &str) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let scheduler = folder.path().join("scheduler");
-        fs::write(&scheduler, format!("#!/bin/sh\n{script}\n")).unwrap();
-        fs::set_permissions(&scheduler, fs::Permissions::from_mode(0o755)).unwrap();
+        write_executable(&scheduler, &format!("#!/bin/sh\n{script}\n")).unwrap();
         Self { folder, daemon: Fake::for_tenants(|request| register(request, None)) }
     }
 
@@ -98,10 +98,15 @@ fn the_daemon_is_detached_from_whoever_started_it() {
     assert!(!log.contains(&format!("; session {own};")), "{log}");
 }
 
+/// Least number of a descriptor that programs inherit for a test.
+pub(crate) const INHERITED: i32 = 500;
+
 #[test]
 fn the_daemon_keeps_no_pipe_of_whoever_started_it() {
     let mut stage = Stage::new(GOOD);
     let (reader, writer) = std::io::pipe().unwrap();
+    // A number that the shell of the script does not use itself.
+    let writer = rustix::io::fcntl_dupfd_cloexec(&writer, INHERITED).unwrap();
     let number = std::os::fd::AsRawFd::as_raw_fd(&writer);
     rustix::io::fcntl_setfd(&writer, rustix::io::FdFlags::empty()).unwrap();
     succeeds(&mut stage.run(&["true"]));

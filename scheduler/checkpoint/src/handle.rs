@@ -132,8 +132,7 @@ impl Drop for Helper {
 
 #[cfg(test)]
 mod tests {
-    use std::fs;
-    use std::os::unix::fs::PermissionsExt as _;
+    use std::process::Command;
 
     use super::*;
 
@@ -141,8 +140,10 @@ mod tests {
     fn a_helper_that_is_stopped_is_given_up_long_before_its_deadline() {
         let folder = tempfile::tempdir().unwrap();
         let program = folder.path().join("helper");
-        fs::write(&program, "#!/bin/sh\nkill -STOP $$\necho late\n").unwrap();
-        fs::set_permissions(&program, fs::Permissions::from_mode(0o700)).unwrap();
+        // A child writes it: programs that other tests start may have what this process has open for writing, and the
+        // kernel executes no such file.
+        let write = "printf '#!/bin/sh\nkill -STOP $$\necho late\n' >\"$0\" && chmod 700 \"$0\"";
+        assert!(Command::new("sh").args(["-c", write]).arg(&program).status().unwrap().success());
         let target = Target { pid: std::process::id(), start: 1 };
         let started = Helper::start(&program, target, Duration::from_secs(3600));
         assert!(matches!(started, Err(HelperError::Stopped)), "{started:?}");

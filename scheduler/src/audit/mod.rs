@@ -105,10 +105,14 @@ impl Audit {
     }
 
     /// Completes when the last audit line is written, or after two seconds.
-    pub(crate) async fn finish(mut self) {
+    pub(crate) async fn finish(self) {
+        self.finish_within(PATIENCE).await;
+    }
+
+    async fn finish_within(mut self, patience: Duration) {
         drop(self.lines.take());
         if let Some(ended) = self.ended.take()
-            && timeout(PATIENCE, ended).await.is_err()
+            && timeout(patience, ended).await.is_err()
         {
             warn!("the disk did not take the last lines of the audit log");
         }

@@ -10,6 +10,9 @@ use tempfile::TempDir;
 use super::*;
 use gpushare_proto::ranges::AUDIT_SIZE;
 
+/// Longest time that a test waits for the disk.
+const LONG: Duration = Duration::from_secs(60);
+
 fn settings(path: Option<PathBuf>) -> AuditSettings {
     AuditSettings { path, size: AUDIT_SIZE.least(), files: 2, allocations: 0 }
 }
@@ -42,13 +45,13 @@ async fn lines_are_in_order_and_readable_by_the_owner_only() {
     let folder = tempfile::tempdir().unwrap();
     let audit = start(&folder);
     (0..5).for_each(|n| audit.write(numbered(n)));
-    audit.finish().await;
+    audit.finish_within(LONG).await;
     let path = folder.path().join("audit.log");
     assert_eq!(numbers(&path), [0, 1, 2, 3, 4]);
     assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
     let audit = start(&folder);
     audit.write(numbered(5));
-    audit.finish().await;
+    audit.finish_within(LONG).await;
     assert_eq!(numbers(&path), [0, 1, 2, 3, 4, 5], "the next daemon goes on");
 }
 
@@ -57,7 +60,7 @@ async fn full_files_are_rotated_and_only_so_many_are_kept() {
     let folder = tempfile::tempdir().unwrap();
     let audit = start(&folder);
     (0..300).for_each(|n| audit.write(numbered(n)));
-    audit.finish().await;
+    audit.finish_within(LONG).await;
     let files = ["audit.log.2", "audit.log.1", "audit.log"].map(|name| folder.path().join(name));
     let kept: Vec<u64> = files.iter().flat_map(|path| numbers(path)).collect();
     assert!(kept.windows(2).all(|pair| pair[0] + 1 == pair[1]), "{kept:?}");
@@ -76,7 +79,7 @@ async fn a_folder_that_was_replaced_is_not_written_to() {
     fs::rename(&ours, &theirs).unwrap();
     fs::create_dir(&ours).unwrap();
     audit.write(numbered(1));
-    audit.finish().await;
+    audit.finish_within(LONG).await;
     assert_eq!(fs::read_dir(&ours).unwrap().count(), 0);
     assert_eq!(numbers(&theirs.join("audit.log")), [1]);
 }
@@ -88,7 +91,7 @@ async fn after_an_incomplete_line_the_next_one_starts_anew() {
     fs::write(&path, "{\"at\":\"20").unwrap();
     let audit = start(&folder);
     audit.write(numbered(1));
-    audit.finish().await;
+    audit.finish_within(LONG).await;
     assert!(fs::read_to_string(&path).unwrap().starts_with("{\"at\":\"20\n{"));
     assert_eq!(numbers(&path), [1]);
 }
@@ -99,7 +102,7 @@ async fn lines_lost_on_a_full_disk_are_counted() {
     let audit = Audit::start(&settings(Some(full)), opened(Path::new("/dev")), PathBuf::new());
     (0..10).for_each(|n| audit.write(numbered(n)));
     let counts = audit.counts.clone();
-    audit.finish().await;
+    audit.finish_within(LONG).await;
     let (written, lost) = (&counts.written, &counts.lost);
     assert_eq!((written.load(Ordering::Relaxed), lost.load(Ordering::Relaxed)), (0, 10));
 }
@@ -117,7 +120,7 @@ async fn lost_lines_are_reported_once_the_log_can_be_written() {
     }
     fs::remove_dir(&path).unwrap();
     audit.write(numbered(2));
-    audit.finish().await;
+    audit.finish_within(LONG).await;
     let text = fs::read_to_string(&path).unwrap();
     let entries: Vec<Entry> = text
         .lines()
@@ -135,7 +138,7 @@ async fn a_pipe_that_is_never_read_costs_lines_and_no_time() {
     let audit = start(&folder);
     (0..5000).for_each(|n| audit.write(numbered(n)));
     let counts = audit.counts.clone();
-    audit.finish().await;
+    audit.finish_within(LONG).await;
     let (written, lost) = (counts.written.load(Ordering::Relaxed), counts.lost.load(Ordering::Relaxed));
     assert_eq!(written + lost, 5000);
     assert!(written > 0 && lost > 0, "{written} {lost}");
@@ -152,7 +155,7 @@ async fn after_a_move_of_the_file_a_new_one_is_written() {
     }
     fs::rename(&path, folder.path().join("taken")).unwrap();
     audit.write(numbered(2));
-    audit.finish().await;
+    audit.finish_within(LONG).await;
     assert_eq!(numbers(&path), [2]);
 }
 

@@ -19,6 +19,10 @@ const PATIENCE: Duration = Duration::from_millis(300);
 pub(super) struct Sensors {
     reader: Reader,
     latest: watch::Receiver<Sample>,
+    /// Age up to which a reading is not repeated.
+    fresh: Duration,
+    /// Longest wait for a reading.
+    patience: Duration,
 }
 
 /// Sensor values with the point in time of their reading; none before the first reading.
@@ -27,10 +31,14 @@ type Sample = Option<(Instant, Readings)>;
 impl Sensors {
     /// Starts the thread that reads the sensors. The thread loads NVML at the first scrape.
     pub(super) fn start() -> io::Result<Self> {
-        Self::with(|deliver| Reader::start("sensors", |nvml, ()| nvml::readings(nvml), deliver))
+        Self::with(FRESH, PATIENCE, |deliver| {
+            Reader::start("sensors", |nvml, ()| nvml::readings(nvml), deliver)
+        })
     }
 
     fn with(
+        fresh: Duration,
+        patience: Duration,
         start: impl FnOnce(Box<dyn FnMut(Option<Readings>) -> bool + Send>) -> io::Result<Reader>,
     ) -> io::Result<Self> {
         let (publish, latest) = watch::channel(Sample::default());
@@ -38,7 +46,7 @@ impl Sensors {
             publish.send_replace(readings.map(|readings| (Instant::now(), readings)));
             !publish.is_closed()
         };
-        Ok(Self { reader: start(Box::new(deliver))?, latest })
+        Ok(Self { reader: start(Box::new(deliver))?, latest, fresh, patience })
     }
 
     /// Returns the cards' sensor values, which are at most ten seconds old.
@@ -46,9 +54,9 @@ impl Sensors {
         let mut latest = self.latest.clone();
         let is_younger_than =
             |sample: &Sample, age| sample.as_ref().is_some_and(|(at, _)| at.elapsed() < age);
-        let fresh = is_younger_than(&latest.borrow_and_update(), FRESH);
+        let fresh = is_younger_than(&latest.borrow_and_update(), self.fresh);
         if !fresh && self.reader.ask(()) {
-            let _ = timeout(PATIENCE, latest.changed()).await;
+            let _ = timeout(self.patience, latest.changed()).await;
         }
         let sample = latest.borrow().clone().filter(|(at, _)| at.elapsed() < STALE);
         sample.map(|(_, readings)| readings).unwrap_or_default()
@@ -66,9 +74,11 @@ mod tests {
     use crate::nvml::Reading;
 
     fn sensors<R: FnMut(()) -> Readings + 'static>(
+        patience: Duration,
         open: impl FnOnce() -> Option<R> + Send + 'static,
     ) -> Sensors {
-        Sensors::with(|deliver| Reader::reading("test", open, deliver)).unwrap()
+        let hour = Duration::from_secs(3600);
+        Sensors::with(hour, patience, |deliver| Reader::reading("test", open, deliver)).unwrap()
     }
 
     fn readings(milliwatts: u32) -> Readings {
@@ -80,7 +90,8 @@ mod tests {
     async fn scrapes_within_a_second_share_a_reading() {
         let reads = Arc::new(AtomicU32::new(0));
         let count = reads.clone();
-        let sensors = sensors(move || Some(move |()| readings(count.fetch_add(1, Ordering::Relaxed))));
+        let reading = move |()| readings(count.fetch_add(1, Ordering::Relaxed));
+        let sensors = sensors(Duration::from_secs(3600), move || Some(reading));
         assert_eq!(sensors.read().await, readings(0));
         assert_eq!(sensors.read().await, readings(0));
         assert_eq!(reads.load(Ordering::Relaxed), 1);
@@ -89,7 +100,7 @@ mod tests {
     #[tokio::test]
     async fn a_driver_that_never_answers_blocks_no_scrape() {
         let (_hold, never) = std::sync::mpsc::channel::<()>();
-        let sensors = sensors(move || {
+        let sensors = sensors(PATIENCE, move || {
             Some(move |()| {
                 let _ = never.recv();
                 Readings::new()
@@ -101,7 +112,7 @@ mod tests {
 
     #[tokio::test]
     async fn without_nvml_there_are_no_readings() {
-        let sensors = sensors(|| None::<fn(()) -> Readings>);
+        let sensors = sensors(PATIENCE, || None::<fn(()) -> Readings>);
         assert_eq!(sensors.read().await, Readings::new());
         assert_eq!(sensors.read().await, Readings::new());
     }

@@ -175,6 +175,7 @@ fn trespasses_in_a_loop_get_few_audit_lines_and_a_count() {
         stream.write_all(&knock).unwrap();
         stream
     };
+    let began = Instant::now();
     let open: Vec<_> = (0..KNOCKS).map(|_| knock()).collect();
     for mut stream in open {
         // The daemon hangs up after it has noted the knock, with bytes unread or without.
@@ -196,17 +197,22 @@ fn trespasses_in_a_loop_get_few_audit_lines_and_a_count() {
             .collect();
         (counts.iter().sum::<u64>() == KNOCKS + 1).then_some(counts.len() as u64)
     });
-    assert!(lines < KNOCKS / 2, "{lines} lines");
+    // 32 lines a second and a sum of the others.
+    let seconds = began.elapsed().as_secs() + 1;
+    assert!(lines <= 33 * seconds, "{lines} lines in {seconds} s");
 }
 
 #[test]
 fn expiry_is_audited_also_for_a_paused_session() {
     let folders = Folders::new();
     let daemon = folders.start(&[]);
-    let ttl = Some(Nanos::from_secs(1));
-    assert!(matches!(ask(&daemon, &create("runs", ttl)), AdminReply::Created { .. }));
-    assert!(matches!(ask(&daemon, &create("rests", ttl)), AdminReply::Created { .. }));
+    assert!(matches!(ask(&daemon, &create("runs", None)), AdminReply::Created { .. }));
+    assert!(matches!(ask(&daemon, &create("rests", None)), AdminReply::Created { .. }));
     assert!(matches!(ask(&daemon, &pause("rests")), AdminReply::Changed { .. }));
+    for name in ["runs", "rests"] {
+        let renew = SessionRequest::Renew { which: name.to_owned(), ttl: Some(Nanos::from_secs(1)) };
+        assert!(matches!(ask(&daemon, &AdminRequest::Session(renew)), AdminReply::Changed { .. }));
+    }
     let all = eventually("both ends", || {
         let acts = acts(&folders, "session.expire");
         (acts.len() == 2).then_some(acts)
@@ -237,6 +243,8 @@ fn an_act_not_on_the_disk_has_one_line_that_says_so() {
     assert!(matches!(ask(&daemon, &create("lost", None)), AdminReply::Error(_)));
     assert!(matches!(ask(&daemon, &pause("kept")), AdminReply::Error(_)));
     fs::remove_dir(&in_the_way).unwrap();
+    // A daemon that ends waits for its log only so long.
+    eventually("the last line", || (acts(&folders, "session.pause").len() == 1).then_some(()));
     daemon.terminate();
 
     let outcomes = |operation| -> Vec<_> {

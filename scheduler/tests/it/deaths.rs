@@ -107,6 +107,10 @@ fn a_stopped_holder_is_named() {
     holds(&daemon, first);
     let pid = Pid::from_raw(holder.pid().cast_signed()).unwrap();
     kill_process(pid, Signal::STOP).unwrap();
+    eventually("it is stopped", || {
+        let stat = fs::read_to_string(format!("/proc/{}/stat", holder.pid())).unwrap();
+        stat.rsplit(") ").next().unwrap().starts_with('T').then_some(())
+    });
     let mut waiter = daemon.join(Some(&second_token));
     wanting(&mut waiter);
     let reason = eventually("the first to be asked to let go", || match lock_of(&daemon, first) {

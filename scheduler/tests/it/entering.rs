@@ -71,6 +71,8 @@ fn who_entered_sessions_that_are_over_costs_no_descriptor() {
         assert!(matches!(administrator.hear(), AdminReply::Changed { .. }));
     };
     passes_through("first");
+    // The daemon keeps its audit log open from then on.
+    eventually("its line", || folders.runtime().audit().exists().then_some(()));
     let before = descriptors();
     (0..16).for_each(|n| passes_through(&format!("next-{n}")));
     // The administrators' connections close a little later.

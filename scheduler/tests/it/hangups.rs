@@ -10,7 +10,7 @@ use gpushare_proto::{Bytes, GateState, GpuId, RequestId, SessionId, Token};
 use crate::deaths::{holds, lock_of};
 use crate::harness::{CARD, Client, Daemon, Folders, eventually, join};
 use crate::processes::{Process, SHORT_TURNS, wanting};
-use crate::restart::{returning, written};
+use crate::restart::{returning, usage, written};
 
 const QUOTA: Bytes = Bytes::mib(128);
 
@@ -219,8 +219,8 @@ fn a_silent_return_after_a_restart_keeps_the_memory_booked() {
     let gpu = client.attach();
     client.reserve(gpu, Bytes::mib(100));
     written(&folders, 1);
-    // Its memory is written with the next count.
-    std::thread::sleep(std::time::Duration::from_millis(1200));
+    // The answer comes when what it uses is written.
+    usage(&daemon);
     daemon.kill();
     let daemon = folders.start(&[]);
     let mut other = daemon.join(Some(&token));

@@ -1,8 +1,6 @@
 //! Clients of the last daemon that do not come back, or that the registry does not name.
 
 use std::fs;
-use std::thread;
-use std::time::Duration;
 
 use gpushare_proto::admin::{AdminRequest, LockView, SessionRequest};
 use gpushare_proto::audit::{Entry, Line};
@@ -15,12 +13,16 @@ use rustix::process::{Pid, Signal, kill_process};
 use crate::deaths::{holds, lock_of};
 use crate::harness::{Daemon, Folders, eventually, join};
 use crate::processes::{Process, wanting};
-use crate::restart::{returning, written};
+use crate::restart::{returning, usage, written};
 
 /// Flags for a card with room for one of two sessions, and a short time before a holder is stuck.
 fn impatient(folders: &Folders, policy: &str, capacity: &str) -> Vec<String> {
+    stuck_after("1200ms", folders, policy, capacity)
+}
+
+fn stuck_after(time: &str, folders: &Folders, policy: &str, capacity: &str) -> Vec<String> {
     let config = folders.path("config.toml");
-    let text = format!("[scheduling]\nstuck_policy = '{policy}'\nstuck_after = '1200ms'");
+    let text = format!("[scheduling]\nstuck_policy = '{policy}'\nstuck_after = '{time}'");
     fs::write(&config, text).unwrap();
     let config = config.to_str().unwrap();
     ["--mode=serialized", "--quantum=30s", "--config", config, capacity]
@@ -46,8 +48,8 @@ fn awaiting(folders: &Folders, flags: &[String]) -> (Process, Daemon, (SessionId
         (status.gpus[0].allocated_bytes >= Bytes::mib(100)).then_some(())
     });
     written(folders, 1);
-    // Its memory is written with the next count.
-    thread::sleep(Duration::from_millis(1200));
+    // The answer comes when what it uses is written.
+    usage(&daemon);
     daemon.kill();
     (holder, start(folders, flags), second)
 }
@@ -62,7 +64,8 @@ fn reason(daemon: &Daemon, session: SessionId) -> String {
 #[test]
 fn others_run_beside_a_stopped_awaited_process_that_is_named() {
     let folders = Folders::new();
-    let flags = impatient(&folders, "run_others", "--capacity=0=256MiB");
+    // Longer than a busy machine takes to see that the second one waits.
+    let flags = stuck_after("10s", &folders, "run_others", "--capacity=0=256MiB");
     let (holder, daemon, (second, token)) = awaiting(&folders, &flags);
     let mut waiter = daemon.join(Some(&token));
     wanting(&mut waiter);

@@ -12,6 +12,7 @@ use gpushare_proto::{Bytes, codec};
 
 use crate::harness::{CARD, Folders, Peer, card};
 use crate::processes::Process;
+use crate::reloading;
 
 #[test]
 fn the_second_daemon_in_a_folder_names_the_first() {
@@ -155,7 +156,7 @@ fn a_daemon_ends_when_its_folder_is_removed_or_replaced() {
 fn an_idle_daemon_that_nobody_used_leaves_nothing_behind() {
     let folders = Folders::new();
     // Longer than a busy machine takes to connect.
-    let daemon = folders.start(&["--idle-exit", "2s"]);
+    let daemon = folders.start(&["--idle-exit", "10s"]);
     drop(daemon.join(None));
     assert_eq!(daemon.wait().code(), Some(0));
     assert!(!folders.runtime().root().exists());
@@ -164,10 +165,12 @@ fn an_idle_daemon_that_nobody_used_leaves_nothing_behind() {
 #[test]
 fn an_idle_daemon_waits_for_a_connection_that_has_said_nothing_yet() {
     let folders = Folders::new();
-    let daemon = folders.start(&["--idle-exit", "2s"]);
+    let daemon = reloading::start(&folders, "");
     let mut slow = daemon.connect();
+    reloading::write(&folders, "idle_exit = '500ms'");
+    reloading::reload(&daemon);
     // The daemon waits 5 s for a hello.
-    thread::sleep(Duration::from_millis(2500));
+    thread::sleep(Duration::from_millis(1500));
     slow.write_all(&codec::encode(&TenantRequest::Hello(Hello::new(Role::Tool))).unwrap())
         .unwrap();
     let mut tool: Peer<TenantRequest, TenantReply> = Peer::over(slow);
@@ -180,7 +183,7 @@ fn an_idle_daemon_waits_for_a_connection_that_has_said_nothing_yet() {
 fn an_idle_daemon_leaves_nothing_behind_but_what_was_used() {
     let folders = Folders::new();
     // Longer than a process takes to start beside many others.
-    let daemon = folders.start(&["--idle-exit", "5s"]);
+    let daemon = folders.start(&["--idle-exit", "15s"]);
     let client = Process::asking(&folders, None, Bytes::ZERO, 0);
     assert!(folders.locks().join(format!("gpushare-{CARD}")).exists());
     fs::create_dir(folders.runtime().tokens_dir()).unwrap();

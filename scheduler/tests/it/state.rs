@@ -143,7 +143,7 @@ fn the_runtime_folder_can_be_the_state_folder() {
 fn an_idle_daemon_leaves_its_state_folder_and_nothing_else() {
     let folders = Folders::new();
     let state = folders.path("state");
-    let flags = ["--idle-exit", "2s", "--state-dir", state.to_str().unwrap()];
+    let flags = ["--idle-exit", "10s", "--state-dir", state.to_str().unwrap()];
     let daemon = folders.start(&flags);
     drop(daemon.join(None));
     assert_eq!(daemon.wait().code(), Some(0));

@@ -97,7 +97,7 @@ fn the_exit_status_is_the_programs_own_while_it_holds_the_card() -> anyhow::Resu
     }
     // `exit` in the middle of everything, with a thread that sleeps at its gate.
     let [mut holder, mut sleeper] = tenants(&world, ["holder", "sleeper"])?;
-    holder.must("alloc stop 4KiB; set stop 0; stream s; spin 60s --until stop --on s")?;
+    holder.must("alloc stop 4KiB; set stop 0; stream s; spin 3600s --until stop --on s")?;
     sleeper.tell("@other fill x 2")?;
     daemon.until("it sleeps at its gate", |status| !status.gpus[0].queue.is_empty())?;
     sleeper.tell("exit")?;

@@ -109,7 +109,7 @@ fn an_idle_http_connection_holds_up_nobody() -> anyhow::Result<()> {
     let [mut browser, balancer] = doors(&world)?;
     browser.write_all(b"GET /metrics HT")?;
     let [mut a, mut b] = tenants(&world, ["a", "b"])?;
-    a.must("alloc stop 4KiB; set stop 0; stream s; spin 60s --until stop --on s")?;
+    a.must("alloc stop 4KiB; set stop 0; stream s; spin 3600s --until stop --on s")?;
     let fill = b.tell("fill x 2")?;
     daemon.until("b waits", |status| waits(status, "b"))?;
     a.must("write-value stop 1")?;

@@ -1,44 +1,40 @@
 //! Bug 12: tools that synchronise inside their launch hook break every stream capture. Two programs that
 //! contend record and replay graphs.
 
-use gpushare_tests::Program;
-
-use crate::tenants::{SHORT_TURNS, tenant, world};
+use crate::tenants::{SHORT_TURNS, both_do, tenant, tenants, world};
 
 const ROUNDS: u32 = 4;
 const REPLAYS: u32 = 3;
 
-/// Records a graph that adds 1 and then 2, and replays it.
-fn round(program: &mut Program, mode: &str, number: u32) -> anyhow::Result<()> {
-    program.must(&format!("capture s --mode {mode}; add x 1 --on s; add x 2 --door ex --on s"))?;
-    program.must(&format!("end-capture s g{number}"))?;
-    for _ in 0..REPLAYS {
-        program.must(&format!("replay g{number} --on s"))?;
-    }
-    program.must("sync s")?;
-    Ok(())
+/// Lines that record a graph, which adds 1 and then 2, and replay it.
+fn round(mode: &str, number: u32) -> Vec<String> {
+    let mut lines = vec![
+        format!("capture s --mode {mode}"),
+        "add x 1 --on s".to_owned(),
+        "add x 2 --door ex --on s".to_owned(),
+        format!("end-capture s g{number}"),
+    ];
+    lines.extend((0..REPLAYS).map(|_| format!("replay g{number} --on s")));
+    lines.push("sync s".to_owned());
+    lines
 }
 
 #[test]
 fn two_programs_that_contend_capture_and_replay_right_in_every_mode() -> anyhow::Result<()> {
     let (world, daemon) = world()?.with_daemon(&SHORT_TURNS)?;
     let modes = ["global", "thread", "relaxed"];
-    let work = |name: &'static str| -> anyhow::Result<()> {
-        let mut program = tenant(&world, name)?;
+    let mut programs = tenants(&world, ["a", "b"])?;
+    for program in &mut programs {
         program.must("stream s; fill x 0 --on s")?;
-        for mode in modes {
-            for number in 0..ROUNDS {
-                round(&mut program, mode, number)?;
-            }
+    }
+    for mode in modes {
+        for number in 0..ROUNDS {
+            both_do(&mut programs, &round(mode, number))?;
         }
-        let expected = 3 * ROUNDS * REPLAYS * 3;
-        assert!(program.ask(&format!("check x {expected}"))?.flag("matches"), "{name}");
-        Ok(())
-    };
-    std::thread::scope(|scope| {
-        let programs = ["a", "b"].map(|name| scope.spawn(move || work(name)));
-        programs.into_iter().try_for_each(|program| program.join().expect("no panic"))
-    })?;
+    }
+    for program in &mut programs {
+        program.must(&format!("check x {}", 3 * ROUNDS * REPLAYS * 3))?;
+    }
     assert!(daemon.status()?.gpus[0].handoffs >= 4, "they contended");
     Ok(())
 }

@@ -46,7 +46,7 @@ impl Honest {
             program.must("alloc x 44MiB")?;
         }
         // It has work in flight, so it does not let go.
-        holder.must("alloc stop 4KiB; set stop 0; stream s; spin 60s --until stop --on s")?;
+        holder.must("alloc stop 4KiB; set stop 0; stream s; spin 3600s --until stop --on s")?;
         waiter.tell("fill x 2")?;
         daemon
             .until("one holds and one waits", |status| holds(status, "holder") && waits(status, "waiter"))?;

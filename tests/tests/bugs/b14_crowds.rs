@@ -44,7 +44,10 @@ fn three_hundred_processes_start_within_seconds_and_each_is_served() -> anyhow::
     }
     for process in &mut crowd {
         process.succeed()?;
-        assert_eq!(process.stderr(), "");
+        // On a busy machine some of them wait for the card while others start.
+        let said = process.stderr();
+        let said: Vec<_> = said.lines().filter(|line| !line.contains("waiting for the GPU")).collect();
+        assert_eq!(said, [""; 0]);
     }
     daemon.until("nobody is left", |status| {
         status.sessions.is_empty() && status.gpus[0].allocated_bytes.is_zero()

@@ -49,13 +49,16 @@ fn a_wait_value_that_another_stream_satisfies() -> anyhow::Result<()> {
 
 #[test]
 fn a_copy_by_a_proxy_thread_that_a_kernel_waits_for() -> anyhow::Result<()> {
-    a_drop_is_undone("spin 60s --until flag --on s", &["put x 3 --async --on t", "put flag 1 --async --on t"])
+    a_drop_is_undone(
+        "spin 3600s --until flag --on s",
+        &["put x 3 --async --on t", "put flag 1 --async --on t"],
+    )
 }
 
 #[test]
 fn a_persistent_kernel_that_later_kernels_feed() -> anyhow::Result<()> {
     let feed = ["add x 1 --on t", "add x 1 --on t", "add x 1 --on t", "fill flag 1 --on t"];
-    a_drop_is_undone("spin 60s --until flag --on s", &feed)
+    a_drop_is_undone("spin 3600s --until flag --on s", &feed)
 }
 
 /// Nobody of the session waits at its gate: there is nothing to undo, only somebody to name.
@@ -63,7 +66,7 @@ fn a_persistent_kernel_that_later_kernels_feed() -> anyhow::Result<()> {
 fn a_persistent_kernel_that_nobody_ends_is_named_as_the_reason_and_ends_well() -> anyhow::Result<()> {
     let (world, daemon) = world()?.with_daemon(&SHORT_TURNS)?;
     let mut b = tenant(&world, "b")?;
-    let mut a = waiting_for(&world, "spin 60s --until flag --on s")?;
+    let mut a = waiting_for(&world, "spin 3600s --until flag --on s")?;
     let fill = b.tell("fill x 2")?;
     let is_stuck =
         |status: &Status| matches!(lock(status, "a"), Some(LockView::Dropping { stuck: true, .. }));

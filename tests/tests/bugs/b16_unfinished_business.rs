@@ -4,7 +4,9 @@
 use gpushare_proto::Bytes;
 use gpushare_tests::{Dialogue, Program, Sharing, World, foreign};
 
-use crate::tenants::{LONG_TURNS, SHORT_TURNS, holds, managed_tenant, tenant, waits, world};
+use crate::tenants::{
+    LONG_TURNS, SHORT_TURNS, both_do, holds, managed_tenant, tenant, tenants, waits, world,
+};
 
 /// Starts the program whose threads are cancelled, with its memory filled.
 fn cancelling(world: &World, sharing: &Sharing, way: &str) -> anyhow::Result<Dialogue> {
@@ -122,19 +124,22 @@ fn a_program_exits_at_a_closed_gate_as_it_exits_natively() -> anyhow::Result<()>
 #[test]
 fn a_freed_block_that_is_used_again_at_once_on_another_stream_keeps_its_new_words() -> anyhow::Result<()> {
     let (world, daemon) = world()?.with_daemon(&SHORT_TURNS)?;
-    let work = |name: &'static str| -> anyhow::Result<()> {
-        let mut program = tenant(&world, name)?;
+    let mut programs = tenants(&world, ["a", "b"])?;
+    for program in &mut programs {
         program.must("stream s; stream t; alloc y 8MiB")?;
-        for round in 0..10 {
-            program.must("fill y 1 --on s; add y 1 --on s; free y; alloc y 8MiB; fill y 7 --on t; sync t")?;
-            assert!(program.ask("check y 7")?.flag("matches"), "{name} in round {round}");
-        }
-        Ok(())
-    };
-    std::thread::scope(|scope| {
-        let programs = ["a", "b"].map(|name| scope.spawn(move || work(name)));
-        programs.into_iter().try_for_each(|program| program.join().expect("no panic"))
-    })?;
+    }
+    const ROUND: [&str; 7] = [
+        "fill y 1 --on s",
+        "add y 1 --on s",
+        "free y",
+        "alloc y 8MiB",
+        "fill y 7 --on t",
+        "sync t",
+        "check y 7",
+    ];
+    for _ in 0..10 {
+        both_do(&mut programs, &ROUND)?;
+    }
     assert!(daemon.status()?.gpus[0].handoffs >= 2, "they contended");
     Ok(())
 }

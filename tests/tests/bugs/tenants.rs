@@ -38,6 +38,17 @@ pub(crate) fn tenants(world: &World, names: [&str; 2]) -> anyhow::Result<[Progra
     Ok([tenant(world, names[0])?, tenant(world, names[1])?])
 }
 
+/// Lets two programs do the same at the same time, line by line, so that they contend.
+pub(crate) fn both_do(programs: &mut [Program; 2], lines: &[impl AsRef<str>]) -> anyhow::Result<()> {
+    let mut told = Vec::new();
+    for line in lines {
+        for (number, program) in programs.iter_mut().enumerate() {
+            told.push((number, program.tell(line.as_ref())?));
+        }
+    }
+    told.into_iter().try_for_each(|(number, line)| programs[number].done(line))
+}
+
 pub(crate) fn lock(status: &Status, name: &str) -> Option<LockView> {
     let session = status.sessions.iter().find(|session| session.name == name);
     session.map(|session| session.lock.clone())

@@ -211,7 +211,8 @@ fn a_waiting_session_is_told_for_whom_and_about_how_long() -> anyhow::Result<()>
     let (world, daemon) =
         World::of(Bytes::mib(64))?.with_daemon(&["--quantum", "10min", "--mode", "serialized"])?;
     let mut first = Program::hold(&world, &Sharing::session("first"), "first")?;
-    for line in ["alloc x 40MiB", "alloc stop 4KiB", "set stop 0", "stream s", "spin 60s --until stop --on s"]
+    for line in
+        ["alloc x 40MiB", "alloc stop 4KiB", "set stop 0", "stream s", "spin 3600s --until stop --on s"]
     {
         first.must(line)?;
     }

@@ -158,10 +158,7 @@ fn nothing_is_released_in_flight(
     end: &[(&str, Option<&str>)],
 ) -> anyhow::Result<()> {
     let world = World::of(Bytes::mib(64))?;
-    let settings = world.scheduler_config().expect("a simulated card's");
-    let usual = std::fs::read_to_string(&settings)?;
-    // In its section [scheduling].
-    std::fs::write(&settings, format!("{usual}stuck_after = '300ms'\n"))?;
+    world.add_setting("stuck_after = '300ms'")?;
     let daemon = Daemon::start(&world, &["--mode", "serialized", "--quantum", "20ms"])?;
     let mut a = capturing(&world, environment)?;
     let mut b = Program::hold(&world, &Sharing::session("b"), "b")?;

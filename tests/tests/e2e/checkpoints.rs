@@ -11,6 +11,7 @@ use gpushare_checkpoint::{
 use gpushare_proto::Bytes;
 use gpushare_sys::process;
 use gpushare_tests::patience::until;
+use gpushare_tests::process::write_executable;
 use gpushare_tests::{Artifacts, Part, Program, Sharing, World};
 use rustix::process::{Pid, Signal, kill_process};
 use simgpu_card::wire::ProcessState;
@@ -18,7 +19,6 @@ use simgpu_card::wire::ProcessState;
 /// A helper is the daemon's program with the environment of this world. The operations start it with their own
 /// environment, so a script stands between them.
 fn helper(world: &World, faults: &str) -> anyhow::Result<std::path::PathBuf> {
-    use std::os::unix::fs::PermissionsExt as _;
     let path = world.folder().join(format!("helper-{}", faults.len()));
     let script = format!(
         "#!/bin/sh\nexport LD_LIBRARY_PATH={} SIMGPU_SOCKET={} SIMGPU_FAULTS='{faults}'\nexec {} \"$@\"\n",
@@ -26,8 +26,7 @@ fn helper(world: &World, faults: &str) -> anyhow::Result<std::path::PathBuf> {
         world.card_socket().display(),
         world.path(Part::Scheduler).display(),
     );
-    std::fs::write(&path, script)?;
-    std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o700))?;
+    write_executable(&path, &script)?;
     Ok(path)
 }
 

@@ -15,7 +15,7 @@ fn tenant(world: &World, name: &str) -> anyhow::Result<Program> {
 
 /// Keeps the card busy until it is told to stop or dies.
 fn spin(program: &mut Program) -> anyhow::Result<()> {
-    program.must("alloc stop 4KiB; set stop 0; stream s; spin 60s --until stop --on s")?;
+    program.must("alloc stop 4KiB; set stop 0; stream s; spin 3600s --until stop --on s")?;
     Ok(())
 }
 

@@ -1,10 +1,11 @@
 //! The commands of docs/start.md in their order, with a program of the tests as `python3 train.py`.
 
 use std::fs;
-use std::os::unix::fs::{PermissionsExt as _, symlink};
+use std::os::unix::fs::symlink;
 
 use gpushare_proto::Bytes;
 use gpushare_proto::admin::Status;
+use gpushare_tests::process::write_executable;
 use gpushare_tests::{Part, Process, World, output_of, patience};
 use rustix::process::{Pid, Signal, kill_process};
 
@@ -42,8 +43,7 @@ fn the_five_minute_start_does_what_its_page_says() -> anyhow::Result<()> {
         "#!/bin/sh\nexec {} train --memory 64MiB --steps 1000000 --compute 5ms\n",
         world.path(Part::Workload).display()
     );
-    fs::write(&python, train)?;
-    fs::set_permissions(&python, fs::Permissions::from_mode(0o755))?;
+    write_executable(&python, &train)?;
 
     let page = include_str!("../../../docs/start.md");
     let mut programs = Vec::new();

@@ -81,13 +81,13 @@ fn memory_is_freed_after_an_exec_once_the_driver_drops_the_process() -> anyhow::
 
     // Who hangs up and is still on the card keeps what it has, however often the driver is asked.
     hangs_up_and_stops(&quiet, &world, &daemon)?;
-    changing.tell("exec cat")?;
     let pids = |status: &Status| -> Vec<u32> {
         let clients = status.sessions.iter().flat_map(|session| &session.clients);
         clients.map(|client| client.pid).collect()
     };
     let both = daemon.status()?;
     assert_eq!((pids(&both).len(), both.gpus[0].allocated_bytes), (2, Bytes::mib(60)));
+    changing.tell("exec cat")?;
     let left = daemon.until("what became another program to be no client", |status| {
         pids(status) == [quiet.process().pid()]
     })?;

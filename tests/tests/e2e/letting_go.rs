@@ -68,7 +68,7 @@ fn work_in_flight_is_not_idleness() -> anyhow::Result<()> {
     let (world, daemon) = World::of(Bytes::mib(64))?.with_daemon(&LONG_TURNS)?;
     let [mut a, mut b] = tenants(&world, ["a", "b"])?;
     // One kernel that runs until it is told to stop: no launches, and not idle.
-    a.must("alloc stop 4KiB; set stop 0; stream s; spin 60s --until stop --on s")?;
+    a.must("alloc stop 4KiB; set stop 0; stream s; spin 3600s --until stop --on s")?;
     let fill = b.tell("fill x 2")?;
     daemon.until("b waits", |status| waits(status, "b"))?;
     // The idle grace has long passed when the daemon has been asked ten times.
@@ -173,7 +173,7 @@ fn the_processes_of_a_session_run_together() -> anyhow::Result<()> {
 fn a_thread_that_waits_says_after_two_seconds_what_for() -> anyhow::Result<()> {
     let (world, daemon) = World::of(Bytes::mib(64))?.with_daemon(&LONG_TURNS)?;
     let [mut a, mut b] = tenants(&world, ["a", "b"])?;
-    a.must("alloc stop 4KiB; set stop 0; stream s; spin 60s --until stop --on s")?;
+    a.must("alloc stop 4KiB; set stop 0; stream s; spin 3600s --until stop --on s")?;
     let fill = b.tell("fill x 2")?;
     gpushare_tests::patience::until("a line on stderr", || {
         Ok(b.process().stderr().contains("waiting for the GPU").then_some(()))
@@ -185,15 +185,27 @@ fn a_thread_that_waits_says_after_two_seconds_what_for() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// How often a drop was undone, where one kernel spins until a `second` piece of work that finds the gate
-/// closed has run, after the program was told `before`. `kernels` are known to talk to others by their
-/// names.
-fn undone_drops(kernels: &str, before: &[&str], second: &str) -> anyhow::Result<u64> {
+/// Longest time of a drop. One for work that comes in while the drain runs, on a busy machine too, and one for
+/// work that waits until the drop is undone.
+const NEVER_LATE: &str = "10s";
+const SOON_LATE: &str = "3s";
+
+/// Checks that no drop is undone, where one kernel spins until a `second` piece of work that finds the gate closed
+/// has run, after the program was told `before`. `kernels` are known to talk to others by their names.
+fn comes_in(kernels: &str, before: &[&str], second: &str) -> anyhow::Result<()> {
+    assert_eq!(undone_drops(kernels, before, second, NEVER_LATE)?, 0, "{second} after {before:?}");
+    Ok(())
+}
+
+/// Checks that the same work waits until the drop is undone, since it is late.
+fn waits_until_late(kernels: &str, before: &[&str], second: &str) -> anyhow::Result<()> {
+    assert!(undone_drops(kernels, before, second, SOON_LATE)? > 0, "{second} after {before:?}");
+    Ok(())
+}
+
+fn undone_drops(kernels: &str, before: &[&str], second: &str, late: &str) -> anyhow::Result<u64> {
     let world = World::of(Bytes::mib(64))?;
-    let settings = world.scheduler_config().expect("a simulated card's");
-    let usual = std::fs::read_to_string(&settings)?;
-    // In its section [scheduling]: a drop is late after six seconds, also on a busy machine.
-    std::fs::write(&settings, format!("{usual}drain_target = '1500ms'\n"))?;
+    world.add_setting(&format!("drain_target = '{late}'\nlate_factor = 1"))?;
     let daemon = Daemon::start(&world, &SHORT_TURNS)?;
     let mut a =
         Program::hold_with(&world, &Sharing::session("a"), "a", names::COMMUNICATION_KERNELS, kernels)?;
@@ -225,30 +237,27 @@ const A_GRAPH: [&str; 3] = ["capture t", FILL, "end-capture t g"];
 /// The second half of a collective finds the gate closed while its first half spins.
 #[test]
 fn a_communication_kernel_passes_the_gate_at_once_during_a_drain() -> anyhow::Result<()> {
-    assert_eq!(undone_drops("all_gather,fill", &[], FILL)?, 0, "it came in while the drain ran");
-    assert!(undone_drops(OTHERS, &[], FILL)? > 0, "what nobody knows waits until the drop is late");
-    Ok(())
+    comes_in("all_gather,fill", &[], FILL)?;
+    // What nobody knows waits.
+    waits_until_late(OTHERS, &[], FILL)
 }
 
 #[test]
 fn work_of_a_marked_stream_passes_the_gate_at_once_during_a_drain() -> anyhow::Result<()> {
-    assert_eq!(undone_drops(OTHERS, &["mark t"], FILL)?, 0);
-    assert_eq!(undone_drops(OTHERS, &["mark t"], "write-value flag 1 --on t")?, 0);
-    let before = [&["mark t"][..], &A_GRAPH].concat();
-    assert_eq!(undone_drops(OTHERS, &before, "replay g --on t")?, 0);
-    Ok(())
+    comes_in(OTHERS, &["mark t"], FILL)?;
+    comes_in(OTHERS, &["mark t"], "write-value flag 1 --on t")?;
+    comes_in(OTHERS, &[&["mark t"][..], &A_GRAPH].concat(), "replay g --on t")
 }
 
 #[test]
 fn an_unmarked_stream_waits_at_the_gate() -> anyhow::Result<()> {
-    assert!(undone_drops(OTHERS, &["mark t", "unmark t"], FILL)? > 0);
-    assert!(undone_drops(OTHERS, &["mark s"], FILL)? > 0, "another one has it");
-    Ok(())
+    waits_until_late(OTHERS, &["mark t", "unmark t"], FILL)?;
+    // Another one has the mark.
+    waits_until_late(OTHERS, &["mark s"], FILL)
 }
 
 #[test]
 fn a_graph_with_a_communication_kernel_passes_the_gate_at_once() -> anyhow::Result<()> {
-    assert_eq!(undone_drops("fill", &A_GRAPH, "replay g --on t")?, 0);
-    assert!(undone_drops(OTHERS, &A_GRAPH, "replay g --on t")? > 0);
-    Ok(())
+    comes_in("fill", &A_GRAPH, "replay g --on t")?;
+    waits_until_late(OTHERS, &A_GRAPH, "replay g --on t")
 }

@@ -1,13 +1,13 @@
 //! Programs that a preload does not reach, or would end: `run` says so in one line and starts them all the
 //! same.
 
-use std::fs;
-use std::os::unix::fs::{PermissionsExt as _, symlink};
+use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use anyhow::ensure;
 use gpushare_proto::Bytes;
+use gpushare_tests::process::write_executable;
 use gpushare_tests::{Sharing, World, foreign, output_of};
 
 /// Output of a program of `run` on both streams, and its exit code.
@@ -59,8 +59,7 @@ fn a_program_of_musl_runs_without_the_preload_that_would_end_it() -> anyhow::Res
     let (world, _daemon) = World::of(Bytes::mib(64))?.with_daemon(&[])?;
     let musl = named_as_musls(&world)?;
     let script = world.folder().join("script");
-    fs::write(&script, format!("#!{}\n", musl.display()))?;
-    fs::set_permissions(&script, fs::Permissions::from_mode(0o755))?;
+    write_executable(&script, &format!("#!{}\n", musl.display()))?;
     let line = format!("gpushare-ctl: {} is linked with musl,", musl.display());
     for program in [&musl, &script] {
         let said = run(&world, program)?;

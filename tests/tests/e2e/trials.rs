@@ -25,9 +25,12 @@ fn program(world: &World, name: &str) -> anyhow::Result<Program> {
     Ok(program)
 }
 
-/// Number of times that the daemons of this world have said so.
-fn count(daemon: &Daemon, words: &str) -> usize {
-    daemon.process().stderr().matches(words).count()
+/// Checks that the daemons of this world have said so that many times. A thread of its own writes the log.
+fn has_said(daemon: &Daemon, words: &str, times: usize) -> anyhow::Result<()> {
+    let count = || daemon.process().stderr().matches(words).count();
+    until("the log has it", || Ok((count() >= times).then_some(())))?;
+    assert_eq!(count(), times, "{words}");
+    Ok(())
 }
 
 fn freeze(daemon: &Daemon, name: &str) -> anyhow::Result<()> {
@@ -50,16 +53,16 @@ fn is_running(world: &World, program: &Program) -> anyhow::Result<bool> {
 fn the_first_freeze_of_a_daemon_is_preceded_by_one_trial() -> anyhow::Result<()> {
     let (world, mut daemon) = world_with("")?;
     let mut programs = [program(&world, "a")?, program(&world, "b")?];
-    assert_eq!(count(&daemon, SUCCEEDED), 0);
+    has_said(&daemon, SUCCEEDED, 0)?;
     for name in ["a", "b"] {
         freeze(&daemon, name)?;
-        assert_eq!(count(&daemon, SUCCEEDED), 1, "{name}");
+        has_said(&daemon, SUCCEEDED, 1)?;
     }
     for program in &mut programs {
         program.must("check x 7")?;
     }
     freeze(&daemon, "a")?;
-    assert_eq!(count(&daemon, SUCCEEDED), 1);
+    has_said(&daemon, SUCCEEDED, 1)?;
     // It has ended by itself, and its memory is given back.
     until("only the programs are on the card", || {
         let stats = world.card().context("a simulated card")?.stats()?;
@@ -69,9 +72,11 @@ fn the_first_freeze_of_a_daemon_is_preceded_by_one_trial() -> anyhow::Result<()>
     daemon.kill()?;
     daemon.restart()?;
     programs[0].must("check x 7")?;
-    assert_eq!(count(&daemon, SUCCEEDED), 1, "a thaw needs no trial");
+    // A thaw needs no trial.
+    has_said(&daemon, SUCCEEDED, 1)?;
     freeze(&daemon, "b")?;
-    assert_eq!(count(&daemon, SUCCEEDED), 2, "a new daemon makes another one");
+    // A new daemon makes another one.
+    has_said(&daemon, SUCCEEDED, 2)?;
     Ok(())
 }
 
@@ -87,7 +92,8 @@ fn a_driver_that_does_not_restore_the_trial_freezes_no_program() -> anyhow::Resu
         let says = daemon.ctl(&["explain", name])?;
         assert!(says.contains("it cannot be frozen: process ") && says.contains(why), "{says}");
     }
-    assert_eq!((count(&daemon, FAILED), count(&daemon, "left its cards")), (1, 0));
+    has_said(&daemon, FAILED, 1)?;
+    has_said(&daemon, "left its cards", 0)?;
     let mut doctor = world.part(Part::Ctl);
     let output = doctor.args(["doctor", "--json", "--timeout", "10min"]).output()?;
     let says = String::from_utf8(output.stdout)?;
@@ -122,10 +128,12 @@ fn a_trial_without_room_is_repeated_before_the_next_freeze() -> anyhow::Result<(
     let error = refusal(&daemon, "a")?;
     assert!(error.contains("its card had no memory for the trial of a freeze"), "{error}");
     assert!(is_running(&world, &program)?);
-    assert_eq!((count(&daemon, REPEATED), count(&daemon, "the card has no memory for it now")), (1, 1));
+    has_said(&daemon, REPEATED, 1)?;
+    has_said(&daemon, "the card has no memory for it now", 1)?;
     stranger.must("check y 8")?;
     stranger.quit()?;
     freeze(&daemon, "a")?;
-    assert_eq!((count(&daemon, REPEATED), count(&daemon, SUCCEEDED)), (1, 1));
+    has_said(&daemon, SUCCEEDED, 1)?;
+    has_said(&daemon, REPEATED, 1)?;
     program.must("check x 7").map(drop)
 }

@@ -18,7 +18,7 @@ fn a_trace_of_turns_is_whole_also_when_the_daemon_dies() -> anyhow::Result<()> {
         Ok(fs::read_to_string(&said)?.contains("watching").then_some(()))
     })?;
 
-    let load = ["--steps", "1000", "--compute", "2ms"];
+    let load = ["--steps", "1000000", "--compute", "2ms"];
     let mut runs = Vec::new();
     for name in ["a", "b"] {
         let memory = Bytes::mib(48);
@@ -26,7 +26,7 @@ fn a_trace_of_turns_is_whole_also_when_the_daemon_dies() -> anyhow::Result<()> {
     }
     daemon.until("they take turns", |status| status.gpus.first().is_some_and(|gpu| gpu.handoffs >= 4))?;
     for run in &mut runs {
-        assert_eq!(run.report()?.corrupted, 0);
+        assert_eq!(run.finish()?.corrupted, 0);
     }
     gpushare_tests::patience::until("both ends are told", || {
         let ends = fs::read_to_string(&said)?.matches("{\"session_ended\":").count();

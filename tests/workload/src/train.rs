@@ -10,6 +10,7 @@
 //! With `--async-ahead N` the host runs at most N steps ahead of the GPU, as training loops do.
 
 use std::collections::VecDeque;
+use std::path::{Path, PathBuf};
 use std::thread;
 
 use clap::Args;
@@ -37,6 +38,9 @@ pub struct Plan {
     /// Steps
     #[arg(long, value_name = "N", default_value_t = 10)]
     pub steps: u32,
+    /// Begin no step once this file exists, however many are left
+    #[arg(long, value_name = "FILE")]
+    pub until: Option<PathBuf>,
     /// Buffers
     #[arg(long, value_name = "N", default_value_t = 8, value_parser = clap::value_parser!(u32).range(1..))]
     pub buffers: u32,
@@ -110,11 +114,13 @@ pub fn run(gpu: &Gpu, plan: &Plan) -> Result<Report, CudaError> {
     let first_step = clock::now();
     let Steps { begins, ends } = steps(gpu, plan, &buffers)?;
     let last_step = clock::now();
+    // As many as there were.
+    let done = begins.len() as u32;
 
     let mut corrupted = 0;
     for (index, (buffer, seed)) in buffers.iter().zip(plan.seed..).enumerate() {
         let sum = gpu.checksum(*buffer)?;
-        corrupted += u32::from(sum != pattern::checksum(buffer.words(), seed, added(plan, index)));
+        corrupted += u32::from(sum != pattern::checksum(buffer.words(), seed, added(plan, done, index)));
     }
     for buffer in buffers {
         gpu.free(buffer)?;
@@ -129,9 +135,9 @@ pub fn run(gpu: &Gpu, plan: &Plan) -> Result<Report, CudaError> {
     Ok(Report {
         ok: corrupted == 0,
         corrupted,
-        steps: plan.steps,
+        steps: done,
         seconds: seconds(end - start),
-        steps_per_s: f64::from(plan.steps) / seconds(last_step - first_step).max(f64::EPSILON),
+        steps_per_s: f64::from(done) / seconds(last_step - first_step).max(f64::EPSILON),
         start_ns: start,
         end_ns: end,
         step_ns_p50: percentile(&times, 50),
@@ -165,6 +171,9 @@ fn steps(gpu: &Gpu, plan: &Plan, buffers: &[Buffer]) -> Result<Steps, CudaError>
     let mut times = Steps::default();
     let mut in_flight: VecDeque<Handle> = VecDeque::new();
     for step in 0..plan.steps {
+        if plan.until.as_deref().is_some_and(Path::exists) {
+            break;
+        }
         if let (Some(every), Some(&last)) = (plan.every, times.begins.last()) {
             thread::sleep((last + every - clock::now()).into());
         }
@@ -224,9 +233,9 @@ fn summand(step: u32) -> u32 {
     step.wrapping_mul(0x9E37_79B1) | 1
 }
 
-/// Sum of all steps for one buffer.
-fn added(plan: &Plan, buffer: usize) -> u32 {
-    (0..plan.steps)
+/// Sum of that many steps for one buffer.
+fn added(plan: &Plan, steps: u32, buffer: usize) -> u32 {
+    (0..steps)
         .filter(|&step| turn(plan, step) == buffer)
         .map(|step| summand(step).wrapping_mul(plan.passes))
         .fold(0, u32::wrapping_add)
