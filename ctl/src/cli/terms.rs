@@ -15,17 +15,18 @@ use crate::exit::{self, CommandError};
 #[derive(Clone, Debug, Default, Args)]
 pub(crate) struct TermsArgs {
     /// Memory limit on each card: 8GiB, 50% of the card, or by card: 0=8GiB,1=50%. The default is no limit, but for
-    /// sessions that users start with the system's daemon all that [self_service] leaves them. A limit on an unknown card is
+    /// `run` by users of the system's daemon all that [self_service] leaves them. A limit on an unknown card is
     /// an error [env: GPUSHARE_MEMORY_LIMIT, also as JSON: {"0": 2147483648}]
     #[arg(short = 'm', long, value_name = "SIZE")]
     pub(crate) memory: Option<MemoryLimit>,
     /// Limit of each card's time, like 25%, or by card: 0=25%,1=50% [env: GPUSHARE_COMPUTE_LIMIT, also as JSON: {"0": 25}]
     #[arg(long, value_name = "SHARE")]
     pub(crate) compute: Option<ComputeLimit>,
-    /// Share of the time beside other sessions of the same user when sessions take turns, relative to 100
+    /// Share of the time when sessions take turns, relative to 100, beside the other sessions of the same user; sessions
+    /// that an administrator creates stand beside users
     #[arg(long, value_name = "N", allow_negative_numbers = true)]
     pub(crate) weight: Option<Weight>,
-    /// Priority: low, normal or high, which only an administrator gives with the system's daemon
+    /// Priority: low, normal or high; with the system's daemon only an administrator gives `high`
     #[arg(long, value_name = "CLASS")]
     pub(crate) priority: Option<Priority>,
     /// Lifetime, like 2h; afterwards the session gets no new memory and no turns, but keeps its memory

@@ -4,6 +4,8 @@ use std::fs::{self, Permissions};
 use std::os::unix::fs::PermissionsExt as _;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::Path;
+use std::thread;
+use std::time::{Duration, Instant};
 
 use gpushare_proto::admin::AdminReply;
 use gpushare_proto::names::RuntimeDir;
@@ -33,8 +35,10 @@ fn a_daemon_that_is_down() {
     // The stale socket of a daemon that was killed.
     drop(UnixListener::bind(&socket).unwrap());
     // A program that another test starts has a copy of the listener until it runs.
+    let deadline = Instant::now() + Duration::from_secs(60);
     while UnixStream::connect(&socket).is_ok() {
-        std::thread::yield_now();
+        assert!(Instant::now() < deadline, "it listens");
+        thread::sleep(Duration::from_millis(1));
     }
     assert_eq!(fails(&mut ctl(folder.path(), &["status"]), 3), expected);
 }
@@ -57,7 +61,7 @@ fn a_strangers_daemon_in_the_users_folder() {
         rustix::thread::set_thread_uid(rustix::fs::Uid::from_raw(65534)).unwrap();
         UnixListener::bind(&socket).unwrap()
     };
-    let _stranger = std::thread::scope(|scope| scope.spawn(listen).join().unwrap());
+    let _stranger = thread::scope(|scope| scope.spawn(listen).join().unwrap());
     let mut status = ctl(folder.path(), &["status"]);
     let sentence = fails(status.env_remove("GPUSHARE_RUNTIME_DIR"), 4);
     assert!(sentence.contains("user 65534 listens at"), "{sentence}");

@@ -2,7 +2,7 @@
 
 use std::fs;
 use std::path::Path;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use gpushare_inject::Spec;
 use gpushare_k8s::api::v1beta1::{
@@ -172,6 +172,7 @@ async fn a_share_of_the_card_with_less_load_is_preferred() -> anyhow::Result<()>
     let deadline = Instant::now() + patience::PATIENCE;
     while running.preferred(1).await? != cards[1..] {
         assert!(Instant::now() < deadline, "the card with load is preferred");
+        tokio::time::sleep(Duration::from_millis(10)).await;
     }
     Ok(())
 }

@@ -1,6 +1,7 @@
 //! Limits of pods by their annotations.
 
 use std::fs;
+use std::time::Instant;
 
 use gpushare_kubelet::{ApiServer, PodResourcesService};
 use gpushare_tests::{Daemon, patience};
@@ -135,12 +136,14 @@ async fn events_delay_no_limit_and_share_one_connection() -> anyhow::Result<()> 
         cluster.put(&name, &format!("{number:08x}-0b9d-4c1f-9a53-2d1d4b7f0c11"), &bad);
         cluster.resources.give("ml", &name, &[&cluster.shares[0]]);
     };
+    let began = Instant::now();
     (0..8).for_each(put);
     let events = cluster.api.until_events(8 * bad.len()).await?;
     // One lists the pods, one follows them, and one takes all events. An event that is not taken within two seconds costs
     // its connection.
     let connections = cluster.api.connections();
-    assert!(connections < events.len() as u64 / 2, "{connections} connections for {} events", events.len());
+    let most = 3 + began.elapsed().as_secs() / 2;
+    assert!(connections <= most, "{connections} connections for {} events", events.len());
 
     // An event may wait two seconds for the API server, and so many would take four minutes.
     cluster.api.hold_events(true);

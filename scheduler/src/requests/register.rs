@@ -91,11 +91,11 @@ pub(super) fn permitted(
     if wish.oversubscribe && !service.oversubscribe {
         return denied("sessions may not be larger than a card here; run without --oversubscribe".to_owned());
     }
-    // Its weight only divides the time of this user.
+    // A weight only divides the time of this user, so any is permitted.
     if wish.terms.priority > Priority::Normal {
         return denied(format!(
-            "only an administrator gives the priority {} here; run without it, and let `gpushare-ctl set priority {0} \
-             --session NAME` raise it",
+            "only an administrator gives the priority {} here; start without --priority, then ask an administrator for \
+             `sudo gpushare-ctl set priority {0} --session NAME`",
             wish.terms.priority
         ));
     }

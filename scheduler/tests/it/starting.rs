@@ -6,6 +6,7 @@ use std::os::unix::net::UnixListener;
 use std::time::Duration;
 use std::{fs, thread};
 
+use gpushare_proto::admin::AdminReply;
 use gpushare_proto::names::RuntimeDir;
 use gpushare_proto::tenant::{FailureCode, Hello, Role, TenantReply, TenantRequest};
 use gpushare_proto::{Bytes, codec};
@@ -168,7 +169,7 @@ fn an_idle_daemon_waits_for_a_connection_that_has_said_nothing_yet() {
     let daemon = reloading::start(&folders, "");
     let mut slow = daemon.connect();
     reloading::write(&folders, "idle_exit = '500ms'");
-    reloading::reload(&daemon);
+    assert!(matches!(reloading::reload(&daemon), AdminReply::Reloaded(_)));
     // The daemon waits 5 s for a hello.
     thread::sleep(Duration::from_millis(1500));
     slow.write_all(&codec::encode(&TenantRequest::Hello(Hello::new(Role::Tool))).unwrap())

@@ -52,10 +52,10 @@ fn a_higher_class_gets_nearly_all_of_the_time() -> anyhow::Result<()> {
     let (world, daemon) = World::of(CARD)?.with_daemon(&SHORT_TURNS)?;
     let _programs = [hog(&world, "normal", &[])?, hog(&world, "other", &["--priority", "low"])?];
     let share = share_of(&daemon, &["other"], &["normal"])?;
-    assert!((0.001..0.2).contains(&share), "low beside normal got {share}");
+    assert!((0.001..0.15).contains(&share), "low beside normal got {share}");
     daemon.set(&["priority", "high", "--session", "other"])?;
     let share = share_of(&daemon, &["other"], &["normal"])?;
-    assert!((0.8..0.999).contains(&share), "high beside normal got {share}");
+    assert!((0.85..0.999).contains(&share), "high beside normal got {share}");
     Ok(())
 }
 
@@ -105,9 +105,9 @@ pub(crate) fn share_of(daemon: &Daemon, some: &[&str], others: &[&str]) -> anyho
     })
 }
 
-/// Checks that a session gets two seconds of card time in no less than about eight seconds. Work in flight that
-/// takes long on a busy machine, and what the limit carries over, shorten that by some seconds. Half of the time
-/// would still be four.
+/// Checks that a session gets three seconds of card time in no less than about twelve seconds. Work in flight that
+/// takes long on a busy machine, and what the limit carries over, shorten that by some seconds. Half of the card's
+/// time would take six.
 fn limited_to_a_quarter(daemon: &Daemon, name: &str) -> anyhow::Result<()> {
     daemon.until("it has a limit", |status| {
         let mut named = status.sessions.iter().filter(|session| session.name == name);
@@ -115,11 +115,11 @@ fn limited_to_a_quarter(daemon: &Daemon, name: &str) -> anyhow::Result<()> {
     })?;
     // What it had before the limit is no part of the measurement.
     let (began, before) = (Instant::now(), card_time(daemon, &[name])?);
-    patience::until("it has had two seconds", || {
-        Ok((card_time(daemon, &[name])? - before >= Nanos::from_secs(2)).then_some(()))
+    patience::until("it has had three seconds", || {
+        Ok((card_time(daemon, &[name])? - before >= Nanos::from_secs(3)).then_some(()))
     })?;
     let took = began.elapsed().as_secs_f64();
-    assert!(took > 4.0, "{name} had two seconds of card time within {took} s");
+    assert!(took > 8.0, "{name} had three seconds of card time within {took} s");
     Ok(())
 }
 

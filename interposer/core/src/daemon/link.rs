@@ -239,6 +239,7 @@ pub(crate) mod tests {
     use std::fs::File;
     use std::os::fd::RawFd;
     use std::sync::MutexGuard;
+    use std::time::Instant;
 
     use gpushare_proto::RequestId;
     use gpushare_proto::tenant::PROTOCOL;
@@ -352,8 +353,15 @@ pub(crate) mod tests {
 
         link.unplug();
         drop(connection);
-        let others = [(); 2].map(|()| fd::move_high(File::open("/dev/null").unwrap().into()));
-        let numbers = [others[0].as_raw_fd(), others[1].as_raw_fd()];
-        assert_eq!(in_child(numbers), [true, true]);
+        // Descriptors of others with the same numbers, which another test may have for a moment.
+        let deadline = Instant::now() + Duration::from_secs(60);
+        let others = loop {
+            let others = [(); 2].map(|()| fd::move_high(File::open("/dev/null").unwrap().into()));
+            if others.each_ref().map(AsRawFd::as_raw_fd) == sockets {
+                break others;
+            }
+            assert!(Instant::now() < deadline, "the lowest free numbers above the low ones");
+        };
+        assert_eq!(in_child(others.each_ref().map(AsRawFd::as_raw_fd)), [true, true]);
     }
 }

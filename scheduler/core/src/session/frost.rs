@@ -19,7 +19,7 @@ use gpushare_proto::{Bytes, Nanos};
 use crate::events::{FreezeEnd, Obstacle, ThawEnd, ThawWait};
 
 /// Longest time in which a process proves that no thread of it is in the driver.
-const PARKING: Nanos = Nanos::from_secs(5);
+pub(crate) const PARKING: Nanos = Nanos::from_secs(5);
 /// Pause after a thaw that broke off or had no room.
 const PAUSE: Nanos = Nanos::from_secs(1);
 

@@ -6,7 +6,7 @@ use gpushare_proto::{Bytes, ClientId, GateState, Nanos, SessionId};
 
 use super::world::{GPU, World, gib, ms, plain};
 use crate::config::StuckPolicy;
-use crate::session::frost::Stage;
+use crate::session::frost::{PARKING, Stage};
 use crate::{Config, Effect, Event, FreezeEnd, Notice, Obstacle, Standing, ThawEnd, ThawWait, WaitsFor};
 
 const CONTEXT: Bytes = Bytes::mib(512);
@@ -235,7 +235,7 @@ fn a_process_that_does_not_answer_is_left_alone() {
     world.take();
     freezes(&mut world, other_session);
     world.lets_go(other, ms(2));
-    world.run_for(Nanos::from_secs(3));
+    world.run_for(PARKING + Nanos::from_secs(1));
     assert_eq!(stage(&world, other), Stage::Warm);
     let obstacle = Obstacle::Silent;
     let refused = Notice::FreezeRefused { session: other_session, client: other, obstacle };
@@ -286,7 +286,7 @@ fn an_attempt_that_breaks_off_is_repaired_by_thaws_until_one_succeeds() {
     let taken = steps(&mut world);
     assert!(taken.len() >= 3 && taken[1..].iter().all(|step| *step == ("thaw", client)), "{taken:?}");
     world.habits(client).ends.1 = ThawEnd::Thawed;
-    world.run_for(Nanos::from_secs(4));
+    world.run_for(PARKING + Nanos::from_secs(2));
     assert_eq!(stage(&world, client), Stage::Warm);
 }
 
