@@ -115,7 +115,7 @@ checks! {
             "warning: vGPU or host of vGPUs";
         "cards.compute-mode" cards::compute_mode: "whether more than one process may use a card",
             "error: exclusive or prohibited";
-        "cards.persistence" cards::persistence: "persistence mode", "never: a hint only";
+        "cards.persistence" cards::persistence: "persistence mode, without which no session is frozen", "never: a hint only";
     }
     Platform {
         "platform.confidential" platform::confidential: "confidential computing", "warning: on";
