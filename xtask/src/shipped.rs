@@ -81,7 +81,7 @@ pub(crate) fn build(progress: Progress) -> anyhow::Result<BTreeMap<String, PathB
 }
 
 /// Whether the environment asks for quick release builds, which are only run.
-fn is_quick() -> bool {
+pub(crate) fn is_quick() -> bool {
     OVERRIDES.iter().any(|name| env::var_os(name).is_some())
 }
 
