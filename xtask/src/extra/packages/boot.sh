@@ -47,7 +47,7 @@ printf '[Unit]\nWants=check.service\n' >"$root/etc/systemd/system/check.target"
 cat >"$root/etc/systemd/system/gpushare-scheduler.service.d/check.conf" <<END
 [Service]
 Environment=LD_LIBRARY_PATH=/srv/check SIMGPU_SOCKET=/run/card.sock GPUSHARE_FREEZE_UNTRIED=1
-WatchdogSec=5s
+WatchdogSec=10s
 END
 export container=gpushare
 unset NOTIFY_SOCKET || true

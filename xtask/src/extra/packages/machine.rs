@@ -38,7 +38,7 @@ const BLOCKS: [&str; 6] = [
     "sessions-with-the-system's-daemon",
 ];
 /// Longest time, in seconds, for everything that happens on the machine.
-const PATIENCE: &str = "300";
+const PATIENCE: &str = "900";
 
 pub(super) fn check(packages: &Packages, blocks: &Blocks) -> anyhow::Result<()> {
     let machine = tempfile::tempdir()?;

@@ -66,7 +66,7 @@ follow archive-with-installsh
 cd "$work"
 uses_it /usr/local
 freezes_it
-[ "$(property WatchdogUSec)" = 5s ]
+[ "$(property WatchdogUSec)" = 10s ]
 accepts /usr/local/lib/systemd/system/gpushare-scheduler*
 systemd-analyze security --threshold=40 --no-pager gpushare-scheduler.service >rating
 tail -n 1 rating
