@@ -91,7 +91,7 @@ pub(super) fn permitted(
     if wish.oversubscribe && !service.oversubscribe {
         return denied("sessions may not be larger than a card here; run without --oversubscribe".to_owned());
     }
-    // A weight only divides the time of this user, so any is permitted.
+    // A weight changes no other user's share, so any is permitted.
     if wish.terms.priority > Priority::Normal {
         return denied(format!(
             "only an administrator gives the priority {} here; start without --priority, then ask an administrator for \

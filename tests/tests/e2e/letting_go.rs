@@ -185,9 +185,9 @@ fn a_thread_that_waits_says_after_two_seconds_what_for() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Longest time of a drop. One for work that comes in while the drain runs, on a busy machine too, and one for
-/// work that waits until the drop is undone.
+/// Time after which a drop is late, where no drop is to be late, on a busy machine too.
 const NEVER_LATE: &str = "10s";
+/// Time after which a drop is late, where it is to be undone.
 const SOON_LATE: &str = "3s";
 
 /// Checks that no drop is undone, where one kernel spins until a `second` piece of work that finds the gate closed
@@ -203,6 +203,7 @@ fn waits_until_late(kernels: &str, before: &[&str], second: &str) -> anyhow::Res
     Ok(())
 }
 
+/// Number of drops that were undone, where a drop is late after the time `late`.
 fn undone_drops(kernels: &str, before: &[&str], second: &str, late: &str) -> anyhow::Result<u64> {
     let world = World::of(Bytes::mib(64))?;
     world.add_setting(&format!("drain_target = '{late}'\nlate_factor = 1"))?;
