@@ -20,6 +20,8 @@ class Stand:
     rounds: int
     # Memory backend of the programs that choose none.
     backend: str
+    # Folder of PyTorch's own tests, if there is one.
+    pytorch_tests: Path | None
 
     @property
     def backends(self):

@@ -45,6 +45,7 @@ from groups import (
     oversubscribed,
     paging,
     paranoid,
+    pytorch_tests,
     quotas,
     serving,
     sessions,
@@ -92,6 +93,7 @@ GROUPS = {
     "witness": witness,
     "compatibility": compatibility,
     "ipc": ipc,
+    "pytorch_tests": pytorch_tests,
     "cost": cost,
     "at_once": at_once,
 }
@@ -135,6 +137,7 @@ def main():
     parser.add_argument("--groups", type=group_names, default=list(GROUPS), help=f"of {','.join(GROUPS)}")
     parser.add_argument("--rounds", type=int, default=20, help="alternations of the training comparison")
     parser.add_argument("--backend", choices=("managed", "remap"), default="managed", help="memory of the programs")
+    parser.add_argument("--pytorch-tests", type=Path, help="folder of test_multiprocessing.py, from PyTorch's sources")
     parser.add_argument("--seconds-left", type=float, default=570, help="what the whole suite may take")
     arguments = parser.parse_args()
     if not (arguments.stage / "gpushare-ctl").exists():
@@ -159,7 +162,8 @@ def run(arguments, logs):
     )
     figures = Figures(arguments.out, logs, found, sys.argv[1:])
     deadline = Deadline(arguments.seconds_left - RESERVE)
-    stand = Stand(arguments.stage.resolve(), logs, found, figures, deadline, arguments.rounds, arguments.backend)
+    tests = arguments.pytorch_tests and arguments.pytorch_tests.resolve()
+    stand = Stand(arguments.stage.resolve(), logs, found, figures, deadline, arguments.rounds, arguments.backend, tests)
     for name in arguments.groups:
         run_group(stand, name)
         figures.save(deadline.passed())

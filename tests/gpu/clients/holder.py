@@ -5,6 +5,7 @@
     read         reads every word; the same answer
     check        whether every word is what it must be
     copies MIB   without any of this: pinned copies of so many MiB out, in, and both ways at once, best of five
+    both         after that: both ways at once, once more
 
 A word is its own number, plus one for each step.
 """
@@ -61,20 +62,24 @@ def seconds_of(work):
     return time.perf_counter() - begin
 
 
-def copies(mib):
-    """Seconds of plain copies between the card and pinned memory: the best of some."""
-    here, there = (torch.empty(mib << 20, dtype=torch.uint8, device="cuda") for _ in range(2))
-    out, back = (torch.empty(mib << 20, dtype=torch.uint8, pin_memory=True) for _ in range(2))
-    streams = [torch.cuda.Stream(), torch.cuda.Stream()]
+class Copies:
+    """Plain copies between the card and pinned memory. `of` has the seconds of each kind, the best of some."""
 
-    def run(*ways):
-        for stream, (to, source) in zip(streams, ways):
+    def __init__(self, mib):
+        here, there = (torch.empty(mib << 20, dtype=torch.uint8, device="cuda") for _ in range(2))
+        out, back = (torch.empty(mib << 20, dtype=torch.uint8, pin_memory=True) for _ in range(2))
+        self.streams = [torch.cuda.Stream(), torch.cuda.Stream()]
+        self.kinds = {"out": [(out, here)], "in": [(there, back)], "both": [(out, here), (there, back)]}
+        self.of = {kind: min(self.seconds(kind) for _ in range(COPIES)) for kind in self.kinds}
+
+    def seconds(self, kind):
+        return seconds_of(lambda: self.run(self.kinds[kind]))
+
+    def run(self, ways):
+        for stream, (to, source) in zip(self.streams, ways):
             with torch.cuda.stream(stream):
                 to.copy_(source, non_blocking=True)
         torch.cuda.synchronize()
-
-    kinds = {"out": [(out, here)], "in": [(there, back)], "both": [(out, here), (there, back)]}
-    return {kind: min(seconds_of(lambda: run(*ways)) for _ in range(COPIES)) for kind, ways in kinds.items()}
 
 
 def main():
@@ -82,7 +87,7 @@ def main():
     torch.arange(2, dtype=torch.int64, device="cuda")[:1].fill_(0)
     torch.cuda.synchronize()
     torch.cuda.empty_cache()
-    block = None
+    block = copies = None
     say(ready=True)
     for word, *values in orders():
         if word == "hold":
@@ -96,9 +101,12 @@ def main():
         elif word == "check":
             say(right=block.is_right())
         elif word == "copies":
-            say(**copies(int(values[0])))
+            copies = Copies(int(values[0]))
+            say(**copies.of)
+        elif word == "both":
+            say(seconds=copies.seconds("both"))
         else:
-            raise SystemExit(f"{word}: expected hold, step, read, check or copies")
+            raise SystemExit(f"{word}: expected hold, step, read, check, copies or both")
 
 
 if __name__ == "__main__":
