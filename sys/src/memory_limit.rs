@@ -42,8 +42,9 @@ fn room_below(root: &Path) -> Option<Bytes> {
             of_files.filter_map(|(_, bytes)| bytes.parse::<u64>().ok()).sum::<u64>()
         };
         let room = |path: &Path| {
+            let limit = number(&path.join(limit))?;
             let taken = number(&path.join(used))?.saturating_sub(pages(path));
-            Some(number(&path.join(limit))?.saturating_sub(taken))
+            Some(limit.saturating_sub(taken))
         };
         folders.filter_map(room).min()
     });

@@ -10,7 +10,7 @@
 //! `held` is what processes have of it already. The part that is `mapped` at their addresses belongs to the driver and
 //! is charged to no control group. The control group is the outermost one that the daemon sees, which
 //! contains all programs that it serves: that of the container, if there is one. A program's own control group may be
-//! tighter. Then its eviction fails, and it says so.
+//! tighter. Then its process refuses the eviction and tells the user (`interposer/core/src/remap/card/room.rs`).
 
 use std::fs;
 use std::path::Path;

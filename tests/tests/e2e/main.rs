@@ -34,6 +34,7 @@ mod addresses;
 mod audit;
 mod captures;
 mod containers;
+mod control_groups;
 mod contexts;
 mod deaths;
 mod hangups;

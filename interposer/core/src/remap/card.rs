@@ -7,6 +7,7 @@
 mod fingerprints;
 mod host;
 mod kernel;
+mod room;
 
 use std::collections::{BTreeMap, VecDeque};
 use std::ffi::{c_int, c_void};
@@ -20,6 +21,7 @@ use gpushare_proto::page::MAX_GPUS;
 use gpushare_sys::fd;
 
 use self::kernel::Fingerprints;
+use self::room::Room;
 use super::fingerprint::BLOCK;
 use super::guard::Guard;
 use super::lanes::Hardware;
@@ -62,6 +64,7 @@ pub(super) struct OnCard {
     peers: AtomicU32,
     copies: Mutex<Copies>,
     regions: Mutex<FreeRegions>,
+    room: Room,
     /// Addresses of the contexts in which regions were registered, by region.
     registered: Mutex<BTreeMap<HostAddress, usize>>,
     fingerprints: Fingerprints,
@@ -125,6 +128,7 @@ impl OnCard {
             peers: AtomicU32::new(0),
             copies: Mutex::default(),
             regions: Mutex::default(),
+            room: Room::default(),
             registered: Mutex::default(),
             fingerprints: Fingerprints::new(is_paranoid),
             adopted: Mutex::default(),

@@ -227,6 +227,11 @@ impl Pool {
         });
     }
 
+    /// Returns why a region that is demanded could not be made.
+    pub const fn trouble(&self) -> Option<HostError> {
+        self.trouble
+    }
+
     /// Returns whether regions are being made.
     pub fn is_growing(&self) -> bool {
         self.regions.values().any(Region::is_coming)

@@ -57,7 +57,7 @@ impl OnCard {
 impl HostMemory for OnCard {
     fn touch(&self, size: Bytes) -> Result<HostAddress, HostError> {
         let region = lock(&self.regions).take()?;
-        match regions::touch(region, size) {
+        match self.room.touch(size, || regions::touch(region, size)) {
             Ok(()) => Ok(region),
             Err(error) => {
                 lock(&self.regions).give(region);

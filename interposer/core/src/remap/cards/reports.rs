@@ -1,7 +1,7 @@
-//! Reports of a card: what the daemon hears of its memory, and the user of work that was missed.
+//! Reports of a card: what the daemon hears of its memory, and the user of what stands in its way.
 
 use std::sync::Mutex;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use gpushare_proto::page::{FLAG_MAPPED, GoalNumber, MAX_GPUS, Page};
@@ -13,6 +13,7 @@ use super::Card;
 use crate::driver::unknown::UNKNOWN;
 use crate::process::lock;
 use crate::process::stderr::print;
+use crate::remap::host::HostError;
 use crate::remap::lanes::Moving;
 
 /// Whether memory of each card is mapped from the host, by the number of the card.
@@ -87,6 +88,7 @@ impl Card {
             note_mapped(page, report.gpu, !report.residence.mapped.is_zero());
             drop(in_order);
             self.warn_of_missed_work();
+            self.warn_of_no_room();
         }
     }
 
@@ -116,6 +118,20 @@ impl Card {
                  Driver functions that it looked up and gpushare does not know: {unknown}. \
                  Please report this with the name of the program",
                 chunk.address, chunk.size,
+            ));
+        }
+    }
+
+    /// Tells the user once of memory that cannot leave the card, since the program's own control group has no room.
+    fn warn_of_no_room(&self) {
+        static IS_TOLD: AtomicBool = AtomicBool::new(false);
+        let trouble = self.lanes.look(|moving| moving.pool.trouble());
+        let Some(HostError::Group { room, .. }) = trouble else { return };
+        if !IS_TOLD.swap(true, Ordering::Relaxed) {
+            print(format_args!(
+                "memory of this program cannot leave the card: its control group has {room} of the host's memory \
+                 left. Other programs may have to wait for the card. Raise the memory limit of the container or \
+                 the service by the program's memory on the card"
             ));
         }
     }

@@ -36,6 +36,14 @@ pub enum HostError {
         /// Error of the system.
         errno: i32,
     },
+    /// The control groups of the process have no room for the region. The kernel would kill the program.
+    #[error("the control group of the process has room for {room} and needs {size} more")]
+    Group {
+        /// Size of the region.
+        size: Bytes,
+        /// Bytes that the control groups may still take.
+        room: Bytes,
+    },
     /// The driver refused the call on registered memory.
     #[error("the driver refused registered memory with error {0}")]
     Refused(CUresult),
