@@ -9,7 +9,8 @@
 //!                      │ processes that are away   │   wait        their cards stay as they are
 //!                      │                           │   run_others  sessions run that fit beside the memory
 //!                      │                           │               that they were known to use
-//!                      │                           │   kill        they are killed
+//!                      │                           │   kill        they are killed, apart from those that the
+//!                      │                           │               last daemon had frozen once
 //! ```
 //!
 //! A process on no recorded card may have announced one just before the end. So it holds up all cards, until it
@@ -45,6 +46,8 @@ struct Awaited {
     is: Whereabouts,
     /// Number of bytes that the process used on each card, as the last daemon recorded.
     cards: ByGpu<Bytes>,
+    /// Whether the process must not be killed, since the driver may have restored it.
+    is_spared: bool,
 }
 
 impl Awaited {
@@ -84,7 +87,7 @@ impl Recovery {
         let away = |client| {
             let is = Whereabouts::Away;
             let cards = ByGpu::default();
-            (client, Awaited { is, cards })
+            (client, Awaited { is, cards, is_spared: false })
         };
         Self {
             over: expected.is_empty(),
@@ -114,6 +117,18 @@ impl Recovery {
             awaited.cards.insert(gpu, bytes);
             self.changes += 1;
         }
+    }
+
+    /// Notes that an expected process must not be killed.
+    pub(crate) fn spare(&mut self, client: ClientId) {
+        if let Some(awaited) = self.awaited.get_mut(&client) {
+            awaited.is_spared = true;
+        }
+    }
+
+    /// Whether an expected process must not be killed.
+    pub(crate) fn spares(&self, client: ClientId) -> bool {
+        self.awaited.get(&client).is_some_and(|awaited| awaited.is_spared)
     }
 
     /// Whether grants must wait on at least one card.

@@ -44,10 +44,10 @@ impl Awaited {
         Some(entry)
     }
 
-    /// Removes an awaited client if `peer` is its process. Returns the client's session.
-    pub(crate) fn take(&mut self, client: ClientId, peer: &PeerProcess) -> Option<SessionId> {
+    /// Removes an awaited client if `peer` is its process, and returns its entry.
+    pub(crate) fn take(&mut self, client: ClientId, peer: &PeerProcess) -> Option<ClientEntry> {
         let is_same = peer.id == Some(self.get(client)?.process);
-        is_same.then(|| self.remove(client))?.map(|entry| entry.session)
+        is_same.then(|| self.remove(client)).flatten()
     }
 
     /// Removes all awaited clients of a process.

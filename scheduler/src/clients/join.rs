@@ -32,7 +32,7 @@ use crate::identity::{PeerProcess, ProcessId};
 use crate::input::Watched;
 use crate::memory::host;
 use crate::operation::{Operation, failure, plain};
-use crate::registry::Origin;
+use crate::registry::{ClientEntry, Origin};
 use crate::report::status::memory_report;
 use crate::sessions::Session;
 
@@ -58,7 +58,8 @@ pub(crate) fn join(
         return come_back(engine, connection, (client, peer), returning, (file, page));
     }
     check_away_limit(engine, peer)?;
-    let (id, session, restored) = find_member(engine, peer, token, returning)?;
+    let Member { client: id, session, known } = find_member(engine, peer, token, returning)?;
+    let restored = known.is_some();
     let had = returning.map_or(&[][..], |returning| &returning.gpus);
     let gpus = match add_cards(engine, peer, had) {
         Ok(gpus) => gpus,
@@ -81,6 +82,9 @@ pub(crate) fn join(
     let believed = returning.filter(|_| restored || may_be_unwritten(engine, peer));
     let holding = believed.and_then(|returning| returning.holding);
     engine.feed(Event::ClientJoined { client: id, session, holding });
+    if known.is_some_and(|entry| entry.frozen) {
+        engine.feed(Event::FrozenBefore { client: id });
+    }
     if hello.remaps {
         host::budget_if_needed(engine);
         engine.feed(Event::Remaps { client: id });
@@ -152,19 +156,25 @@ fn may_be_unwritten(engine: &Engine, peer: &PeerProcess) -> bool {
     is_older && clock::monotonic() < engine.started + patience
 }
 
-/// Returns a client's number and session. Also returns whether pid and start time prove that it is a client
-/// of the last daemon.
+/// Client and session of a process that joins.
+struct Member {
+    client: ClientId,
+    session: SessionId,
+    /// Entry of the registry, if pid and start time prove that the process is a client of the last daemon.
+    known: Option<ClientEntry>,
+}
+
 fn find_member(
     engine: &mut Engine,
     peer: &PeerProcess,
     token: Option<&Token>,
     returning: Option<&Returning>,
-) -> Result<(ClientId, SessionId, bool), Failure> {
+) -> Result<Member, Failure> {
     if let Some(&Returning { client, .. }) = returning
-        && let Some(session) = engine.awaited.take(client, peer)
+        && let Some(entry) = engine.awaited.take(client, peer)
     {
         // Its place in the session's count of clients becomes the returned client's.
-        return Ok((client, session, true));
+        return Ok(Member { client, session: entry.session, known: Some(entry) });
     }
     // A process that does not say who it was may still have what it had.
     for entry in engine.awaited.take_all(peer) {
@@ -185,7 +195,7 @@ fn find_member(
         return Err(failure(FailureCode::Permission, "the process that connected is dead"));
     }
     engine.sessions.join(session);
-    Ok((engine.clients.new_id(), session, false))
+    Ok(Member { client: engine.clients.new_id(), session, known: None })
 }
 
 /// Returns the session of a token. A process may return to a session even with a revoked token.

@@ -264,6 +264,7 @@ mod tests {
             process: ProcessId { pid: PID, start: 70 },
             cards: [CARD, OTHER].map(used).to_vec(),
             remaps: false,
+            frozen: false,
         };
         let orphan = Orphan {
             entry,

@@ -201,6 +201,9 @@ pub(super) fn becomes_away(engine: &mut Engine, entry: ClientEntry, peer: &PeerP
     if remaps {
         engine.feed(Event::Remaps { client: id });
     }
+    if entry.frozen {
+        engine.feed(Event::FrozenBefore { client: id });
+    }
     for of in entry.cards {
         if let Ok(gpu) = engine.add_card(&of.card) {
             engine.attach(id, gpu, of.used);

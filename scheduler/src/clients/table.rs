@@ -52,7 +52,7 @@ impl Client {
         }
     }
 
-    /// Returns the client's registry entry; none for a process without a pid in the daemon's namespace.
+    /// Returns the client's registry entry, in which the process was never frozen; none for a process without a pid in the daemon's namespace.
     pub(crate) fn entry(&self, client: ClientId, cards: &Cards) -> Option<ClientEntry> {
         let page = &self.page;
         let card_use = |gpu| {
@@ -65,6 +65,7 @@ impl Client {
             process: self.peer.id?,
             cards: page.gpus().filter_map(card_use).collect(),
             remaps: self.remaps,
+            frozen: false,
         })
     }
 }

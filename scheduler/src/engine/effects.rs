@@ -84,7 +84,11 @@ impl Engine {
                 self.machine.decide(Event::FreezeEnded { client, end: FreezeEnd::Busy });
                 self.watchers.note_changes(self.machine.changed());
             }
-            Effect::Freeze { client } => self.move_by_driver(client, Move::Freeze),
+            Effect::Freeze { client } => {
+                // The next daemon must not kill it.
+                self.persistence.client_changed(client);
+                self.move_by_driver(client, Move::Freeze);
+            }
             Effect::Thaw { client } => room::thaw(self, client),
             Effect::Kill { client } => self.kill(client),
             Effect::Notice(notice) => self.note(&notice),

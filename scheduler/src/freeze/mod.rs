@@ -135,6 +135,7 @@ impl Engine {
 
     /// Reports the end of an operation to the decision machine.
     pub(crate) fn moved_by_driver(&mut self, client: ClientId, end: End) {
+        self.persistence.client_changed(client);
         self.feed(match end {
             End::Freeze(end) => Event::FreezeEnded { client, end },
             End::Thaw(end) => Event::ThawEnded { client, end },

@@ -124,6 +124,9 @@ fn await_client(engine: &mut Engine, entry: ClientEntry, pidfd: OwnedFd) {
             engine.feed(Event::ExpectedUses { client, gpu, bytes: of.used });
         }
     }
+    if entry.frozen {
+        engine.feed(Event::FrozenBefore { client });
+    }
     engine.awaited.insert(entry);
 }
 

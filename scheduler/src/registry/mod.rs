@@ -127,6 +127,9 @@ pub(crate) struct ClientEntry {
     /// Whether the client's memory is remapped and moves by goals.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub(crate) remaps: bool,
+    /// Whether the driver has frozen the client's process once, or began to.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub(crate) frozen: bool,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

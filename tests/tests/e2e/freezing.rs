@@ -151,6 +151,43 @@ fn a_session_that_cannot_be_frozen_says_why_and_runs_on() -> anyhow::Result<()> 
     Ok(())
 }
 
+/// A session is not frozen, and both the refusal and `explain` say why.
+fn is_kept_warm_by(daemon: &Daemon, name: &str, why: &str) -> anyhow::Result<()> {
+    let mut said = String::new();
+    until("explain says why", || {
+        said = daemon.ctl(&["explain", name])?;
+        let says_why = |line: &str| line.starts_with("it cannot be frozen: ") && line.ends_with(why);
+        Ok(said.lines().any(says_why).then_some(()))
+    })
+    .with_context(|| format!("{why}, and not:\n{said}"))?;
+    let error = daemon.ctl(&["session", "freeze", name]).unwrap_err().to_string();
+    ensure!(error.contains(why), "{error}");
+    Ok(())
+}
+
+#[test]
+fn processes_that_share_memory_are_not_frozen() -> anyhow::Result<()> {
+    let (world, daemon) = world()?;
+    let (mut exporter, mut importer) = (program(&world, "one", "remap")?, program(&world, "other", "remap")?);
+    let handle = exporter.must("ipc x")?.text("handle").to_owned();
+    importer.must(&format!("import y {handle} 32MiB"))?;
+    for name in ["one", "other"] {
+        is_kept_warm_by(&daemon, name, "it shares memory of a card with another process")?;
+    }
+    exporter.must("check x 7")?;
+    importer.must("check y 7; check x 7").map(drop)
+}
+
+#[test]
+fn a_process_with_memory_of_the_host_on_its_addresses_is_not_frozen() -> anyhow::Result<()> {
+    let (world, daemon) = World::of(CARD)?.with_daemon(&["--host-budget", "2GiB"])?;
+    let sharing = session("a", "remap").and(&["--oversubscribe"]);
+    let mut program = Program::hold(&world, &sharing, "a")?;
+    program.must("alloc x 160MiB; fill x 7; alloc y 96MiB; fill y 3; sync")?;
+    is_kept_warm_by(&daemon, "a", "it has a handle of host memory, with which no process comes back")?;
+    program.must("check x 7; check y 3").map(drop)
+}
+
 #[test]
 fn a_freeze_waits_for_work_and_ends_at_the_next_call() -> anyhow::Result<()> {
     let (world, daemon) = world()?;
@@ -188,6 +225,35 @@ fn a_killed_daemon_leaves_a_frozen_program_to_the_next_one() -> anyhow::Result<(
         program.must("check x 7")?;
         assert!(program.quit()?.success());
     }
+    Ok(())
+}
+
+#[test]
+fn a_daemon_does_not_kill_a_stopped_program_that_the_last_one_had_frozen() -> anyhow::Result<()> {
+    let world = World::of(CARD)?;
+    world.add_setting("stuck_policy = 'kill'\nstuck_after = '300ms'")?;
+    let (world, mut daemon) = world.with_daemon(&[])?;
+    let mut frozen = program(&world, "frozen", "remap")?;
+    let mut other = program(&world, "other", "remap")?;
+    freeze(&world, &daemon, "frozen", frozen.process().pid())?;
+    frozen.must("check x 7")?;
+    // The answer comes once everything is in the registry file.
+    daemon.ctl(&["session", "create", "written"])?;
+    for program in [&frozen, &other] {
+        program.process().signal(Signal::STOP)?;
+    }
+    daemon.kill()?;
+    daemon.restart()?;
+    until("the other program is killed", || Ok(other.ended()?.then_some(())))?;
+    until("the frozen one is overdue", || {
+        let said = daemon.process().stderr();
+        Ok(said
+            .contains("it is not ended, because the driver has frozen it before")
+            .then_some(()))
+    })?;
+    frozen.process().signal(Signal::CONT)?;
+    frozen.must("check x 7")?;
+    assert!(frozen.quit()?.success());
     Ok(())
 }
 

@@ -474,6 +474,11 @@ pub enum Event {
         /// Identifier of the process that the event is about.
         client: ClientId,
     },
+    /// The last daemon had frozen a process once, or had tried to. The process may be expected or back.
+    FrozenBefore {
+        /// Identifier of the process that the event is about.
+        client: ClientId,
+    },
 }
 
 impl Event {
@@ -531,6 +536,7 @@ impl Event {
             | Self::FreezeEnded { client, .. }
             | Self::ThawEnded { client, .. }
             | Self::FoundFrozen { client }
+            | Self::FrozenBefore { client }
             | Self::StillUses { client, .. } => Some(client),
         }
     }

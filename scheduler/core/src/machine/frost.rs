@@ -162,6 +162,12 @@ impl Core {
         });
     }
 
+    /// Spares a process that the last daemon had frozen once, wherever it is.
+    pub(crate) fn frozen_before(&mut self, client: ClientId) {
+        self.view.recovery.spare(client);
+        self.change_frost(client, Frost::frozen_before);
+    }
+
     /// Notes the end of an attempt to freeze a process.
     pub(crate) fn freeze_ended(&mut self, client: ClientId, end: FreezeEnd) {
         // Also if the process has died meanwhile.

@@ -255,6 +255,7 @@ impl Core {
             Event::FreezeEnded { client, end } => self.freeze_ended(client, end),
             Event::ThawEnded { client, end } => self.thaw_ended(client, end),
             Event::FoundFrozen { client } => self.found_frozen(client),
+            Event::FrozenBefore { client } => self.frozen_before(client),
         }
     }
 

@@ -204,7 +204,7 @@ impl Core {
         for client in overdue {
             let after = self.view.recovery.waited(self.view.now);
             self.notice(Notice::Overdue { client, after });
-            if self.view.config.stuck_policy == StuckPolicy::Kill {
+            if self.view.config.stuck_policy == StuckPolicy::Kill && !self.view.recovery.spares(client) {
                 self.effects.push_back(Effect::Kill { client });
             }
         }

@@ -57,7 +57,8 @@ pub(crate) struct Frost {
     called: bool,
     /// Whether the card had no memory for the process at the last attempt to thaw it.
     lacks_memory: bool,
-    /// Whether the driver has restored the process at least once, or tried to.
+    /// Whether the driver has restored the process at least once, or tried to. Of a process of the last daemon: whether
+    /// it may have done so.
     restored: bool,
     /// Bytes of host memory that the checkpoint takes, from the beginning of the freeze to the end of the thaw.
     bytes: Bytes,
@@ -213,6 +214,11 @@ impl Frost {
         if matches!(self.stage, Stage::Frozen | Stage::Warm) {
             self.stage = Stage::Queued(ticket, Nanos::ZERO);
         }
+    }
+
+    /// Notes that the last daemon had frozen the process, or had tried to.
+    pub(crate) fn frozen_before(&mut self) {
+        self.restored = true;
     }
 
     /// Begins to thaw a queued process.

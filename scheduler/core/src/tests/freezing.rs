@@ -373,10 +373,8 @@ fn a_restored_process_is_not_killed_when_it_is_stuck() {
     assert!(world.passes(other), "it waited for the end of the work");
 }
 
-#[test]
-fn a_process_that_was_never_frozen_is_killed_when_it_is_stuck() {
-    let mut world = world_that_kills();
-    let (_, client) = remapped(&mut world, gib(6));
+/// Whom the daemon kills and spares once work of the program does not end, for which another one waits.
+fn kills_when_stuck(world: &mut World, client: ClientId) -> (Vec<ClientId>, Vec<ClientId>) {
     world.gets_busy(client);
     world.run_for(Nanos::from_secs(2));
     world.habits(client).drain = Nanos::from_secs(40);
@@ -384,7 +382,23 @@ fn a_process_that_was_never_frozen_is_killed_when_it_is_stuck() {
     world.gets_busy(other);
     world.take();
     world.run_for(Nanos::from_secs(20));
-    assert_eq!(kills(&mut world), (vec![client], vec![]));
+    kills(world)
+}
+
+#[test]
+fn a_process_that_the_last_daemon_had_frozen_is_not_killed_when_it_is_stuck() {
+    let mut world = world_that_kills();
+    let (_, client) = remapped(&mut world, gib(6));
+    world.send(Event::FrozenBefore { client });
+    assert!(world.core.is_spared(client));
+    assert_eq!(kills_when_stuck(&mut world, client), (vec![], vec![client]));
+}
+
+#[test]
+fn a_process_that_was_never_frozen_is_killed_when_it_is_stuck() {
+    let mut world = world_that_kills();
+    let (_, client) = remapped(&mut world, gib(6));
+    assert_eq!(kills_when_stuck(&mut world, client), (vec![client], vec![]));
 }
 
 #[test]

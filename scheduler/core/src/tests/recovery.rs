@@ -190,6 +190,26 @@ fn who_does_not_return_is_ended_where_that_is_the_policy() {
 }
 
 #[test]
+fn who_was_frozen_once_and_does_not_return_is_not_ended() {
+    let mut world = World::after_restart(policy(StuckPolicy::Kill), [501, 502]);
+    for id in [501, 502] {
+        used(&mut world, id, GPU, gib(3));
+    }
+    world.send(Event::FrozenBefore { client: ClientId(501) });
+    let (_, a) = world.busy_program(gib(5));
+    world.take();
+    world.run_for(Nanos::from_secs(60));
+    let kills = world.take().into_iter().filter(|effect| matches!(effect, Effect::Kill { .. }));
+    assert_eq!(kills.collect::<Vec<_>>(), [Effect::Kill { client: ClientId(502) }]);
+    world.send(Event::ExpectedGone { client: ClientId(502) });
+    world.run_for(Nanos::from_secs(60));
+    assert!(!world.passes(a), "the card waits for it");
+    world.send(Event::ExpectedGone { client: ClientId(501) });
+    world.run_for(ms(20));
+    assert!(world.passes(a));
+}
+
+#[test]
 fn who_says_that_it_held_the_lock_and_was_in_no_registry_lets_its_work_end_first() {
     let mut world = World::after_restart(plain(), [501]);
     world.send(Event::Set(Setting { gpu: None, knob: Knob::Mode(Some(Mode::Serialized)) }));

@@ -74,6 +74,7 @@ pub(super) enum Step {
     Call(usize),
     EndFrosts(usize, FreezeEnd, ThawEnd),
     FindFrozen(usize),
+    FrozenBefore(usize),
     Forge(Forgery),
 }
 
@@ -176,6 +177,7 @@ fn step() -> impl Strategy<Value = Step> {
         2 => who().prop_map(Step::Call),
         1 => (who(), freeze_end(), thaw_end()).prop_map(|(who, freeze, thaw)| Step::EndFrosts(who, freeze, thaw)),
         1 => who().prop_map(Step::FindFrozen),
+        1 => who().prop_map(Step::FrozenBefore),
         4 => forgery().prop_map(Step::Forge),
     ]
 }
@@ -327,6 +329,7 @@ fn act(world: &mut World, step: &Step) {
     | Step::Call(who)
     | Step::EndFrosts(who, ..)
     | Step::FindFrozen(who)
+    | Step::FrozenBefore(who)
     | Step::Change(who, ..)) = step
     else {
         return;
@@ -364,6 +367,7 @@ fn act(world: &mut World, step: &Step) {
         Step::Call(_) => world.send(Event::Called { client }),
         Step::EndFrosts(_, freeze, thaw) => world.habits(client).ends = (freeze, thaw),
         Step::FindFrozen(_) => world.send(Event::FoundFrozen { client }),
+        Step::FrozenBefore(_) => world.send(Event::FrozenBefore { client }),
         Step::Busy(_) => world.gets_busy(client),
         Step::Arrive(_) => world.arrives(client),
         Step::GoIdle(_) if world.passes(client) => world.goes_idle(client),

@@ -82,6 +82,15 @@ impl Core {
         self.cold_sessions().any(|id| self.frost_stage(id) == FrostStage::Freezing)
     }
 
+    /// Whether a process must not be killed, since the driver may have restored it or does so now.
+    #[must_use]
+    pub fn is_spared(&self, client: ClientId) -> bool {
+        self.view
+            .sessions
+            .client(client)
+            .is_some_and(|process| process.frost.is_spared())
+    }
+
     /// Stage of a session on its way into a checkpoint and back.
     #[must_use]
     pub fn frost_stage(&self, id: SessionId) -> FrostStage {

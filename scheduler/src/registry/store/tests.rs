@@ -36,6 +36,7 @@ fn book(sessions: u64) -> Book {
         process: ProcessId { pid: 5, start: 50 },
         cards: vec![],
         remaps: true,
+        frozen: true,
     }];
     book
 }
