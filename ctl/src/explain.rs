@@ -68,7 +68,7 @@ fn page(all: &Explained) -> String {
         Some(wait) => waits(name, wait),
         None => vec![runs(facts)],
     });
-    lines.extend(all.residences.iter().filter_map(mapped));
+    lines.extend(all.residences.iter().map(place));
     lines.extend(all.frost.as_ref().and_then(|frost| frozen(name, frost)));
     lines.push(String::new());
     lines.extend(refusals(facts));
@@ -219,14 +219,20 @@ fn refusals(facts: &Explanation) -> Vec<String> {
     lines
 }
 
-/// Returns the sentence about memory that is mapped from the host, if there is any.
-fn mapped(ResidenceView { gpu, resident_bytes, mapped_bytes, .. }: &ResidenceView) -> Option<String> {
-    (!mapped_bytes.is_zero()).then(|| {
-        format!(
+/// Returns the sentence about where remapped memory is.
+fn place(view: &ResidenceView) -> String {
+    let &ResidenceView { gpu, resident_bytes, hosted_bytes, mapped_bytes, moving_bytes, .. } = view;
+    let mut line = match mapped_bytes.is_zero() {
+        true => format!("{resident_bytes} of its memory are on {gpu}, {hosted_bytes} in host memory"),
+        false => format!(
             "{gpu} has room for {resident_bytes} of its memory; {mapped_bytes} are mapped from the host, and kernels reach \
              them at the speed of the bus"
-        )
-    })
+        ),
+    };
+    if !moving_bytes.is_zero() {
+        line += &format!("; {moving_bytes} move now");
+    }
+    line
 }
 
 /// Returns the lines about the memory of dead processes, which counts against the session's quota.

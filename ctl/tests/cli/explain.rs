@@ -96,6 +96,26 @@ fn a_session_for_which_the_card_has_no_room_is_told_how_much_is_on_the_host() {
 }
 
 #[test]
+fn a_session_whose_memory_moves_is_told_where_it_is() {
+    let moving = |session| ResidenceView {
+        resident_bytes: Bytes::gib(3),
+        hosted_bytes: Bytes::gib(5),
+        mapped_bytes: Bytes::ZERO,
+        moving_bytes: Bytes::gib(2),
+        ..larger_than_the_card(session)
+    };
+    let daemon = Fake::for_admins(move |request| match request {
+        AdminRequest::Explain { .. } => AdminReply::Explained(Box::new(explanation())),
+        AdminRequest::Orphaned { .. } => AdminReply::Orphaned(Vec::new()),
+        AdminRequest::Residences => AdminReply::Residences([3, 4].map(moving).into()),
+        _ => AdminReply::Ready { protocol: PROTOCOL },
+    });
+    let said = succeeds(&mut ctl(daemon.dir(), &["explain", "infer"]));
+    let line = "3GiB of its memory are on gpu0, 5GiB in host memory; 2GiB move now\n";
+    assert_eq!(said.matches(line).count(), 1, "{said}");
+}
+
+#[test]
 fn a_waiting_session_is_told_who_is_ahead_and_what_it_was_refused() {
     let daemon = daemon(two_that_take_turns());
     assert_eq!(
