@@ -91,6 +91,41 @@ fn memory_leaves_the_card_at_a_handoff_and_comes_back_with_its_bytes() -> anyhow
 }
 
 #[test]
+fn pools_events_and_per_thread_streams_go_on_over_handoffs() -> anyhow::Result<()> {
+    let (_world, mut daemon, mut program) = program()?;
+    program.must(
+        "stream s; event first; event second; alloc x 64MiB; fill x 7 --on per-thread; \
+         alloc pooled 8MiB --door pool; record first --on s; fill pooled 3 --on s; record second --on s; sync",
+    )?;
+    for round in 0..3 {
+        daemon.set_goal(Bytes::ZERO);
+        daemon.take_back()?;
+        daemon.is_followed()?;
+        assert_eq!(resident(&daemon), Bytes::ZERO, "all that can leave is away");
+        assert!(program.must("event-query second")?.flag("finished"), "no event is lost");
+        assert!(program.must("elapsed first second")?.json()["elapsed_ms"].is_number());
+        // Each of them waits for the turn, in its own thread.
+        let steps = [
+            "@own add x 1 --on per-thread",
+            "@own wait-event second --on per-thread",
+            "@pool alloc more 8MiB --door pool",
+            "@pool free-async more --on s",
+            "@pool add pooled 1 --on s",
+        ];
+        let steps = steps.map(|step| program.tell(step));
+        daemon.is_asked_for_turn()?;
+        daemon.set_goal(Bytes::mib(256));
+        daemon.set_gate(GateState::Moving)?;
+        for step in steps {
+            program.done(step?)?;
+        }
+        program.must(&format!("sync; check x {}; check pooled {}", 8 + round, 4 + round))?;
+        program.must("record first --on s; record second --on per-thread; sync")?;
+    }
+    Ok(())
+}
+
+#[test]
 fn memory_that_is_away_is_freed_and_new_memory_waits_for_the_card() -> anyhow::Result<()> {
     let (world, mut daemon, mut program) = program()?;
     program.must("alloc x 64MiB; alloc y 32MiB; fill x 7; fill y 3; sync")?;
