@@ -29,8 +29,15 @@ mod swap;
 mod freeze;
 
 /// Checks of all scenarios.
-pub(crate) const CHECKS: [Check; 6] =
-    [thrash::CHECK, shares::CHECK, fairness::CHECK, prediction::CHECK, burst::CHECK, swap::CHECK];
+pub(crate) const CHECKS: [Check; 7] = [
+    thrash::CHECK,
+    shares::CHECK,
+    fairness::CHECK,
+    prediction::CHECK,
+    burst::CHECK,
+    swap::CHECK,
+    freeze::CHECK,
+];
 
 /// Scenario to run.
 #[derive(Clone, Debug, Subcommand)]
@@ -55,7 +62,7 @@ pub(crate) enum Scenario {
 }
 
 pub(crate) fn run(scenario: &Scenario, json: bool) -> anyhow::Result<ExitCode> {
-    let [thrash, shares, fairness, prediction, burst, _] = CHECKS;
+    let [thrash, shares, fairness, prediction, burst, ..] = CHECKS;
     match scenario {
         Scenario::Thrash => thrash.run(json),
         Scenario::Shares => shares.run(json),

@@ -83,6 +83,8 @@ static POOL: Mutex<Option<Handle>> = Mutex::new(None);
 
 const ATTACH_GLOBAL: c_uint = 1;
 const PITCH_ROW: usize = 1024;
+/// Device that stands for the host where memory moves (`CU_DEVICE_CPU`).
+const HOST: c_int = -1;
 
 const ATTRIBUTE_MEMORY_TYPE: c_int = 2;
 const ATTRIBUTE_BUFFER_ID: c_int = 7;
@@ -256,9 +258,10 @@ impl Gpu {
         Ok(place)
     }
 
-    /// Brings managed memory to the device, in the order of the default stream.
-    pub fn prefetch(&self, buffer: Buffer) -> Result<(), CudaError> {
-        let (driver, device) = (&self.device.driver, self.device.ordinal);
+    /// Brings managed memory to the device or sends it to the host, in the order of the default stream.
+    pub fn prefetch(&self, buffer: Buffer, to_host: bool) -> Result<(), CudaError> {
+        let driver = &self.device.driver;
+        let device = if to_host { HOST } else { self.device.ordinal };
         // SAFETY: the range is that of a living allocation of ours.
         unsafe { driver.mem_prefetch_async(buffer.address, buffer.len(), device, DEFAULT_STREAM) }
     }

@@ -20,6 +20,7 @@ use serde::Serialize;
 
 use crate::output::{progress, result};
 use crate::programs;
+use crate::promise::{Bound, Check, Effort};
 
 const CARD: Bytes = Bytes::mib(128);
 const PROGRAMS: usize = 3;
@@ -35,6 +36,24 @@ const CALLS: [&str; 5] =
     ["check x FILL", "alloc y 1MiB; free y", "event-query e", "sync", "stream s; stream-destroy s"];
 /// Number of cycles after which the state is printed.
 const LOOK: u64 = 50;
+
+/// Cycles of the check.
+const CHECKED: u64 = 200;
+
+pub(super) const CHECK: Check = Check {
+    name: "freeze",
+    effort: Effort::Timed,
+    bounds: &[
+        Bound::at_most("programs that 200 freezes and thaws lose or corrupt", 0.0, "programs"),
+        Bound::at_least("part of those cycles in which the program was frozen", 0.5, ""),
+    ],
+    measure: || {
+        let outcome = freezes(&Options { cycles: CHECKED, seed: 1 })?;
+        progress(&outcome);
+        let lost = outcome.lost + outcome.corrupted;
+        Ok(vec![lost as f64, outcome.frozen as f64 / outcome.cycles as f64])
+    },
+};
 
 #[derive(Clone, Debug, Args)]
 pub(crate) struct Options {
@@ -56,6 +75,9 @@ struct Outcome {
     frozen: u64,
     /// Programs, daemons and helpers that were killed.
     kills: u64,
+    program_kills: u64,
+    daemon_kills: u64,
+    helper_kills: u64,
     /// Programs that ended, failed or hung although nobody killed them.
     lost: u64,
     /// Programs whose memory was wrong.
@@ -87,8 +109,7 @@ struct Run {
 }
 
 pub(super) fn run(options: &Options, json: bool) -> anyhow::Result<ExitCode> {
-    let artifacts = programs::release()?;
-    let outcome = Run::new(&artifacts, options.seed)?.all(options.cycles)?;
+    let outcome = freezes(options)?;
     result(&outcome, json)?;
     // A run in which every freeze was refused shows nothing.
     Ok(if outcome.lost + outcome.corrupted == 0 && outcome.frozen > 0 {
@@ -98,13 +119,31 @@ pub(super) fn run(options: &Options, json: bool) -> anyhow::Result<ExitCode> {
     })
 }
 
+fn freezes(options: &Options) -> anyhow::Result<Outcome> {
+    let artifacts = programs::release()?;
+    Run::new(&artifacts, options.seed)?.all(options.cycles)
+}
+
 impl std::fmt::Display for Outcome {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let Self { cycles, frozen, kills, lost, corrupted, seconds, .. } = self;
+        let Self { cycles, frozen, lost, corrupted, seconds, .. } = self;
+        let Self { program_kills, daemon_kills, helper_kills, .. } = self;
         write!(
             f,
-            "{cycles} cycles, frozen in {frozen}, {kills} kills; {lost} lost, {corrupted} corrupted; {seconds:.0} s"
+            "{cycles} cycles, frozen in {frozen}; {program_kills} programs, {daemon_kills} daemons and \
+             {helper_kills} helpers killed; {lost} lost, {corrupted} corrupted; {seconds:.0} s"
         )
+    }
+}
+
+impl Outcome {
+    fn count_kill(&mut self, victim: Victim) {
+        self.kills += 1;
+        *match victim {
+            Victim::Program => &mut self.program_kills,
+            Victim::Daemon => &mut self.daemon_kills,
+            Victim::Helper => &mut self.helper_kills,
+        } += 1;
     }
 }
 
@@ -153,20 +192,20 @@ impl Run {
         let name = self.workers[at].name.clone();
         let victim = self.victim();
         let delay = self.dice.millis(0, 120);
-        let frozen = thread::scope(|scope| {
+        let (frozen, killed) = thread::scope(|scope| {
             let daemon = &self.daemon;
             let freezing = scope.spawn(move || daemon.ctl(&["session", "freeze", &name]).is_ok());
-            if let Some(victim) = victim {
+            let killed = victim.filter(|victim| {
                 thread::sleep(delay);
-                let killed = match victim {
+                match victim {
                     Victim::Program => kill(self.workers[at].program.process().pid()),
                     Victim::Daemon => kill(daemon.process().pid()),
                     Victim::Helper => kill_helper(daemon.process().pid()),
-                };
-                self.outcome.kills += u64::from(killed);
-            }
-            freezing.join().unwrap_or(false)
+                }
+            });
+            (freezing.join().unwrap_or(false), killed)
         });
+        killed.into_iter().for_each(|victim| self.outcome.count_kill(victim));
         self.outcome.frozen += u64::from(frozen);
         match victim {
             Some(Victim::Program) => return self.replace(at),
@@ -199,19 +238,19 @@ impl Run {
             thread::sleep(delay);
         }
         match victim {
-            Some(Victim::Program) => {
-                self.outcome.kills += 1;
+            Some(victim @ Victim::Program) => {
+                self.outcome.count_kill(victim);
                 return self.replace(at);
             }
-            Some(Victim::Daemon) => {
-                self.outcome.kills += 1;
+            Some(victim @ Victim::Daemon) => {
+                self.outcome.count_kill(victim);
                 self.daemon.kill()?;
                 self.daemon.restart()?;
             }
-            Some(Victim::Helper) => {
-                self.outcome.kills += u64::from(kill_helper(self.daemon.process().pid()));
+            Some(victim @ Victim::Helper) if kill_helper(self.daemon.process().pid()) => {
+                self.outcome.count_kill(victim);
             }
-            None => {}
+            Some(Victim::Helper) | None => {}
         }
         let worker = &self.workers[at];
         for ticket in tickets {

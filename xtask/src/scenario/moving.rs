@@ -1,5 +1,5 @@
-//! How fast memory comes to a full card: two programs without gpushare push each other's memory out by
-//! prefetching their own.
+//! How fast managed memory comes to a full card: two programs without gpushare prefetch their own memory in turn, and
+//! the other one sends its own to the host meanwhile, as gpushare has the leaver of a handoff do.
 
 use std::time::{Duration, Instant};
 
@@ -24,14 +24,17 @@ pub(super) fn rate(world: &World, memory: Bytes) -> anyhow::Result<Bytes> {
     // Everything is where it is after a round.
     let (mut bytes, mut time) = (0, Duration::ZERO);
     for round in 0..=ROUNDS {
-        let (before, begun) = (card.stats()?.total.prefetched_in, Instant::now());
-        for program in &mut programs {
-            program.must("prefetch a")?;
-            program.must("sync")?;
-        }
-        if round > 0 {
-            bytes += card.stats()?.total.prefetched_in - before;
-            time += begun.elapsed();
+        for entrant in [0, 1] {
+            let leaver = 1 - entrant;
+            let (before, begun) = (card.stats()?.total.prefetched_in, Instant::now());
+            let leaves = programs[leaver].tell("prefetch a --to-host")?;
+            programs[entrant].must("prefetch a; sync")?;
+            if round > 0 {
+                bytes += card.stats()?.total.prefetched_in - before;
+                time += begun.elapsed();
+            }
+            programs[leaver].done(leaves)?;
+            programs[leaver].must("sync")?;
         }
     }
     for program in &mut programs {

@@ -58,8 +58,12 @@ pub(super) enum MemoryCommand {
     Import { name: String, handle: IpcHandle, bytes: Bytes },
     /// Close a buffer of another process
     CloseImport { buffer: String },
-    /// Bring managed memory to the device
-    Prefetch { buffer: String },
+    /// Bring managed memory to the device, or send it to the host
+    Prefetch {
+        buffer: String,
+        #[arg(long)]
+        to_host: bool,
+    },
     /// Where managed memory prefers to be
     Preferred { buffer: String },
     /// Name, UUID, memory and driver of the device
@@ -134,8 +138,8 @@ impl Desk {
                 self.buffers.take(buffer)?;
                 done()
             }
-            MemoryCommand::Prefetch { buffer } => {
-                gpu.prefetch(self.buffers.get(buffer)?)?;
+            MemoryCommand::Prefetch { buffer, to_host } => {
+                gpu.prefetch(self.buffers.get(buffer)?, *to_host)?;
                 done()
             }
             MemoryCommand::Preferred { buffer } => {
