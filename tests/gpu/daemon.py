@@ -107,14 +107,24 @@ class Daemon:
 
 @contextlib.contextmanager
 def running(
-    stage, logs, managed_limit_mib, *, flags=(), environment=None, log_name="scheduler", log_filter="info", is_systems=False
+    stage,
+    logs,
+    managed_limit_mib,
+    *,
+    flags=(),
+    environment=None,
+    log_name="scheduler",
+    log_filter="info",
+    is_systems=False,
+    prefix=(),
 ):
-    """A daemon for as long as the block runs: the user's own, or the system's, with which all users may register sessions."""
+    """A daemon for as long as the block runs: the user's own, or the system's, with which all users may register sessions. It runs
+    under the command `prefix`, if there is one."""
     log_path = logs / f"{log_name}.err"
     with tempfile.TemporaryDirectory(prefix="gpushare-") as folder, open(log_path, "ab") as log:
         ready, told = os.pipe()
         whose = systems(Path(folder)) if is_systems else ["--user"]
-        command = [stage / "gpushare-scheduler", *whose, "--runtime-dir", folder, "--lock-dir", folder]
+        command = [*prefix, stage / "gpushare-scheduler", *whose, "--runtime-dir", folder, "--lock-dir", folder]
         command += ["--managed-limit", f"{managed_limit_mib}MiB", "--ready-fd", str(told), *flags]
         process = subprocess.Popen(
             list(map(str, command)),

@@ -10,6 +10,10 @@ from figures import Figures
 from programs import Programs
 
 
+# The least managed limit that the daemon takes.
+LEAST_LIMIT_MIB = 1
+
+
 @dataclass(frozen=True)
 class Stand:
     stage: Path
@@ -20,16 +24,18 @@ class Stand:
     rounds: int
     # Memory backend of the programs that choose none.
     backend: str
-    # Folder of PyTorch's own tests, if there is one.
+    # Folder that holds PyTorch's own tests, if there is one.
     pytorch_tests: Path | None
 
     @property
     def backends(self):
         return (self.backend, "native")
 
-    def daemon(self, **options):
-        """A fresh daemon with the managed limit that is safe for this card."""
-        return daemon.running(self.stage, self.logs, self.card.managed_limit_mib, **options)
+    def daemon(self, allows_managed=True, **options):
+        """A fresh daemon with the managed limit that is safe for this card. Without `allows_managed` no program gets managed memory,
+        which must not lie beside a card that remapped memory fills."""
+        limit = self.card.managed_limit_mib if allows_managed else LEAST_LIMIT_MIB
+        return daemon.running(self.stage, self.logs, limit, **options)
 
     def programs(self, daemon=None):
         return Programs(self, daemon)

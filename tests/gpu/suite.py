@@ -137,7 +137,7 @@ def main():
     parser.add_argument("--groups", type=group_names, default=list(GROUPS), help=f"of {','.join(GROUPS)}")
     parser.add_argument("--rounds", type=int, default=20, help="alternations of the training comparison")
     parser.add_argument("--backend", choices=("managed", "remap"), default="managed", help="memory of the programs")
-    parser.add_argument("--pytorch-tests", type=Path, help="folder of test_multiprocessing.py, from PyTorch's sources")
+    parser.add_argument("--pytorch-tests", type=Path, help="folder that holds test_multiprocessing.py (PyTorch's test/)")
     parser.add_argument("--seconds-left", type=float, default=570, help="what the whole suite may take")
     arguments = parser.parse_args()
     if not (arguments.stage / "gpushare-ctl").exists():

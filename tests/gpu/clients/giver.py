@@ -1,7 +1,7 @@
-"""Memory by handle that goes back to the driver piece by piece, like that of a program whose memory leaves the card.
+"""Memory by handle, never mapped, that goes back to the driver piece by piece at an even rate.
 
     make MIB        creates it
-    give SECONDS    gives all of it back, at an even rate; answers when it is done
+    give SECONDS    gives all of it back in so many seconds; answers with those that it took
 """
 
 import ctypes

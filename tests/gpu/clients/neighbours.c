@@ -1,7 +1,8 @@
 /* What a program feels while another one moves memory by handle. Two of these meet at a file, in which the mover says what it does:
 
        neighbours mover FILE SECONDS      creates, maps, unmaps and releases 4 GiB of the card in pieces of 128 MiB, and registers
-                                          and unregisters 512 MiB of host memory, again and again
+                                          and unregisters 512 MiB of host memory, again and again; with a fourth word `create`,
+                                          `map` or `register` that alone and what undoes it
        neighbours kernel FILE SECONDS     launches an empty kernel and waits for it
        neighbours allocation FILE SECONDS allocates and frees 4 MiB
        neighbours context FILE SECONDS    creates and destroys a context
@@ -61,7 +62,7 @@ static double now(void) {
     return t.tv_sec * 1e6 + t.tv_nsec / 1e3;
 }
 
-static void move(double end) {
+static void move(double end, int only) {
     struct Properties properties = {.type = 1, .location = 1};
     struct Access access = {.location = 1, .flags = 3};
     uint64_t address, handles[PIECES];
@@ -71,22 +72,30 @@ static void move(double end) {
     memset(host, 1, HOST);
     CALL(cuMemAddressReserve, (uint64_t *, size_t, size_t, uint64_t, uint64_t), &address, PIECES * PIECE, 0, 0, 0);
     for (; now() < end; rounds++) {
-        atomic_store(present, CREATE);
-        for (int at = 0; at < PIECES; at++)
+        /* A pair of calls that is repeated alone has the name of its first one. */
+        for (int at = 0; at < PIECES && (only != MAP || !rounds) && only != REGISTER; at++) {
+            atomic_store(present, CREATE);
             CALL(cuMemCreate, (uint64_t *, size_t, struct Properties *, uint64_t), &handles[at], PIECE, &properties, 0);
-        atomic_store(present, MAP);
-        for (int at = 0; at < PIECES; at++) {
+        }
+        for (int at = 0; at < PIECES && only != CREATE && only != REGISTER; at++) {
+            atomic_store(present, MAP);
             CALL(cuMemMap, (uint64_t, size_t, size_t, uint64_t, uint64_t), address + at * PIECE, PIECE, 0, handles[at], 0);
             CALL(cuMemSetAccess, (uint64_t, size_t, struct Access *, size_t), address + at * PIECE, PIECE, &access, 1);
         }
-        atomic_store(present, REGISTER);
-        CALL(cuMemHostRegister_v2, (void *, size_t, unsigned), host, HOST, 1);
-        atomic_store(present, UNREGISTER);
-        CALL(cuMemHostUnregister, (void *), host);
-        atomic_store(present, UNMAP);
-        for (int at = 0; at < PIECES; at++) CALL(cuMemUnmap, (uint64_t, size_t), address + at * PIECE, PIECE);
-        atomic_store(present, RELEASE);
-        for (int at = 0; at < PIECES; at++) CALL(cuMemRelease, (uint64_t), handles[at]);
+        if (!only || only == REGISTER) {
+            atomic_store(present, REGISTER);
+            CALL(cuMemHostRegister_v2, (void *, size_t, unsigned), host, HOST, 1);
+            if (!only) atomic_store(present, UNREGISTER);
+            CALL(cuMemHostUnregister, (void *), host);
+        }
+        for (int at = 0; at < PIECES && only != CREATE && only != REGISTER; at++) {
+            if (!only) atomic_store(present, UNMAP);
+            CALL(cuMemUnmap, (uint64_t, size_t), address + at * PIECE, PIECE);
+        }
+        for (int at = 0; at < PIECES && only != MAP && only != REGISTER; at++) {
+            if (!only) atomic_store(present, RELEASE);
+            CALL(cuMemRelease, (uint64_t), handles[at]);
+        }
     }
     atomic_store(present, NOTHING);
     printf("{\"rounds\": %ld}\n", rounds);
@@ -141,8 +150,11 @@ static void feel(const char *what, void *context, double end) {
 }
 
 int main(int count, char **arguments) {
-    if (count != 4) {
-        fprintf(stderr, "neighbours: expected mover, kernel, allocation or context, a file and seconds\n");
+    int only = NOTHING;
+    for (int kind = CREATE; count == 5 && kind < KINDS; kind++)
+        if (!strcmp(arguments[4], NAMES[kind])) only = kind;
+    if (count != 4 && only != CREATE && only != MAP && only != REGISTER) {
+        fprintf(stderr, "neighbours: expected mover, kernel, allocation or context, a file, seconds, and perhaps create, map or register\n");
         return 2;
     }
     int file = open(arguments[2], O_RDWR | O_CREAT, 0600);
@@ -158,7 +170,7 @@ int main(int count, char **arguments) {
     fflush(stdout);
     double end = now() + 1e6 * atof(arguments[3]);
     if (!strcmp(arguments[1], "mover"))
-        move(end);
+        move(end, only);
     else
         feel(arguments[1], context, end);
     return 0;

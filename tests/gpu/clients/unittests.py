@@ -1,5 +1,5 @@
-"""Tests of others: those of a Python file whose names have one of some words. Prints one JSON line with the outcome of each, and
-what failed to stderr.
+"""Runs the tests of a Python file that is not ours, those whose names contain one of the words. Prints one JSON line with the outcome
+of each. What failed goes to stderr.
 
     unittests.py FOLDER MODULE WORD...
 """
@@ -15,24 +15,35 @@ class Outcomes(unittest.TextTestResult):
         super().__init__(*arguments)
         self.of = {}
 
-    def note(self, test, outcome):
-        self.of[test.id().rsplit(".", 1)[-1]] = outcome
-
     def addSuccess(self, test):
         super().addSuccess(test)
-        self.note(test, "ok")
+        # A test with a failed part may end well.
+        self.of.setdefault(test.id(), "ok")
 
     def addSkip(self, test, reason):
         super().addSkip(test, reason)
-        self.note(test, f"skipped: {reason}")
+        self.of[test.id()] = f"skipped: {reason}"
 
     def addFailure(self, test, failure):
         super().addFailure(test, failure)
-        self.note(test, "failed")
+        self.of[test.id()] = "failed"
 
     def addError(self, test, error):
         super().addError(test, error)
-        self.note(test, "failed")
+        self.of[test.id()] = "failed"
+
+    def addSubTest(self, test, part, error):
+        super().addSubTest(test, part, error)
+        if error is not None:
+            self.of[test.id()] = "failed"
+
+    def addExpectedFailure(self, test, failure):
+        super().addExpectedFailure(test, failure)
+        self.of[test.id()] = "ok"
+
+    def addUnexpectedSuccess(self, test):
+        super().addUnexpectedSuccess(test)
+        self.of[test.id()] = "failed"
 
 
 def main(folder, module, *words):

@@ -16,6 +16,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from groups.freezing import ENVIRONMENT
+from groups.ipc import nvml_mib
 from groups.notebooks import KERNEL, PACKAGES, prepare, session
 from notebook import Notebook, NotebookFailed
 from nvml import Nvml
@@ -58,7 +59,7 @@ def run(stand):
         stand.figures.row("density", f"not run: there is no {', '.join(missing)} here")
         return
     budget = ["--host-budget", f"{(available() - SPARE) >> 20}MiB"]
-    with tempfile.TemporaryDirectory(prefix="gpushare-density-") as folder, stand.daemon(environment=ENVIRONMENT, flags=budget) as daemon:
+    with tempfile.TemporaryDirectory(prefix="gpushare-density-") as folder, stand.daemon(allows_managed=False, environment=ENVIRONMENT, flags=budget) as daemon:
         try:
             measure(stand, daemon, Path(folder))
         except NotebookFailed as failure:
@@ -80,15 +81,16 @@ def measure(stand, daemon, folder):
     with contextlib.ExitStack() as stack, ThreadPoolExecutor(count) as threads:
         active = stack.enter_context(start(0))
         figures.equal("density: the active notebook's first cell", active.result(SETUP), "True")
-        alone = nvml.used() - base
+        # The active one's own memory changes, so it is asked for each time.
+        beside = lambda: nvml.used() - base - nvml_mib([active.pid])[0] * MIB
         # One after the other, since each looks for free ports.
         others = [stack.enter_context(start(number)) for number in range(1, count + 1)]
         first = list(threads.map(lambda notebook: notebook.result(SETUP), others))
         figures.equal("density: the first cells are right", first, ["True"] * count)
-        warm = nvml.used() - base - alone
+        warm = beside()
         names = {notebook: f"s{session(daemon, notebook)['session']}" for notebook in others}
         freezes = [daemon.freeze(names[notebook]) for notebook in others]
-        frozen = nvml.used() - base - alone
+        frozen = beside()
         stages = {daemon.frost(name)["stage"] for name in names.values()}
         figures.equal("density: all are frozen", stages, {"frozen"})
         figures.equal("density: the active notebook works on", active.result(CELL), "True")

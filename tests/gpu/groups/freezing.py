@@ -9,9 +9,11 @@ first, and left alone if that fails.
 
 import contextlib
 import os
+import re
 import statistics
 import subprocess
 import time
+from pathlib import Path
 
 from daemon import DaemonFailed
 from nvml import Nvml
@@ -29,6 +31,8 @@ ENVIRONMENT = {"GPUSHARE_FREEZE_UNTRIED": "1"}
 # Commands under which a program is another user's, or has process numbers of its own.
 USER = ("setpriv", "--reuid", "1000", "--regid", "1000", "--clear-groups")
 CONTAINER = ("unshare", "--pid", "--fork", "--mount-proc", "--kill-child")
+# The unit of systemd, with whose capabilities the daemon runs.
+UNIT = Path(__file__).resolve().parents[3] / "scheduler" / "systemd" / "gpushare-scheduler.service"
 STRANGERS = {"user": USER, "container": CONTAINER, "user-in-container": CONTAINER + USER}
 
 
@@ -43,17 +47,24 @@ def run(stand):
 
 
 def of_strangers(stand, nvml):
-    """Programs of other users and in other namespaces, which the daemon's helper reaches as root."""
+    """Programs of other users and in other namespaces, which the daemon's helper reaches with the capabilities of the unit."""
     strangers = {name: prefix for name, prefix in STRANGERS.items() if may_run(stand, prefix)}
     for name in STRANGERS.keys() - strangers.keys():
         stand.figures.row(f"freezing: {name}", "not run: it needs root, setpriv, unshare, and a stage that all users can read")
     if not strangers:
         return
-    with stand.daemon(environment=ENVIRONMENT, is_systems=True, log_name="scheduler-system") as daemon:
+    with stand.daemon(environment=ENVIRONMENT, is_systems=True, log_name="scheduler-system", prefix=of_the_unit()) as daemon:
         with stand.programs(daemon) as programs:
             for name, prefix in strangers.items():
                 for backend in ("remap", "native"):
                     of_the_driver(stand, daemon, programs, nvml, backend, f"freezing-{name}", prefix)
+
+
+def of_the_unit():
+    """The command under which root has no other capabilities than a daemon that systemd starts."""
+    (names,) = re.findall(r"^CapabilityBoundingSet=(.*)$", UNIT.read_text(), re.MULTILINE)
+    left = ",".join(f"+{name.removeprefix('CAP_').lower()}" for name in names.split())
+    return ("setpriv", "--no-new-privs", "--bounding-set", f"-all,{left}")
 
 
 @contextlib.contextmanager

@@ -21,7 +21,7 @@ LIMIT = 60
 
 
 def run(stand):
-    with stand.daemon(flags=["--capacity", f"0={CAPACITY_MIB}MiB"]) as daemon, stand.programs(daemon) as programs:
+    with stand.daemon(allows_managed=False, flags=["--capacity", f"0={CAPACITY_MIB}MiB"]) as daemon, stand.programs(daemon) as programs:
         first, second = (start(stand, programs, f"handles-{number}") for number in (1, 2))
         turns(stand.figures, daemon, first, second)
         mapped(stand.figures, daemon, first, second)

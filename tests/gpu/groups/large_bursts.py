@@ -29,7 +29,7 @@ def run(stand):
         if not stand.deadline.allows(NEEDS / len(SIZES_GIB)):
             stand.figures.check(f"bursts of {gib} GiB: there is time for them", False)
             return
-        with stand.daemon(log_name=f"scheduler-bursts-{gib}") as daemon, stand.programs(daemon) as programs:
+        with stand.daemon(allows_managed=False, log_name=f"scheduler-bursts-{gib}") as daemon, stand.programs(daemon) as programs:
             measure(stand.figures, daemon, programs, gib, copies)
 
 

@@ -6,11 +6,14 @@ import subprocess
 
 from programs import CLIENTS
 
-NEEDS = 60
+NEEDS = 90
 
 FEELINGS = ("kernel", "allocation", "context")
+# A context takes longer than most of the mover's calls, so it is also created while only one kind is repeated, and what undoes it.
+ONLY = {"create": "create and release", "map": "map and unmap", "register": "register and unregister"}
 ALONE_SECONDS, BESIDE_SECONDS = 3, 6
 LIMIT = 30
+NONE = {"p50_us": 0, "p99_us": 0, "max_us": 0, "count": 0}
 
 
 def run(stand):
@@ -32,10 +35,16 @@ def run(stand):
             for kind, felt in beside.items():
                 if kind != "nothing":
                     row(figures, f"neighbours: {feeling}, begun during {kind}", felt)
+        for only, name in ONLY.items():
+            mover = start(programs, f"only-{only}", program, "mover", board, BESIDE_SECONDS + 1, only)
+            beside = start(programs, f"context-{only}", program, "context", board, BESIDE_SECONDS).result(LIMIT)
+            figures.check(f"neighbours: contexts were created beside {name}", mover.result(LIMIT)["rounds"] > 0 and only in beside, beside)
+            figures.sample(f"neighbours of a context, {only}", beside)
+            row(figures, f"neighbours: context, beside {name}", beside.get(only, NONE))
 
 
-def start(programs, name, program, what, board, seconds):
-    started = programs.start(f"neighbours-{name}", [program, what, board, str(seconds)], shared=False)
+def start(programs, name, program, what, board, seconds, *only):
+    started = programs.start(f"neighbours-{name}", [program, what, board, str(seconds), *only], shared=False)
     started.hear()
     return started
 

@@ -31,7 +31,7 @@ def run(stand):
         plain.hear()
         floor = plain.ask(f"copies {HELD_MIB}", LIMIT)["in"]
     flags = ["--capacity", f"0={HELD_MIB + CHECK_MIB}MiB"]
-    with stand.daemon(flags=flags, environment=ENVIRONMENT) as daemon, stand.programs(daemon) as programs:
+    with stand.daemon(allows_managed=False, flags=flags, environment=ENVIRONMENT) as daemon, stand.programs(daemon) as programs:
         figures = stand.figures
         # Programs are measured here, so nothing else reads their memory.
         first, second, third = (start(programs, name) for name in ("replica-1", "replica-2", "third"))

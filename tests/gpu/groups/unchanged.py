@@ -22,7 +22,7 @@ QUIET_SECONDS = 0.2
 
 def run(stand):
     held = (GIB << 10) + CHECK_MIB + SPARE_MIB
-    with stand.daemon(flags=["--capacity", f"0={held + CHECK_MIB}MiB"]) as daemon, stand.programs(daemon) as programs:
+    with stand.daemon(allows_managed=False, flags=["--capacity", f"0={held + CHECK_MIB}MiB"]) as daemon, stand.programs(daemon) as programs:
         measure(stand.figures, daemon, programs, held)
 
 
