@@ -21,7 +21,6 @@ use gpushare_proto::page::MAX_GPUS;
 use gpushare_sys::fd;
 
 use self::kernel::Fingerprints;
-use self::room::Room;
 use super::fingerprint::BLOCK;
 use super::guard::Guard;
 use super::lanes::Hardware;
@@ -64,7 +63,6 @@ pub(super) struct OnCard {
     peers: AtomicU32,
     copies: Mutex<Copies>,
     regions: Mutex<FreeRegions>,
-    room: Room,
     /// Addresses of the contexts in which regions were registered, by region.
     registered: Mutex<BTreeMap<HostAddress, usize>>,
     fingerprints: Fingerprints,
@@ -128,7 +126,6 @@ impl OnCard {
             peers: AtomicU32::new(0),
             copies: Mutex::default(),
             regions: Mutex::default(),
-            room: Room::default(),
             registered: Mutex::default(),
             fingerprints: Fingerprints::new(is_paranoid),
             adopted: Mutex::default(),

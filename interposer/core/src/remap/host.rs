@@ -227,6 +227,11 @@ impl Pool {
         });
     }
 
+    /// Returns whether a region for the target could not be made.
+    pub const fn is_short(&self) -> bool {
+        self.is_short
+    }
+
     /// Returns why a region that is demanded could not be made.
     pub const fn trouble(&self) -> Option<HostError> {
         self.trouble

@@ -17,6 +17,8 @@ use super::vmm::HostAddress;
 
 /// Size of a mapping. It takes no memory before its pages are touched.
 const STEP: Bytes = Bytes::gib(4);
+/// Size of the smallest pages.
+const PAGE: usize = 4096;
 /// Size of a huge page, and alignment of regions.
 const HUGE_PAGE: Bytes = Bytes::mib(2);
 
@@ -56,12 +58,15 @@ pub(super) fn touch(region: HostAddress, size: Bytes) -> Result<(), HostError> {
     let bytes = size.0 as usize;
     // SAFETY: the region is gpushare's own, and nothing uses its contents yet.
     unsafe {
-        // A kernel before Linux 5.14 does not know it, and registering touches the pages.
         if libc::madvise(pages_of(region), bytes, libc::MADV_POPULATE_WRITE) != 0 {
             let error = error_of(size);
             if error != (HostError::NoMemory { size, errno: libc::EINVAL }) {
                 libc::madvise(pages_of(region), bytes, libc::MADV_DONTNEED);
                 return Err(error);
+            }
+            // A kernel before Linux 5.14 does not know it.
+            for page in (0..bytes).step_by(PAGE) {
+                pages_of(region).cast::<u8>().add(page).write_volatile(0);
             }
         }
     }

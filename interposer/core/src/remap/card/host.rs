@@ -5,7 +5,7 @@ use std::ptr::with_exposed_provenance_mut;
 
 use gpushare_proto::Bytes;
 
-use super::OnCard;
+use super::{OnCard, room};
 use crate::driver::types::{
     CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED, CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED, CUDA_SUCCESS,
 };
@@ -57,7 +57,7 @@ impl OnCard {
 impl HostMemory for OnCard {
     fn touch(&self, size: Bytes) -> Result<HostAddress, HostError> {
         let region = lock(&self.regions).take()?;
-        match self.room.touch(size, || regions::touch(region, size)) {
+        match room::touch(size, || regions::touch(region, size)) {
             Ok(()) => Ok(region),
             Err(error) => {
                 lock(&self.regions).give(region);

@@ -20,6 +20,8 @@ use crate::remap::lanes::Moving;
 static MAPPED: Mutex<[bool; MAX_GPUS]> = Mutex::new([false; MAX_GPUS]);
 /// Pause after a failed step until it is tried again.
 const RETRY: Duration = Duration::from_secs(1);
+/// The same where nobody waits for it: host memory that could not be prepared.
+const RETRY_TO_PREPARE: Duration = Duration::from_secs(10);
 
 /// Knowledge that the daemon has of a card.
 #[derive(Debug, Default)]
@@ -55,9 +57,9 @@ impl Card {
         loop {
             let left = retry.map(|at| at.saturating_duration_since(Instant::now()));
             let woken = self.lanes.wait_within(left.unwrap_or(Duration::MAX), |moving| {
-                let fails = moving.blocks.engine().trouble().is_some();
                 // The pause begins with the failure, however often something else changes meanwhile.
-                (self.news(moving, &lock(&self.told)).is_some() || fails && retry.is_none()).then_some(())
+                let begins = pause(moving).is_some() && retry.is_none();
+                (self.news(moving, &lock(&self.told)).is_some() || begins).then_some(())
             });
             if woken.is_none() {
                 retry = None;
@@ -68,8 +70,8 @@ impl Card {
                 continue;
             }
             self.report();
-            let fails = self.lanes.look(|moving| moving.blocks.engine().trouble().is_some());
-            retry = retry.or_else(|| Some(Instant::now() + RETRY)).filter(|_| fails);
+            let next = self.lanes.look(pause).map(|pause| Instant::now() + pause);
+            retry = next.map(|next| retry.map_or(next, |retry| retry.min(next)));
         }
     }
 
@@ -156,6 +158,15 @@ impl Card {
         let before = told.report;
         let failed = failed.filter(|_| before.is_none_or(|before| before.failed != failed));
         (before != Some(report)).then_some((page, report, failed))
+    }
+}
+
+/// Returns the pause until what has failed is tried again.
+fn pause(moving: &mut Moving) -> Option<Duration> {
+    match (moving.blocks.engine().trouble(), moving.pool.is_short()) {
+        (Some(_), _) => Some(RETRY),
+        (None, true) => Some(RETRY_TO_PREPARE),
+        (None, false) => None,
     }
 }
 
