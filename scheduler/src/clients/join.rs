@@ -32,7 +32,7 @@ use crate::identity::{PeerProcess, ProcessId};
 use crate::input::Watched;
 use crate::memory::host;
 use crate::operation::{Operation, failure, plain};
-use crate::registry::{ClientEntry, Origin};
+use crate::registry::Origin;
 use crate::report::status::memory_report;
 use crate::sessions::Session;
 
@@ -58,8 +58,7 @@ pub(crate) fn join(
         return come_back(engine, connection, (client, peer), returning, (file, page));
     }
     check_away_limit(engine, peer)?;
-    let Member { client: id, session, known } = find_member(engine, peer, token, returning)?;
-    let restored = known.is_some();
+    let Member { client: id, session, restored, frozen } = find_member(engine, peer, token, returning)?;
     let had = returning.map_or(&[][..], |returning| &returning.gpus);
     let gpus = match add_cards(engine, peer, had) {
         Ok(gpus) => gpus,
@@ -82,7 +81,7 @@ pub(crate) fn join(
     let believed = returning.filter(|_| restored || may_be_unwritten(engine, peer));
     let holding = believed.and_then(|returning| returning.holding);
     engine.feed(Event::ClientJoined { client: id, session, holding });
-    if known.is_some_and(|entry| entry.frozen) {
+    if frozen {
         engine.feed(Event::FrozenBefore { client: id });
     }
     if hello.remaps {
@@ -160,8 +159,10 @@ fn may_be_unwritten(engine: &Engine, peer: &PeerProcess) -> bool {
 struct Member {
     client: ClientId,
     session: SessionId,
-    /// Entry of the registry, if pid and start time prove that the process is a client of the last daemon.
-    known: Option<ClientEntry>,
+    /// Whether pid and start time prove that the process is this client of the last daemon.
+    restored: bool,
+    /// Whether the driver has frozen the process once, by the registry.
+    frozen: bool,
 }
 
 fn find_member(
@@ -174,10 +175,12 @@ fn find_member(
         && let Some(entry) = engine.awaited.take(client, peer)
     {
         // Its place in the session's count of clients becomes the returned client's.
-        return Ok(Member { client, session: entry.session, known: Some(entry) });
+        return Ok(Member { client, session: entry.session, restored: true, frozen: entry.frozen });
     }
     // A process that does not say who it was may still have what it had.
+    let mut frozen = false;
     for entry in engine.awaited.take_all(peer) {
+        frozen |= entry.frozen;
         engine.persistence.client_changed(entry.client);
         becomes_away(engine, entry, peer);
     }
@@ -195,7 +198,7 @@ fn find_member(
         return Err(failure(FailureCode::Permission, "the process that connected is dead"));
     }
     engine.sessions.join(session);
-    Ok(Member { client: engine.clients.new_id(), session, known: None })
+    Ok(Member { client: engine.clients.new_id(), session, restored: false, frozen })
 }
 
 /// Returns the session of a token. A process may return to a session even with a revoked token.

@@ -87,7 +87,7 @@ pub(crate) fn remove_client(engine: &mut Engine, id: ClientId) {
     Operation::of("process.leave", client.session, &name)
         .peer(&client.peer)
         .debug(format_args!("{id} (pid {}) is gone", client.peer.pid));
-    let left = client.entry(id, &engine.cards).filter(|entry| !entry.cards.is_empty());
+    let left = client.entry(id, &engine.cards, false).filter(|entry| !entry.cards.is_empty());
     // Without NVML nobody says when an orphan's memory is free. The decision machine counts it for a moment.
     match left.filter(|_| client.peer.is_ending() && !engine.metering.off) {
         Some(entry) => {

@@ -52,8 +52,9 @@ impl Client {
         }
     }
 
-    /// Returns the client's registry entry, in which the process was never frozen; none for a process without a pid in the daemon's namespace.
-    pub(crate) fn entry(&self, client: ClientId, cards: &Cards) -> Option<ClientEntry> {
+    /// Returns the client's registry entry; none for a process without a pid in the daemon's namespace. `frozen`
+    /// says whether the driver has frozen the process once, or began to.
+    pub(crate) fn entry(&self, client: ClientId, cards: &Cards, frozen: bool) -> Option<ClientEntry> {
         let page = &self.page;
         let card_use = |gpu| {
             let used = page.leased(gpu)? - page.free(gpu);
@@ -65,7 +66,7 @@ impl Client {
             process: self.peer.id?,
             cards: page.gpus().filter_map(card_use).collect(),
             remaps: self.remaps,
-            frozen: false,
+            frozen,
         })
     }
 }

@@ -21,7 +21,7 @@ use crate::clients::leave;
 use crate::engine::Engine;
 use crate::input::Input;
 use crate::operation::{Operation, failure};
-use crate::registry::{Changes, ClientEntry, SessionEntry, Word, Writer};
+use crate::registry::{Changes, SessionEntry, Word, Writer};
 
 /// Error code of an act that is effective and not on the disk.
 const NOT_KEPT: &str = "not_kept";
@@ -67,8 +67,11 @@ fn changes(engine: &mut Engine, all: bool) -> Changes {
     };
     let client = |id| {
         let dead = || engine.awaited.get(id).or_else(|| engine.orphans.entry(id)).cloned();
-        let living = engine.clients.get(id).and_then(|client| client.entry(id, &engine.cards));
-        let living = living.map(|entry| ClientEntry { frozen: engine.machine.is_spared(id), ..entry });
+        let frozen = engine.machine.is_spared(id);
+        let living = engine
+            .clients
+            .get(id)
+            .and_then(|client| client.entry(id, &engine.cards, frozen));
         (id, living.or_else(dead))
     };
     Changes {

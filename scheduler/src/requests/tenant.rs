@@ -264,7 +264,12 @@ fn carry_out(
             event = is_current.then_some(Event::Parked { client });
         }
         TenantRequest::Called => event = Some(Event::Called { client: client()? }),
-        TenantRequest::Held => event = Some(Event::FoundFrozen { client: client()? }),
+        TenantRequest::Held => {
+            let client = client()?;
+            // The next daemon must not kill it.
+            engine.persistence.client_changed(client);
+            event = Some(Event::FoundFrozen { client });
+        }
         TenantRequest::Released { word, drain } => {
             let client = client()?;
             engine.read_page(client);

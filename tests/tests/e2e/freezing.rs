@@ -230,9 +230,7 @@ fn a_killed_daemon_leaves_a_frozen_program_to_the_next_one() -> anyhow::Result<(
 
 #[test]
 fn a_daemon_does_not_kill_a_stopped_program_that_the_last_one_had_frozen() -> anyhow::Result<()> {
-    let world = World::of(CARD)?;
-    world.add_setting("stuck_policy = 'kill'\nstuck_after = '300ms'")?;
-    let (world, mut daemon) = world.with_daemon(&[])?;
+    let (world, mut daemon) = world()?;
     let mut frozen = program(&world, "frozen", "remap")?;
     let mut other = program(&world, "other", "remap")?;
     freeze(&world, &daemon, "frozen", frozen.process().pid())?;
@@ -243,6 +241,7 @@ fn a_daemon_does_not_kill_a_stopped_program_that_the_last_one_had_frozen() -> an
         program.process().signal(Signal::STOP)?;
     }
     daemon.kill()?;
+    world.add_setting("stuck_policy = 'kill'\nstuck_after = '300ms'")?;
     daemon.restart()?;
     until("the other program is killed", || Ok(other.ended()?.then_some(())))?;
     until("the frozen one is overdue", || {

@@ -85,7 +85,8 @@ pub(super) fn nobody_is_killed_who_is_spared(core: &Core, effects: &[Effect]) ->
     for effect in effects {
         let Effect::Kill { client } = *effect else { continue };
         let process = core.view.sessions.client(client);
-        let is_spared = process.is_some_and(|process| process.frost.is_spared());
+        let is_spared =
+            process.is_some_and(|process| process.frost.is_spared()) || core.view.recovery.spares(client);
         hold("no process is killed that the driver has frozen", !is_spared, || client.to_string())?;
     }
     Ok(())
