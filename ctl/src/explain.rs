@@ -230,7 +230,7 @@ fn place(view: &ResidenceView) -> String {
         ),
     };
     if !moving_bytes.is_zero() {
-        line += &format!("; {moving_bytes} move now");
+        line += &format!("; {moving_bytes} are to move");
     }
     line
 }

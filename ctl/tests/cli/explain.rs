@@ -111,7 +111,7 @@ fn a_session_whose_memory_moves_is_told_where_it_is() {
         _ => AdminReply::Ready { protocol: PROTOCOL },
     });
     let said = succeeds(&mut ctl(daemon.dir(), &["explain", "infer"]));
-    let line = "3GiB of its memory are on gpu0, 5GiB in host memory; 2GiB move now\n";
+    let line = "3GiB of its memory are on gpu0, 5GiB in host memory; 2GiB are to move\n";
     assert_eq!(said.matches(line).count(), 1, "{said}");
 }
 
