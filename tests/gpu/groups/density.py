@@ -81,8 +81,10 @@ def measure(stand, daemon, folder):
     with contextlib.ExitStack() as stack, ThreadPoolExecutor(count) as threads:
         active = stack.enter_context(start(0))
         figures.equal("density: the active notebook's first cell", active.result(SETUP), "True")
+        own = nvml_mib([active.pid])[0]
+        figures.check("density: nvidia-smi lists the active notebook", own is not None)
         # The active one's own memory changes, so it is asked for each time.
-        beside = lambda: nvml.used() - base - nvml_mib([active.pid])[0] * MIB
+        beside = lambda: nvml.used() - base - (nvml_mib([active.pid])[0] or 0) * MIB
         # One after the other, since each looks for free ports.
         others = [stack.enter_context(start(number)) for number in range(1, count + 1)]
         first = list(threads.map(lambda notebook: notebook.result(SETUP), others))

@@ -48,12 +48,13 @@ def run(stand):
 
 def of_strangers(stand, nvml):
     """Programs of other users and in other namespaces, which the daemon's helper reaches with the capabilities of the unit."""
-    strangers = {name: prefix for name, prefix in STRANGERS.items() if may_run(stand, prefix)}
+    unit = of_the_unit()
+    strangers = {name: prefix for name, prefix in STRANGERS.items() if may_run(stand, unit) and may_run(stand, prefix)}
     for name in STRANGERS.keys() - strangers.keys():
         stand.figures.row(f"freezing: {name}", "not run: it needs root, setpriv, unshare, and a stage that all users can read")
     if not strangers:
         return
-    with stand.daemon(environment=ENVIRONMENT, is_systems=True, log_name="scheduler-system", prefix=of_the_unit()) as daemon:
+    with stand.daemon(environment=ENVIRONMENT, is_systems=True, log_name="scheduler-system", prefix=unit) as daemon:
         with stand.programs(daemon) as programs:
             for name, prefix in strangers.items():
                 for backend in ("remap", "native"):

@@ -45,7 +45,7 @@ pub(super) const CHECK: Check = Check {
     effort: Effort::Timed,
     bounds: &[
         Bound::at_most("programs that 200 freezes and thaws lose or corrupt", 0.0, "programs"),
-        Bound::at_least("part of those cycles in which the program was frozen", 0.5, ""),
+        Bound::at_least("part of those cycles in which the program was frozen", 0.7, ""),
     ],
     measure: || {
         let outcome = freezes(&Options { cycles: CHECKED, seed: 1 })?;
