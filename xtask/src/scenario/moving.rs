@@ -1,5 +1,5 @@
-//! How fast managed memory comes to a full card: two programs without gpushare prefetch their own memory in turn, and
-//! the other one sends its own to the host meanwhile, as gpushare has the leaver of a handoff do.
+//! How fast managed memory comes to a full card: two programs without gpushare prefetch their own memory in turn. The
+//! other one sends what has no room to the host meanwhile, as gpushare has the leaver of a handoff do.
 
 use std::time::{Duration, Instant};
 
@@ -17,18 +17,28 @@ pub(super) fn rate(world: &World, memory: Bytes) -> anyhow::Result<Bytes> {
         .map(|name| Program::hold(world, &Sharing::Native, name))
         .into_iter()
         .collect::<anyhow::Result<Vec<_>>>()?;
-    for program in &mut programs {
-        program.must(&format!("alloc a {}B --door managed", memory.0))?;
-    }
     let card = world.card().context("there is no simulated card")?;
+    let constants = card.stats()?.constants;
+    let capacity = Bytes(constants.memory - 2 * constants.context_memory);
+    // What came in first leaves first.
+    let leaves = (memory + memory - capacity).min(memory);
+    let stays = (memory - leaves).max(Bytes(1));
+    for program in &mut programs {
+        program
+            .must(&format!("alloc a {}B --door managed; alloc b {}B --door managed", leaves.0, stays.0))?;
+    }
     // Everything is where it is after a round.
     let (mut bytes, mut time) = (0, Duration::ZERO);
     for round in 0..=ROUNDS {
         for entrant in [0, 1] {
             let leaver = 1 - entrant;
             let (before, begun) = (card.stats()?.total.prefetched_in, Instant::now());
+            // Both begin at once, as at a grant.
+            let comes = ["prefetch a", "prefetch b", "sync"].map(|step| programs[entrant].tell(step));
             let leaves = programs[leaver].tell("prefetch a --to-host")?;
-            programs[entrant].must("prefetch a; sync")?;
+            for step in comes {
+                programs[entrant].done(step?)?;
+            }
             if round > 0 {
                 bytes += card.stats()?.total.prefetched_in - before;
                 time += begun.elapsed();
