@@ -197,7 +197,10 @@ pub(crate) fn overdue(entry: &ClientEntry, name: &str, policy: StuckPolicy, afte
     let is_nowhere = entry.cards.is_empty();
     let cards = if is_nowhere { "no card".to_owned() } else { cards_in_words(entry, "of") };
     let policy = match policy {
-        StuckPolicy::Kill if entry.frozen => "it is not ended, because the driver has frozen it before",
+        StuckPolicy::Kill if entry.frozen => {
+            "it is not ended, because the driver has frozen it before, and nothing is granted there until it comes back or \
+             ends: let it go on, or end its program"
+        }
         StuckPolicy::Kill => "it is ended",
         _ if is_nowhere => "others run",
         StuckPolicy::RunOthers => "others run that fit beside that",

@@ -12,6 +12,7 @@ mod forecasts;
 mod found;
 mod freezing;
 mod freezing_idle;
+mod freezing_stuck;
 mod frosts_searched;
 mod gangs;
 mod gangs_searched;

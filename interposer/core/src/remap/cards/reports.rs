@@ -20,7 +20,7 @@ use crate::remap::lanes::Moving;
 static MAPPED: Mutex<[bool; MAX_GPUS]> = Mutex::new([false; MAX_GPUS]);
 /// Pause after a failed step until it is tried again.
 const RETRY: Duration = Duration::from_secs(1);
-/// The same where nobody waits for it: host memory that could not be prepared.
+/// Pause after host memory could not be prepared, until it is tried again. Nobody waits for it.
 const RETRY_TO_PREPARE: Duration = Duration::from_secs(10);
 
 /// Knowledge that the daemon has of a card.
@@ -127,9 +127,13 @@ impl Card {
     /// Tells the user once of memory that cannot leave the card, since the program's own control group has no room.
     fn warn_of_no_room(&self) {
         static IS_TOLD: AtomicBool = AtomicBool::new(false);
+        if IS_TOLD.load(Ordering::Relaxed) {
+            return;
+        }
         let trouble = self.lanes.look(|moving| moving.pool.trouble());
-        let Some(HostError::Group { room, .. }) = trouble else { return };
-        if !IS_TOLD.swap(true, Ordering::Relaxed) {
+        if let Some(HostError::Group { room, .. }) = trouble
+            && !IS_TOLD.swap(true, Ordering::Relaxed)
+        {
             print(format_args!(
                 "memory of this program cannot leave the card: its control group has {room} of the host's memory \
                  left. Other programs may have to wait for the card. Raise the memory limit of the container or \
