@@ -85,8 +85,8 @@ def measure(stand, daemon, folder):
         figures.check("density: nvidia-smi lists the active notebook", own is not None)
         # The active one's own memory changes, so it is asked for each time.
         beside = lambda: nvml.used() - base - (nvml_mib([active.pid])[0] or 0) * MIB
-        # One after the other, since each looks for free ports.
-        others = [stack.enter_context(start(number)) for number in range(1, count + 1)]
+        started = [start(number) for number in range(1, count + 1)]
+        others = [stack.enter_context(notebook) for notebook in started]
         first = list(threads.map(lambda notebook: notebook.result(SETUP), others))
         figures.equal("density: the first cells are right", first, ["True"] * count)
         warm = beside()

@@ -3,11 +3,15 @@ handles fill a small capacity take turns. Then one of them has memory that anoth
 of the other program's memory for which there is no room is mapped from the host, until there is room again. No byte is managed.
 
     first, second ──▶ turns ──▶ second exports a block ──▶ first is partly mapped from the host ──▶ second frees it ──▶ first is back
+
+Then two PyTorch trainings whose memory is expandable segments do the same, and learn what one without gpushare learns.
 """
 
 import time
 
-NEEDS = 90
+from groups import oversubscribed
+
+NEEDS = 150
 
 MIB = 1 << 20
 PIECE_MIB, PIECES = 128, 40
@@ -18,6 +22,9 @@ CAPACITY_MIB = PIECE_MIB * PIECES + BESIDE_MIB
 EXPORT_MIB = 3072
 ROUNDS = 4
 LIMIT = 60
+# Of a training, whose context and activations count against the capacity too.
+TRAINING_MIB, TRAINING_BESIDE_MIB, STEPS = 12 << 10, 3 << 10, 60
+EXPANDABLE = {"PYTORCH_ALLOC_CONF": "expandable_segments:True"}
 
 
 def run(stand):
@@ -27,6 +34,8 @@ def run(stand):
         mapped(stand.figures, daemon, first, second)
         for program in (first, second):
             program.finish(LIMIT)
+    flags, each = ["--capacity", f"0={TRAINING_MIB}MiB"], TRAINING_MIB - TRAINING_BESIDE_MIB
+    oversubscribed.run_pair(stand, "expandable", each, TRAINING_MIB, flags, STEPS, paranoid=True, environment=EXPANDABLE)
 
 
 def start(stand, programs, name):
