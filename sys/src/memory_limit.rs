@@ -1,4 +1,4 @@
-//! Limits of memory of the control groups that this process is in.
+//! Limits of the host's memory: of the control groups that this process is in, and of the machine.
 
 use std::fs;
 use std::path::Path;
@@ -17,6 +17,30 @@ const HIERARCHIES: [(&str, &str, &str, &str, [&str; 2]); 2] = [
         ["total_active_file", "total_inactive_file"],
     ),
 ];
+
+/// Memory of the machine.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Machine {
+    /// All its bytes.
+    pub total: Bytes,
+    /// Bytes that new programs can have, by the kernel's estimate.
+    pub available: Bytes,
+}
+
+/// Returns the memory of the machine, of `/proc/meminfo`; `None` if that cannot be read.
+pub fn machine() -> Option<Machine> {
+    machine_below(Path::new("/"))
+}
+
+fn machine_below(root: &Path) -> Option<Machine> {
+    let text = fs::read_to_string(root.join("proc/meminfo")).ok()?;
+    let field = |name| {
+        let line = text.lines().find_map(|line| line.strip_prefix(name))?;
+        let kib: u64 = line.trim().strip_suffix(" kB")?.parse().ok()?;
+        Some(Bytes(kib.saturating_mul(1024)))
+    };
+    Some(Machine { total: field("MemTotal:")?, available: field("MemAvailable:")? })
+}
 
 /// Returns the bytes that the control groups of this process may still take; `None` if no limit is known. The
 /// kernel gives pages of files up for others, so these count as free.
@@ -77,6 +101,17 @@ mod tests {
         write("sys/fs/cgroup/memory.max", "50\n");
         write("sys/fs/cgroup/memory.current", "60\n");
         assert_eq!(room_below(root.path()), Some(Bytes::ZERO));
+    }
+
+    #[test]
+    fn the_machine_says_what_it_has() {
+        let root = tempfile::tempdir().unwrap();
+        assert_eq!(machine_below(root.path()), None);
+        fs::create_dir(root.path().join("proc")).unwrap();
+        let text = "MemTotal:        8 kB\nMemFree:         1 kB\nMemAvailable:    2 kB\n";
+        fs::write(root.path().join("proc/meminfo"), text).unwrap();
+        let machine = Machine { total: Bytes(8192), available: Bytes(2048) };
+        assert_eq!(machine_below(root.path()), Some(machine));
     }
 
     #[test]

@@ -13,7 +13,7 @@ NEEDS = 420
 # Weight, gradient and momentum of a layer of 8192 x 8192 floats take 768 MiB; activations are small beside them.
 WIDTH, BATCH, LAYER_MIB = 8192, 512, 768
 PART_OF_CARD = 0.75
-STEPS = 200
+STEPS = 100
 MAKESPAN = 1.10
 # Of one training: its start, its steps, and the move of its memory.
 START_LIMIT, STEPS_LIMIT = 90, 300

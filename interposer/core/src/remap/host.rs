@@ -39,7 +39,7 @@ use range_alloc::RangeAllocator;
 use self::copies::Copies;
 pub use self::copies::Registration;
 use self::region::{Region, State};
-pub use self::task::{HostError, HostMemory, MemoryId, Task, perform};
+pub use self::task::{HostError, HostMemory, Limit, MemoryId, Task, perform};
 use super::vmm::HostAddress;
 
 /// Size of a region: the unit in which memory is registered.
@@ -93,7 +93,8 @@ pub enum Supply {
 /// Sizes of the pool's regions.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PoolSizes {
-    /// Bytes of all regions, also of those that are being made or given back.
+    /// Bytes of all regions that the system has given memory, also of those that are being given back. Regions
+    /// that wait to be touched take nothing from the machine.
     pub total: Bytes,
     /// Bytes of slots that are taken.
     pub taken: Bytes,
@@ -350,7 +351,9 @@ impl Pool {
         });
         let free = self.regions.values().map(Region::free).sum();
         let copies = self.copies.bytes();
-        PoolSizes { total: self.all_regions() + copies, taken: ready.sum::<Bytes>() + copies, free }
+        let touched = self.regions.values().filter(|region| !matches!(region.state, State::Nothing));
+        let regions = Bytes(touched.count() as u64 * REGION.0);
+        PoolSizes { total: regions + copies, taken: ready.sum::<Bytes>() + copies, free }
     }
 
     /// Whether another region is to be prepared. One at a time, since each keeps others of the driver

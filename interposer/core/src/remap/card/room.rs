@@ -1,45 +1,59 @@
-//! Room for pages of the host in the control groups of the process.
+//! Room for pages of the host, in the control groups of the process and in the machine.
 //!
-//! The kernel kills a program whose control group exceeds its limit, so the room is looked at before pages are
-//! touched. Threads of all cards touch regions at once. The room must suffice for what they all touch. A thread for
-//! which it does not waits until the others are done, and is refused if it does not suffice then.
+//! The kernel kills a program when its control group exceeds its limit or the machine has no memory left, so the room
+//! is looked at before pages are touched. Threads of all cards touch regions at once. The room must suffice for what
+//! they all touch. A thread for which it does not waits until the others are done, and is refused if it does not
+//! suffice then.
+//!
+//! The daemon's budget for host memory is meant to keep away from both. It knows only the outermost control group, and
+//! learns of memory that other programs take up to half a second late.
 
 use std::sync::Mutex;
 use std::thread;
 use std::time::Duration;
 
 use gpushare_proto::Bytes;
-use gpushare_sys::memory_limit;
+use gpushare_sys::memory_limit::{self, Machine};
 
 use crate::process::lock;
-use crate::remap::host::HostError;
+use crate::remap::host::{HostError, Limit};
 
 /// Room that is left for the program.
 const SPARE: Bytes = Bytes::mib(256);
+/// Part of the machine's memory that is left for others, beside that. Several processes may touch regions at once.
+const LEFT: u64 = 64;
 /// Pause in which others touch their regions. One takes tens of milliseconds.
 const PAUSE: Duration = Duration::from_millis(1);
 
 /// Bytes that threads of the process touch now.
 static TOUCHED_NOW: Mutex<Bytes> = Mutex::new(Bytes::ZERO);
 
-/// Touches memory of this size, if the control groups have room for it.
+/// Touches memory of this size, if the control groups and the machine have room for it.
 ///
 /// # Errors
 /// They have none; or the error of `touch`.
 pub(super) fn touch(size: Bytes, touch: impl FnOnce() -> Result<(), HostError>) -> Result<(), HostError> {
-    touch_within(&TOUCHED_NOW, memory_limit::room, size, touch)
+    let room = || least(memory_limit::room(), memory_limit::machine());
+    touch_within(&TOUCHED_NOW, room, size, touch)
+}
+
+/// Room of the tighter of the two.
+fn least(group: Option<Bytes>, machine: Option<Machine>) -> Option<(Bytes, Limit)> {
+    let group = group.map(|room| (room, Limit::Group));
+    let machine = machine.map(|machine| (machine.available - Bytes(machine.total.0 / LEFT), Limit::Machine));
+    group.into_iter().chain(machine).min_by_key(|&(room, _)| room)
 }
 
 fn touch_within(
     touched_now: &Mutex<Bytes>,
-    room: impl Fn() -> Option<Bytes>,
+    room: impl Fn() -> Option<(Bytes, Limit)>,
     size: Bytes,
     touch: impl FnOnce() -> Result<(), HostError>,
 ) -> Result<(), HostError> {
     loop {
         let mut now = lock(touched_now);
-        match room().filter(|room| *room < *now + size + SPARE) {
-            Some(room) if now.is_zero() => return Err(HostError::Group { size, room }),
+        match room().filter(|&(room, _)| room < *now + size + SPARE) {
+            Some((room, limit)) if now.is_zero() => return Err(HostError::NoRoom { size, room, limit }),
             Some(_) => drop(now),
             None => {
                 *now += size;
@@ -73,13 +87,23 @@ mod tests {
                 touched.set(true);
                 Ok(())
             };
+            let room = room.map(|room| (room, Limit::Group));
             let expected = match room.filter(|_| !touches) {
-                Some(room) => Err(HostError::Group { size: REGION, room }),
+                Some((room, limit)) => Err(HostError::NoRoom { size: REGION, room, limit }),
                 None => Ok(()),
             };
             assert_eq!(touch_within(&Mutex::default(), || room, REGION, touch), expected, "{room:?}");
             assert_eq!(touched.get(), touches, "{room:?}");
         }
+    }
+
+    #[test]
+    fn the_tighter_of_group_and_machine_counts_and_the_machine_keeps_a_part() {
+        let machine = |available| Some(Machine { total: Bytes::gib(64), available: Bytes::gib(available) });
+        assert_eq!(least(None, None), None);
+        assert_eq!(least(Some(Bytes::gib(5)), machine(8)), Some((Bytes::gib(5), Limit::Group)));
+        assert_eq!(least(Some(Bytes::gib(5)), machine(4)), Some((Bytes::gib(3), Limit::Machine)));
+        assert_eq!(least(None, machine(0)), Some((Bytes::ZERO, Limit::Machine)));
     }
 
     #[test]
@@ -90,7 +114,8 @@ mod tests {
             *lock(&left) -= REGION;
             Ok(())
         };
-        let touch = || touch_within(&touched_now, || Some(*lock(&left)), REGION, touch);
+        let room = || Some((*lock(&left), Limit::Machine));
+        let touch = || touch_within(&touched_now, room, REGION, touch);
         let touched = thread::scope(|scope| {
             let threads: Vec<_> = (0..8).map(|_| scope.spawn(touch)).collect();
             threads
@@ -100,7 +125,8 @@ mod tests {
                 .count()
         });
         assert_eq!((touched, *lock(&left)), (3, SPARE));
-        assert_eq!(touch(), Err(HostError::Group { size: REGION, room: SPARE }));
+        let refused = HostError::NoRoom { size: REGION, room: SPARE, limit: Limit::Machine };
+        assert_eq!(touch(), Err(refused));
     }
 
     #[test]

@@ -13,7 +13,7 @@ use super::Card;
 use crate::driver::unknown::UNKNOWN;
 use crate::process::lock;
 use crate::process::stderr::print;
-use crate::remap::host::HostError;
+use crate::remap::host::{HostError, Limit};
 use crate::remap::lanes::Moving;
 
 /// Whether memory of each card is mapped from the host, by the number of the card.
@@ -124,20 +124,27 @@ impl Card {
         }
     }
 
-    /// Tells the user once of memory that cannot leave the card, since the program's own control group has no room.
+    /// Tells the user once of memory that cannot leave the card, since the program's own control group or the machine has
+    /// no room.
     fn warn_of_no_room(&self) {
         static IS_TOLD: AtomicBool = AtomicBool::new(false);
         if IS_TOLD.load(Ordering::Relaxed) {
             return;
         }
         let trouble = self.lanes.look(|moving| moving.pool.trouble());
-        if let Some(HostError::Group { room, .. }) = trouble
+        if let Some(HostError::NoRoom { room, limit, .. }) = trouble
             && !IS_TOLD.swap(true, Ordering::Relaxed)
         {
+            let (whose, remedy) = match limit {
+                Limit::Group => (
+                    "its control group",
+                    "Raise the memory limit of the container or the service by the program's memory on the card",
+                ),
+                Limit::Machine => ("the machine", "End programs that use much of the host's memory"),
+            };
             print(format_args!(
-                "memory of this program cannot leave the card: its control group has {room} of the host's memory \
-                 left. Other programs may have to wait for the card. Raise the memory limit of the container or \
-                 the service by the program's memory on the card"
+                "memory of this program cannot leave the card: {whose} has {room} of the host's memory left for \
+                 it. Other programs may have to wait for the card. {remedy}"
             ));
         }
     }

@@ -1,5 +1,7 @@
 //! Tasks of the pool: what they are for, what they do, and how they fail.
 
+use std::fmt;
+
 use gpushare_proto::Bytes;
 
 use super::REGION;
@@ -25,6 +27,24 @@ pub enum Task {
     EndCopy(HostAddress, Bytes),
 }
 
+/// Limit of the host's memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Limit {
+    /// Memory limit of a control group of the process.
+    Group,
+    /// Memory of the machine.
+    Machine,
+}
+
+impl fmt::Display for Limit {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str(match self {
+            Self::Group => "the control group of the process",
+            Self::Machine => "the machine",
+        })
+    }
+}
+
 /// Error of a [`Task`], which has changed nothing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum HostError {
@@ -36,13 +56,15 @@ pub enum HostError {
         /// Error of the system.
         errno: i32,
     },
-    /// The control groups of the process have no room for the region. The kernel would kill the program.
-    #[error("the control group of the process has room for {room} and needs {size} more")]
-    Group {
+    /// The machine or the control groups of the process have no room for the region. The kernel would kill a program.
+    #[error("{limit} has room for {room} and needs {size} more")]
+    NoRoom {
         /// Size of the region.
         size: Bytes,
-        /// Bytes that the control groups may still take.
+        /// Bytes that may still be taken.
         room: Bytes,
+        /// What has no more room.
+        limit: Limit,
     },
     /// The driver refused the call on registered memory.
     #[error("the driver refused registered memory with error {0}")]
