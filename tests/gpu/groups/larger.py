@@ -7,7 +7,7 @@ import statistics
 
 from programs import client
 
-NEEDS = 240
+NEEDS = 120
 
 LARGER = 1.2
 # Blocks of the program without gpushare, which fit each card that the suite is meant for.

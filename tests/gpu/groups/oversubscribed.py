@@ -8,7 +8,7 @@ import time
 
 from programs import ask_together, client
 
-NEEDS = 420
+NEEDS = 300
 
 # Weight, gradient and momentum of a layer of 8192 x 8192 floats take 768 MiB; activations are small beside them.
 WIDTH, BATCH, LAYER_MIB = 8192, 512, 768

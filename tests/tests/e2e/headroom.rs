@@ -1,5 +1,5 @@
-//! Room for what the driver takes for itself: where it finds none, the daemon is asked and the call made
-//! once more.
+//! Room for what the driver takes for itself: where it finds none, the daemon is asked, and the call is made
+//! once more, or for a while if the program can do nothing about it.
 
 use gpushare_proto::Bytes;
 use gpushare_tests::{Program, Sharing, World};
@@ -22,6 +22,32 @@ fn a_call_that_finds_the_card_full_is_made_once_more() -> anyhow::Result<()> {
         program.must(&format!("alloc {door} 4MiB --door {door}"))?;
     }
     assert_eq!(daemon.session("a")?.gpus[0].allocated_bytes, Bytes::mib(12));
+    Ok(())
+}
+
+/// A program that starts right after another one was killed may find the card full until the driver has taken the memory
+/// of the dead back.
+#[test]
+fn a_context_and_code_wait_for_memory_that_is_about_to_be_free() -> anyhow::Result<()> {
+    let (world, _daemon) = World::of(Bytes::mib(256))?.with_daemon(&[])?;
+    let full = |call: &str| {
+        (1..=10)
+            .map(|number| format!("{call}@{number}=2"))
+            .collect::<Vec<_>>()
+            .join(",")
+    };
+    let faults = [full("cuDevicePrimaryCtxRetain"), full("cuModuleLoadData")].join(",");
+    let mut program = begin(&world, &Sharing::session("a"), &faults)?;
+    program.ready()?;
+    Ok(())
+}
+
+#[test]
+fn a_context_that_finds_no_memory_in_the_end_says_so() -> anyhow::Result<()> {
+    let (world, _daemon) = World::of(Bytes::mib(256))?.with_daemon(&[])?;
+    let mut program = begin(&world, &Sharing::session("a"), "cuDevicePrimaryCtxRetain@1+=2")?;
+    let failed = program.ready().unwrap_err();
+    assert!(failed.to_string().contains("CUDA_ERROR_OUT_OF_MEMORY"), "{failed}");
     Ok(())
 }
 

@@ -9,7 +9,6 @@ use super::mapping::{end_last_context, visit_to_end};
 use crate::driver::answer;
 use crate::driver::contexts::{Kind, Visit};
 use crate::driver::types::{CUDA_SUCCESS, CUcontext, CUdevice, CUgreenCtx, CUresult};
-use crate::memory::headroom;
 use crate::state::{State, without_state};
 use crate::window::markers::Frozen;
 
@@ -69,7 +68,7 @@ pub unsafe fn create(
     let result = match kind {
         // The context exists already and only gets one more user.
         Kind::Primary if state.contexts.visit().primary(device).is_some() => call(),
-        _ => state.memory.call_with_headroom(device, headroom::DRIVER, call),
+        _ => state.memory.call_for_the_driver(device, call),
     };
     if result == CUDA_SUCCESS && !made.is_null() {
         // SAFETY: the driver just wrote the handle there.
@@ -149,7 +148,7 @@ pub unsafe fn create_green(
         return refused;
     }
     let has_primary = || state.contexts.visit().primary(device).is_some();
-    let result = state.memory.call_with_headroom(device, headroom::DRIVER, real);
+    let result = state.memory.call_for_the_driver(device, real);
     if let (CUDA_SUCCESS, Some(convert), false) = (result, state.driver.ctx_from_green_ctx, made.is_null()) {
         if !has_primary() {
             note_primary(state, device);

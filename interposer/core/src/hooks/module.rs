@@ -2,15 +2,14 @@
 //! for its data.
 
 use crate::driver::types::CUresult;
-use crate::memory::headroom;
 use crate::state::State;
 
-/// `cuModuleLoad…`, `cuLibraryLoad…`: repeats the call once if the driver found no memory and the daemon says
-/// that the card has some.
+/// `cuModuleLoad…`, `cuLibraryLoad…`: repeats the call while the driver has no memory and the daemon says that
+/// the card has some.
 pub fn load(mut real: impl FnMut() -> CUresult) -> CUresult {
     let device = State::existing().and_then(|state| Some((state, state.driver.current_device()?)));
     match device {
-        Some((state, device)) => state.memory.call_with_headroom(device, headroom::DRIVER, real),
+        Some((state, device)) => state.memory.call_for_the_driver(device, real),
         None => real(),
     }
 }

@@ -11,7 +11,7 @@ pub mod allocations;
 mod created;
 mod deferred;
 pub(crate) mod handles;
-pub(crate) mod headroom;
+mod headroom;
 mod imports;
 pub mod lease;
 pub(crate) mod mapped;
