@@ -8,10 +8,11 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::handoff::Handoff;
 use crate::ids::{GpuId, GpuUuid, SessionId};
 use crate::session::{Priority, Quota, SessionPhase};
 use crate::settings::Mode;
-use crate::units::{Bytes, Nanos};
+use crate::units::{Bytes, Nanos, Percent};
 use crate::views::ResidenceView;
 
 /// Largest number of waiting sessions that [`CardFigures`] names.
@@ -69,6 +70,8 @@ pub enum Increment {
     },
     /// The remapped memory on a card changed.
     CardResidence(CardResidence),
+    /// A handoff of remapped memory runs, or the last one has ended.
+    CardHandoff(CardHandoff),
 }
 
 /// Identity and recovery of the daemon.
@@ -198,6 +201,44 @@ pub struct CardResidence {
     pub hosted_bytes: Bytes,
     /// Bytes that have to leave the card or to come in, as the goals ask.
     pub moving_bytes: Bytes,
+}
+
+/// Running handoff of a card, or else the last one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CardHandoff {
+    /// Number that the daemon assigned to the card.
+    pub gpu: GpuId,
+    /// Whether memory still has to move.
+    pub running: bool,
+    /// Duration of the handoff, up to now if it has not ended.
+    pub took_ns: Nanos,
+    /// Bytes that have left the card.
+    pub out_bytes: Bytes,
+    /// Bytes that left in a second, on average.
+    pub out_bytes_per_second: Bytes,
+    /// Bytes that have come onto the card.
+    pub in_bytes: Bytes,
+    /// Bytes that came in in a second, on average.
+    pub in_bytes_per_second: Bytes,
+    /// Part of the duration in which both directions moved, in hundredths of a percent.
+    pub overlap: Percent,
+}
+
+impl CardHandoff {
+    /// Returns the figures of a handoff, without the sessions whose memory moves.
+    pub const fn of(handoff: &Handoff, running: bool) -> Self {
+        let Handoff { gpu, took_ns, out, into, overlap, .. } = handoff;
+        Self {
+            gpu: *gpu,
+            running,
+            took_ns: *took_ns,
+            out_bytes: out.bytes,
+            out_bytes_per_second: out.bytes_per_second,
+            in_bytes: into.bytes,
+            in_bytes_per_second: into.bytes_per_second,
+            overlap: *overlap,
+        }
+    }
 }
 
 impl CardResidence {

@@ -2,7 +2,8 @@
 
 use gpushare_proto::admin::ResidenceView;
 use gpushare_proto::follow::{
-    CardFacts, CardFigures, CardResidence, DaemonFacts, LockState, Sensors, SessionFacts, SessionFigures,
+    CardFacts, CardFigures, CardHandoff, CardResidence, DaemonFacts, LockState, Sensors, SessionFacts,
+    SessionFigures,
 };
 use gpushare_proto::{Nanos, SessionId};
 use serde::Serialize;
@@ -28,6 +29,8 @@ struct Card<'a> {
     sensors: Option<&'a Sensors>,
     /// Places of remapped memory; none on a card that never had such memory.
     residence: Option<&'a CardResidence>,
+    /// Running handoff of remapped memory, or else the last one; none before the first one.
+    handoff: Option<&'a CardHandoff>,
     /// Rest of the first holder's quantum; none while nobody waits.
     left_ns: Option<Nanos>,
 }
@@ -62,6 +65,7 @@ pub(super) fn document<'a>(model: &'a Model, names: &'a Names) -> Document<'a> {
         figures: card.figures.as_ref(),
         sensors: card.sensors.as_ref(),
         residence: card.residence.as_ref(),
+        handoff: card.handoff.as_ref(),
         left_ns: card.left(model.at),
     };
     let known = |session: &'a Session| Known {
@@ -104,6 +108,8 @@ mod tests {
         assert_eq!(document["gpus"][0]["sensors"]["celsius"], 61);
         assert_eq!(document["gpus"][0]["residence"]["hosted_bytes"], Bytes::gib(19).0);
         assert_eq!(document["gpus"][1]["residence"], Value::Null);
+        assert_eq!(document["gpus"][0]["handoff"]["overlap"], 8049);
+        assert_eq!(document["gpus"][1]["handoff"], Value::Null);
         let notebook = &document["sessions"][1];
         assert_eq!(notebook["residences"][0]["resident_bytes"], Bytes::gib(19).0);
         assert_eq!((&notebook["name"], &notebook["user_name"]), (&json!("notebook"), &json!("bob")));

@@ -9,8 +9,8 @@ use std::collections::{BTreeMap, VecDeque};
 
 use gpushare_proto::admin::ResidenceView;
 use gpushare_proto::follow::{
-    CardFacts, CardFigures, CardResidence, DaemonFacts, Increment, Increments, LockState, MAX_WAITS, Sensors,
-    SessionFacts, SessionFigures,
+    CardFacts, CardFigures, CardHandoff, CardResidence, DaemonFacts, Increment, Increments, LockState,
+    MAX_WAITS, Sensors, SessionFacts, SessionFigures,
 };
 use gpushare_proto::session::SessionPhase;
 use gpushare_proto::{Bytes, GpuId, Nanos, SessionId};
@@ -36,6 +36,8 @@ pub(super) struct Card {
     pub(super) sensors: Option<Sensors>,
     /// Places of remapped memory; none on a card that never had such memory.
     pub(super) residence: Option<CardResidence>,
+    /// Running handoff of remapped memory, or else the last one; none before the first one.
+    pub(super) handoff: Option<CardHandoff>,
     /// Utilization in percent, oldest first; none where no sensor answered.
     pub(super) busy: VecDeque<Option<u8>>,
     /// Allocated part of the capacity in percent, oldest first.
@@ -105,7 +107,9 @@ impl Model {
             session.waits.clear();
             session.places.clear();
         }
-        self.cards.values_mut().for_each(|card| card.residence = None);
+        self.cards
+            .values_mut()
+            .for_each(|card| (card.residence, card.handoff) = (None, None));
     }
 
     fn take(&mut self, change: Increment) {
@@ -154,6 +158,11 @@ impl Model {
                     card.residence = Some(residence);
                 }
             }
+            Increment::CardHandoff(handoff) => {
+                if let Some(card) = self.cards.get_mut(&handoff.gpu) {
+                    card.handoff = Some(handoff);
+                }
+            }
             Increment::Residence { session, places } => {
                 if let Some(session) = self.sessions.get_mut(&session) {
                     session.places = places;
@@ -193,7 +202,15 @@ impl Model {
 impl Card {
     fn new(facts: CardFacts) -> Self {
         let (busy, allocated) = (VecDeque::new(), VecDeque::new());
-        Self { facts, figures: None, sensors: None, residence: None, busy, allocated }
+        Self {
+            facts,
+            figures: None,
+            sensors: None,
+            residence: None,
+            handoff: None,
+            busy,
+            allocated,
+        }
     }
 
     fn remember(&mut self) {

@@ -2,11 +2,11 @@
 
 use gpushare_proto::admin::{Mode, ResidenceView};
 use gpushare_proto::follow::{
-    CardFacts, CardFigures, CardResidence, CardUse, DaemonFacts, Increment, Increments, LockState, Sensors,
-    SessionFacts, SessionFigures,
+    CardFacts, CardFigures, CardHandoff, CardResidence, CardUse, DaemonFacts, Increment, Increments,
+    LockState, Sensors, SessionFacts, SessionFigures,
 };
 use gpushare_proto::session::{Amount, Priority, Quota, SessionPhase};
-use gpushare_proto::{Bytes, GpuId, GpuUuid, Nanos, SessionId};
+use gpushare_proto::{Bytes, GpuId, GpuUuid, Nanos, Percent, SessionId};
 
 use super::model::Model;
 use super::names::Names;
@@ -30,6 +30,16 @@ pub(super) fn whole() -> Increments {
         resident_bytes: Bytes::gib(79),
         hosted_bytes: Bytes::gib(19),
         moving_bytes: Bytes::gib(3),
+    }));
+    changes.push(Increment::CardHandoff(CardHandoff {
+        gpu: GpuId(0),
+        running: true,
+        took_ns: Nanos::from_millis(920),
+        out_bytes: Bytes::gib(19),
+        out_bytes_per_second: Bytes::gib(47),
+        in_bytes: Bytes::gib(16),
+        in_bytes_per_second: Bytes::gib(38),
+        overlap: Percent(8049),
     }));
     let gib = Bytes::gib;
     let sessions = [

@@ -27,7 +27,7 @@ use gpushare_proto::{
     UtilizationPart,
 };
 
-use follow::{increments, remapped};
+use follow::{card_handoffs, increments, remapped};
 pub(crate) use values::status;
 use values::{
     account, card, explained, failure, frost_view, handoff, handoffs, happenings, instance, residence,
@@ -443,6 +443,7 @@ pub(crate) fn admin_replies() -> Vec<Named<AdminReply>> {
         ),
         ("Events.handoffs", AdminReply::Events(handoffs())),
         ("Increments.remapped", AdminReply::Increments(remapped())),
+        ("Increments.handoffs", AdminReply::Increments(card_handoffs())),
         ("Frost", frost(FrostStage::Warm, Some("it has managed memory"))),
         ("Frost.freezing", frost(FrostStage::Freezing, None)),
         ("Frost.frozen", frost(FrostStage::Frozen, None)),

@@ -263,7 +263,11 @@ impl Model {
                     self.update(*session, |row| row.remapped = places.collect());
                 }
                 Increment::SessionEnded { session } => self.end(*session),
-                Increment::Daemon(_) | Increment::Sensors(_) | Increment::Granted { .. } => {}
+                // Handoffs arrive as events of their own, with their sessions.
+                Increment::Daemon(_)
+                | Increment::Sensors(_)
+                | Increment::Granted { .. }
+                | Increment::CardHandoff(_) => {}
             }
         }
         self.has_whole |= increments.whole;

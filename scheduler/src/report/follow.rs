@@ -17,8 +17,8 @@ use std::io;
 
 use gpushare_proto::admin::{AdminReply, ResidenceView};
 use gpushare_proto::follow::{
-    CardFacts, CardFigures, CardResidence, DaemonFacts, Increment, Increments, MAX_WAITS, Sensors,
-    SessionFacts, SessionFigures,
+    CardFacts, CardFigures, CardHandoff, CardResidence, DaemonFacts, Increment, Increments, MAX_WAITS,
+    Sensors, SessionFacts, SessionFigures,
 };
 use gpushare_proto::{Bytes, GpuId, Nanos, SessionId};
 use gpushare_sys::clock;
@@ -63,6 +63,7 @@ struct KnownCard {
     figures: Option<CardFigures>,
     sensors: Option<Sensors>,
     residence: Option<CardResidence>,
+    handoff: Option<CardHandoff>,
 }
 
 #[derive(Debug, Default)]
@@ -178,6 +179,12 @@ impl Followers {
         }
     }
 
+    /// Compares the running or the last handoff of a card.
+    pub(super) fn compare_handoff(&mut self, pass: &mut Pass, now: CardHandoff) {
+        let known = self.known.cards.entry(now.gpu).or_default();
+        replace(&mut known.handoff, now, Increment::CardHandoff, &mut pass.changes);
+    }
+
     /// Compares the places of the remapped memory of all sessions.
     pub(super) fn compare_places(&mut self, pass: &mut Pass, places: Vec<ResidenceView>) {
         let mut now = BTreeMap::<SessionId, Vec<ResidenceView>>::new();
@@ -225,6 +232,7 @@ impl Followers {
             all.extend(card.figures.clone().map(Increment::CardFigures));
             all.extend(card.sensors.map(Increment::Sensors));
             all.extend(card.residence.map(Increment::CardResidence));
+            all.extend(card.handoff.map(Increment::CardHandoff));
         }
         for (&id, session) in sessions {
             all.extend(session.facts.clone().map(Increment::Session));

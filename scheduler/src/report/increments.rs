@@ -9,9 +9,10 @@ use gpushare_core::snapshot::{RemappedSnapshot, SessionSnapshot};
 use gpushare_core::summary::CardSummary;
 use gpushare_proto::admin::LockView;
 use gpushare_proto::follow::{
-    CardFacts, CardFigures, CardResidence, CardUse, DaemonFacts, Increment, Increments, LockState, MAX_QUEUE,
-    SessionFacts, SessionFigures,
+    CardFacts, CardFigures, CardHandoff, CardResidence, CardUse, DaemonFacts, Increment, Increments,
+    LockState, MAX_QUEUE, SessionFacts, SessionFigures,
 };
+use gpushare_proto::handoff::CardHandoffs;
 use gpushare_proto::{Bytes, GateState, GpuId, SessionId};
 use gpushare_sys::clock;
 
@@ -55,6 +56,9 @@ fn finish(engine: &mut Engine, mut pass: Pass) {
             engine.followers.compare_residence(&mut pass, gpu, residence);
         }
     }
+    for handoff in handoffs(engine) {
+        engine.followers.compare_handoff(&mut pass, handoff);
+    }
     let places = engine.machine.residences();
     engine.followers.compare_places(&mut pass, places);
     let Engine { followers, sessions, peers, .. } = engine;
@@ -76,6 +80,7 @@ pub(crate) fn own_sessions(
             changes.extend(residence.map(Increment::CardResidence));
         }
     }
+    changes.extend(handoffs(engine).into_iter().map(Increment::CardHandoff));
     let user = peer.owner();
     let own: BTreeSet<SessionId> = engine.sessions.of_user(&user).chain(session_of_peer).collect();
     let residences = engine.machine.residences();
@@ -125,6 +130,16 @@ fn card(engine: &Engine, summary: CardSummary) -> Option<(CardFacts, CardFigures
 fn residence(summary: &CardSummary) -> Option<CardResidence> {
     let RemappedSnapshot { resident_bytes, hosted_bytes, moving_bytes, .. } = summary.remapped?;
     Some(CardResidence { gpu: summary.gpu, resident_bytes, hosted_bytes, moving_bytes })
+}
+
+/// Returns the running handoff of each card, or else its last one.
+fn handoffs(engine: &Engine) -> Vec<CardHandoff> {
+    let of_card = |card: &CardHandoffs| match (&card.running, &card.last) {
+        (Some(running), _) => Some(CardHandoff::of(running, true)),
+        (None, last) => last.as_ref().map(|last| CardHandoff::of(&last.handoff, false)),
+    };
+    let cards = engine.machine.handoffs(clock::monotonic());
+    cards.iter().filter_map(of_card).collect()
 }
 
 fn session(engine: &Engine, id: SessionId) -> Option<(SessionFacts, SessionFigures)> {

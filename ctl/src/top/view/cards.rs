@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 
-use gpushare_proto::follow::{CardFigures, CardResidence, LockState};
+use gpushare_proto::follow::{CardFigures, CardHandoff, CardResidence, LockState};
 use gpushare_proto::{Bytes, GpuId, Nanos, SessionId};
 use ratatui::buffer::Buffer;
 use ratatui::layout::Rect;
@@ -14,7 +14,7 @@ use super::super::screen::Screen;
 use super::Theme;
 use super::sessions::MOVING;
 use super::style::{Part, cut, fit};
-use crate::table::{count, harmless, list, short};
+use crate::table::{count, harmless, list, short, whole_percent};
 
 /// Longest name of a card, in columns.
 const NAME: usize = 24;
@@ -115,6 +115,7 @@ fn turns(model: &Model, card: &Card, theme: Theme, width: u16) -> Line<'static> 
         parts.push(part(2, "queue ", queue(model, figures)));
     }
     parts.extend(residence(card, theme));
+    parts.extend(card.handoff.as_ref().map(|handoff| moves(handoff, theme)));
     parts.push(part(3, "quantum ", short(figures.quantum_ns)));
     parts.push(part(4, "handoffs ", figures.handoffs.to_string()));
     fit(parts, width)
@@ -140,6 +141,20 @@ fn residence(card: &Card, theme: Theme) -> Vec<Part> {
         parts.push(Part::new(2, vec![Span::styled(format!("{MOVING} {moving_bytes}"), style)]));
     }
     parts
+}
+
+/// Returns the rates of the running or the last handoff, and the part of it in which memory moved both ways.
+fn moves(handoff: &CardHandoff, theme: Theme) -> Part {
+    let CardHandoff { running, out_bytes_per_second, in_bytes_per_second, overlap, .. } = *handoff;
+    let label = |text: &'static str| Span::styled(text, theme.quiet());
+    let mut words = vec![label(if running { "now" } else { "last" })];
+    for (way, rate) in [(" out ", out_bytes_per_second), (" in ", in_bytes_per_second)] {
+        if !rate.is_zero() {
+            words.extend([label(way), Span::raw(format!("{rate}/s"))]);
+        }
+    }
+    words.extend([label(" both ways "), Span::raw(whole_percent(overlap))]);
+    Part::new(5, words)
 }
 
 fn holder(model: &Model, card: &Card, figures: &CardFigures, rank: u8, theme: Theme) -> Part {

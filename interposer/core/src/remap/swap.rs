@@ -163,6 +163,8 @@ pub struct Engine {
     host_room: Bytes,
     /// Whether the process overflows the card: chunks beyond the goal are mapped from the host.
     overflows: bool,
+    /// Whether the process overflowed the card in the turn after which it rests, so that chunks change places.
+    may_exchange: bool,
     /// Whether digests check each chunk that leaves (`--paranoid`).
     is_paranoid: bool,
     /// Whether nothing may move any more, since work was missed.
@@ -201,6 +203,7 @@ impl Default for Engine {
             is_calling: false,
             host_room: Bytes::ZERO,
             overflows: false,
+            may_exchange: false,
             is_paranoid: false,
             is_immovable: false,
             missed: None,
@@ -232,6 +235,8 @@ impl Engine {
     /// Sets whether the process overflows the card, so that chunks beyond the goal are mapped from the host.
     /// Once it does not, no more is mapped than before, and that comes to the card as the goal has room.
     pub fn set_overflows(&mut self, overflows: bool) {
+        // The daemon takes the flag back once it hears that the process rests.
+        self.may_exchange = overflows || (self.may_exchange && self.phase == Phase::Drained);
         let room = if overflows { Bytes::MAX } else { self.host_mapped() };
         self.set_host_room(room, overflows);
     }
@@ -296,6 +301,7 @@ impl Engine {
         self.phase = phase;
         self.is_settled = false;
         if phase == Phase::Open {
+            self.may_exchange = self.overflows;
             self.chunks.change_all(|Entry { chunk, .. }| {
                 chunk.note_work();
                 if let (Aim::Away | Aim::At(_), Some(tier)) = (chunk.aim(), chunk.tier()) {

@@ -2,11 +2,11 @@
 
 use gpushare_proto::admin::{Mode, ResidenceView};
 use gpushare_proto::follow::{
-    CardFacts, CardFigures, CardResidence, CardUse, DaemonFacts, Increment, Increments, LockState, Sensors,
-    SessionFacts, SessionFigures,
+    CardFacts, CardFigures, CardHandoff, CardResidence, CardUse, DaemonFacts, Increment, Increments,
+    LockState, Sensors, SessionFacts, SessionFigures,
 };
 use gpushare_proto::session::{Priority, SessionPhase};
-use gpushare_proto::{Bytes, GpuId, Nanos, SessionId};
+use gpushare_proto::{Bytes, GpuId, Nanos, Percent, SessionId};
 
 use super::values::{card, terms};
 
@@ -93,6 +93,23 @@ pub(crate) fn remapped() -> Box<Increments> {
         Increment::Residence { session: SESSION, places: vec![place] },
     ];
     Box::new(Increments { at_ns: Nanos::from_secs(61), whole: false, changes })
+}
+
+/// Increments about handoffs of remapped memory.
+pub(crate) fn card_handoffs() -> Box<Increments> {
+    let ended = CardHandoff {
+        gpu: GPU,
+        running: false,
+        took_ns: Nanos::from_millis(920),
+        out_bytes: Bytes::gib(32),
+        out_bytes_per_second: Bytes::gib(47),
+        in_bytes: Bytes::gib(31),
+        in_bytes_per_second: Bytes::gib(38),
+        overlap: Percent(8049),
+    };
+    let changes =
+        vec![Increment::CardHandoff(ended), Increment::CardHandoff(CardHandoff { running: true, ..ended })];
+    Box::new(Increments { at_ns: Nanos::from_secs(62), whole: false, changes })
 }
 
 fn figures(lock: LockState) -> SessionFigures {

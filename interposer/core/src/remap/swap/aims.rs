@@ -43,9 +43,10 @@ impl Engine {
     /// Maps a chunk of the card from the host if work named one of the same size that is mapped so clearly
     /// more often, which then has room on the card. Both need memory of the host for a moment. If it has
     /// none, the first one waits until the second one has left. One pair changes places at a time, so that a
-    /// gate that is to open does not wait for long.
+    /// gate that is to open does not wait for long, and at most one chunk more is mapped meanwhile.
     fn exchange(&mut self) {
-        let may_begin = self.phase == Phase::Drained && self.overflows && self.chunks.count(Sum::Away) == 0;
+        let is_complete = self.host_mapped() <= self.host_room && self.chunks.count(Sum::Away) == 0;
+        let may_begin = self.phase == Phase::Drained && self.may_exchange && is_complete;
         if !may_begin || self.chunks.count(Sum::Promotable) == 0 {
             return;
         }
@@ -65,8 +66,8 @@ impl Engine {
         if cold.uses.count() + MORE_USES > hot.uses.count() {
             return;
         }
-        let Span { address, size } = cold.chunk.span();
-        self.map_from_host(address, size);
+        let address = cold.chunk.span().address;
+        self.turn(address, Aim::At(Tier::Host));
     }
 
     /// Bytes that the goal has room for beside all present handles and those that are to be created.

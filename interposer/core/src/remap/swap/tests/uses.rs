@@ -89,6 +89,29 @@ fn a_process_that_does_not_overflow_the_card_any_more_maps_no_further_chunk() {
     world.end();
 }
 
+/// The daemon hears that the process rests, and takes the flag back, before or after the first pair has begun.
+#[test]
+fn chunks_change_places_during_the_whole_rest_whenever_the_daemon_takes_the_flag_back() {
+    for has_begun in [false, true] {
+        let mut world = overflowing();
+        span(&mut world, &[4, 5]);
+        begins(&mut world);
+        let all = addresses(&world);
+        world.set_phase(Phase::Drained);
+        world.engine.note_uses(&[all[4], all[5]].into());
+        if has_begun {
+            world.go_until(|world| world.is_marked);
+        }
+        world.engine.set_overflows(false);
+        world.run();
+        let after = mapped(&world);
+        assert!(after.len() == 2 && after.iter().all(|index| *index < 4), "{has_begun}: {after:?}");
+        world.engine.set_overflows(true);
+        begins(&mut world);
+        world.end();
+    }
+}
+
 #[test]
 fn work_that_names_all_chunks_in_turn_moves_none() {
     let mut world = overflowing();
