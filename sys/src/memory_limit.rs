@@ -27,12 +27,30 @@ pub struct Machine {
     pub available: Bytes,
 }
 
+impl Machine {
+    /// Part of the machine's memory that stays free, as `1 / PART`. Several programs may take memory at once.
+    const PART: u64 = 64;
+    /// Most bytes that stay free.
+    const MOST: Bytes = Bytes::gib(4);
+
+    /// Returns the bytes that stay free for others.
+    pub fn reserve(self) -> Bytes {
+        Bytes(self.total.0 / Self::PART).min(Self::MOST)
+    }
+
+    /// Returns the bytes that programs may take.
+    pub fn room(self) -> Bytes {
+        self.available - self.reserve()
+    }
+}
+
 /// Returns the memory of the machine, of `/proc/meminfo`; `None` if that cannot be read.
 pub fn machine() -> Option<Machine> {
     machine_below(Path::new("/"))
 }
 
-fn machine_below(root: &Path) -> Option<Machine> {
+/// Returns the memory of the machine by the files below `root`.
+pub fn machine_below(root: &Path) -> Option<Machine> {
     let text = fs::read_to_string(root.join("proc/meminfo")).ok()?;
     let field = |name| {
         let line = text.lines().find_map(|line| line.strip_prefix(name))?;
@@ -112,6 +130,9 @@ mod tests {
         fs::write(root.path().join("proc/meminfo"), text).unwrap();
         let machine = Machine { total: Bytes(8192), available: Bytes(2048) };
         assert_eq!(machine_below(root.path()), Some(machine));
+        assert_eq!(machine.room(), Bytes(2048 - 128));
+        let large = Machine { total: Bytes::gib(2048), available: Bytes::gib(3) };
+        assert_eq!((large.reserve(), large.room()), (Bytes::gib(4), Bytes::ZERO));
     }
 
     #[test]

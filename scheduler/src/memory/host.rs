@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   machine:        MemAvailable + held ─────────┐
-//!   control group:  limit − used + held − mapped ┼─ least, less an eighth ────┐
+//!   control group:  limit − used + held − mapped ┼─ each less an eighth ──────┐
 //!                                                                            ├─ least ─▶ HostBudget
 //!   --host-budget, host_budget ──────────────────────────────────────────────┘
 //! ```
@@ -17,19 +17,21 @@ use std::path::Path;
 
 use gpushare_core::Event;
 use gpushare_proto::Bytes;
+use gpushare_sys::memory_limit::{self, Machine};
 
 use crate::engine::Engine;
 
 /// Part of the free memory that is left for other programs.
 const LEFT: u64 = 8;
+/// Bytes beside the machine's reserve that a process leaves when it takes memory, and those that it takes at once.
+const SPARE: Bytes = Bytes::mib(512);
 /// Part of the budget by which it must change before the decision machine is told.
 const CHANGE: u64 = 64;
 
 /// Host memory that the daemon sees.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Seen {
-    /// Memory that new programs can have, by the kernel's estimate.
-    available: Option<Bytes>,
+    machine: Option<Machine>,
     /// Limit and use of the outermost control group.
     group: Option<(Bytes, Bytes)>,
 }
@@ -52,7 +54,8 @@ pub(crate) fn budget_if_needed(engine: &mut Engine) {
 
 /// Tells the decision machine the budget, if it has changed.
 pub(crate) fn tell_budget(engine: &mut Engine) {
-    let held = Held { all: engine.machine.host_bytes(), mapped: engine.machine.mapped_bytes() };
+    let all = engine.machine.host_bytes() - engine.copies.counted_again();
+    let held = Held { all, mapped: engine.machine.mapped_bytes() };
     let budget = budget(&Seen::now(Path::new("/")), held, engine.settings.host_budget);
     let told = engine.host_budget;
     let change = budget.max(told.unwrap_or_default()) - budget.min(told.unwrap_or_default());
@@ -63,10 +66,12 @@ pub(crate) fn tell_budget(engine: &mut Engine) {
 }
 
 fn budget(seen: &Seen, held: Held, set: Option<Bytes>) -> Bytes {
-    let in_machine = seen.available.map(|available| available + held.all);
+    let beside = |all: Bytes, reserve: Bytes| all - Bytes(all.0 / LEFT).max(reserve);
+    let of_machine = |machine: Machine| beside(machine.available + held.all, machine.reserve() + SPARE);
+    let in_machine = seen.machine.map(of_machine);
     let in_group = seen.group.map(|(limit, used)| limit - used + (held.all - held.mapped));
+    let in_group = in_group.map(|all| beside(all, Bytes::ZERO));
     let found = in_machine.into_iter().chain(in_group).min();
-    let found = found.map(|all| all - Bytes(all.0 / LEFT));
     found.into_iter().chain(set).min().unwrap_or_default()
 }
 
@@ -82,9 +87,7 @@ impl Seen {
             Some((Bytes(limit), Bytes(used.saturating_sub(reclaimable))))
         };
         Self {
-            available: read("proc/meminfo")
-                .and_then(|text| field(&text, "MemAvailable:"))
-                .map(|kib| Bytes(kib.saturating_mul(1024))),
+            machine: memory_limit::machine_below(root),
             group: group(
                 "sys/fs/cgroup/memory.max",
                 "sys/fs/cgroup/memory.current",
@@ -113,9 +116,13 @@ mod tests {
 
     const GIB: fn(u64) -> Bytes = Bytes::gib;
 
+    fn machine(available: u64) -> Option<Machine> {
+        Some(Machine { total: GIB(64), available: GIB(available) })
+    }
+
     #[test]
     fn the_tightest_source_is_the_budget() {
-        let seen = Seen { available: Some(GIB(32)), group: Some((GIB(24), GIB(8))) };
+        let seen = Seen { machine: machine(32), group: Some((GIB(24), GIB(8))) };
         let none = Held::default();
         assert_eq!(budget(&seen, none, None), GIB(14));
         let held = Held { all: GIB(16), mapped: Bytes::ZERO };
@@ -123,9 +130,11 @@ mod tests {
         assert_eq!(budget(&seen, held, Some(GIB(4))), GIB(4));
         let mapped = Held { mapped: GIB(16), ..held };
         assert_eq!(budget(&seen, mapped, None), GIB(14), "the group is not charged for what is mapped");
-        let seen = Seen { available: Some(GIB(16)), group: None };
+        let seen = Seen { machine: machine(16), group: None };
         assert_eq!(budget(&seen, none, Some(GIB(40))), GIB(14));
-        let full = Seen { available: None, group: Some((GIB(1), GIB(2))) };
+        let narrow = Seen { machine: machine(4), group: None };
+        assert_eq!(budget(&narrow, none, None), Bytes::mib(2560), "processes would leave as much themselves");
+        let full = Seen { machine: None, group: Some((GIB(1), GIB(2))) };
         assert_eq!(budget(&full, none, None), Bytes::ZERO);
         assert_eq!(budget(&Seen::default(), none, Some(GIB(4))), GIB(4), "nothing is known");
     }
@@ -142,15 +151,15 @@ mod tests {
         write("proc/meminfo", "MemTotal:  9 kB\nMemAvailable:    2048 kB\n");
         write("sys/fs/cgroup/memory/memory.limit_in_bytes", "4096\n");
         write("sys/fs/cgroup/memory/memory.usage_in_bytes", "1024\n");
-        let available = Some(Bytes::mib(2));
+        let machine = Some(Machine { total: Bytes(9 << 10), available: Bytes::mib(2) });
         let group = Some((Bytes(4096), Bytes(1024)));
-        assert_eq!(Seen::now(root.path()), Seen { available, group });
+        assert_eq!(Seen::now(root.path()), Seen { machine, group });
         write("sys/fs/cgroup/memory.max", "max\n");
         write("sys/fs/cgroup/memory.current", "512\n");
         write("sys/fs/cgroup/memory.stat", "anon 7\ninactive_file 100\n");
-        assert_eq!(Seen::now(root.path()), Seen { available, group }, "no limit");
+        assert_eq!(Seen::now(root.path()), Seen { machine, group }, "no limit");
         write("sys/fs/cgroup/memory.max", "2048\n");
         let group = Some((Bytes(2048), Bytes(412)));
-        assert_eq!(Seen::now(root.path()), Seen { available, group });
+        assert_eq!(Seen::now(root.path()), Seen { machine, group });
     }
 }

@@ -3,7 +3,7 @@
 
 use std::cell::Cell;
 use std::ptr::null_mut;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use super::mapping::{end_last_context, visit_to_end};
 use crate::driver::answer;
@@ -58,18 +58,13 @@ pub unsafe fn create(
     if let Err(refused) = state.admit(device) {
         return refused;
     }
-    let mut theirs = Duration::ZERO;
-    let mut call = || {
-        let called = Instant::now();
-        let result = real();
-        theirs += called.elapsed();
-        result
-    };
+    let called = Instant::now();
     let result = match kind {
         // The context exists already and only gets one more user.
-        Kind::Primary if state.contexts.visit().primary(device).is_some() => call(),
-        _ => state.memory.call_for_the_driver(device, call),
+        Kind::Primary if state.contexts.visit().primary(device).is_some() => real(),
+        _ => state.memory.call_for_the_driver(device, &mut real),
     };
+    let theirs = called.elapsed();
     if result == CUDA_SUCCESS && !made.is_null() {
         // SAFETY: the driver just wrote the handle there.
         let context = unsafe { made.read() };

@@ -5,16 +5,18 @@
 //! of the card, the call is repeated, since the driver itself moves managed memory away.
 //!
 //! A program that gets no memory for an allocation may free some of its own, so an allocation is repeated once. It can
-//! do nothing about a context or about code, so such calls are repeated for a while. Meanwhile the driver takes back
-//! the memory of a program that has just died, and remapped memory of others leaves.
+//! do nothing about a context or about code, so such calls are repeated for a while. Meanwhile the driver may take
+//! back the memory of a program that has just died, and remapped memory of others may leave.
 
 use std::thread;
 use std::time::{Duration, Instant};
 
 use gpushare_proto::Bytes;
+use gpushare_sys::unwind::{cancellation_point, uncancelled};
 
 use super::Memory;
 use crate::driver::types::{CUDA_ERROR_OUT_OF_MEMORY, CUdevice, CUresult};
+use crate::process::is_exiting;
 
 /// Least memory with which it is worth while to repeat a call that creates a context or loads code.
 const DRIVER: Bytes = Bytes::mib(64);
@@ -41,7 +43,7 @@ impl Memory {
     }
 
     /// Calls the driver, which needs memory for a context or for code. While it has none and the daemon says that the
-    /// card has room, calls again for up to [`PATIENCE`].
+    /// card has room, calls again for about [`PATIENCE`].
     pub(crate) fn call_for_the_driver(
         &self,
         device: CUdevice,
@@ -49,13 +51,28 @@ impl Memory {
     ) -> CUresult {
         let mut result = call();
         let begun = Instant::now();
-        while result == CUDA_ERROR_OUT_OF_MEMORY
-            && begun.elapsed() < PATIENCE
-            && (self.collect_frees() | self.ask_headroom(device, DRIVER))
-        {
-            result = repeated(PAUSE, AGAIN, &mut call);
+        while result == CUDA_ERROR_OUT_OF_MEMORY && begun.elapsed() < PATIENCE && !is_exiting() {
+            let has_freed = self.collect_frees();
+            if !self.ask_headroom(device, DRIVER) {
+                return if has_freed { call() } else { result };
+            }
+            result = self.call_with_pauses(&mut call);
         }
         result
+    }
+
+    /// Calls the driver until it has memory, the daemon is to be asked again, or the process exits.
+    fn call_with_pauses(&self, mut call: impl FnMut() -> CUresult) -> CUresult {
+        let begun = Instant::now();
+        loop {
+            let result = call();
+            if result != CUDA_ERROR_OUT_OF_MEMORY || begun.elapsed() >= AGAIN || is_exiting() {
+                return result;
+            }
+            uncancelled(|| thread::sleep(PAUSE));
+            cancellation_point();
+            self.collect_frees();
+        }
     }
 
     /// Tells the daemon that the driver has no memory for `bytes`. Returns whether the card has room for them beside
@@ -63,16 +80,5 @@ impl Memory {
     pub(crate) fn ask_headroom(&self, device: CUdevice, bytes: Bytes) -> bool {
         let asked = self.daemon.link().zip(self.lease.gpu(device));
         asked.is_some_and(|(link, gpu)| link.ask_headroom(device, gpu, bytes).is_ok())
-    }
-}
-
-/// Calls the driver with pauses until it has memory, or so much time has passed.
-fn repeated(pause: Duration, time: Duration, mut call: impl FnMut() -> CUresult) -> CUresult {
-    let begun = Instant::now();
-    loop {
-        match call() {
-            CUDA_ERROR_OUT_OF_MEMORY if begun.elapsed() < time => thread::sleep(pause),
-            result => return result,
-        }
     }
 }

@@ -93,8 +93,8 @@ pub enum Supply {
 /// Sizes of the pool's regions.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PoolSizes {
-    /// Bytes of all regions that the system has given memory, also of those that are being given back. Regions
-    /// that wait to be touched take nothing from the machine.
+    /// Bytes of all regions that the system has given memory, also of those that are being given back, and of the
+    /// copies. Regions that wait to be touched take nothing from the machine.
     pub total: Bytes,
     /// Bytes of slots that are taken.
     pub taken: Bytes,

@@ -85,7 +85,7 @@ impl View {
     }
 
     /// Processes of the sessions that wish to be frozen or are cold.
-    pub(crate) fn cold_processes(&self) -> impl Iterator<Item = (SessionId, ClientId, Frost)> {
+    fn cold_processes(&self) -> impl Iterator<Item = (SessionId, ClientId, Frost)> {
         let sessions = self.cold.iter().filter_map(|&id| Some((id, self.sessions.get(id)?)));
         sessions.flat_map(|(id, session)| {
             session.clients.iter().map(move |(client, process)| (id, client, process.frost))

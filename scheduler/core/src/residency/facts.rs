@@ -52,6 +52,8 @@ pub(crate) struct Figures {
     pub(crate) resident: Bytes,
     /// Bytes that live in host memory. Used bytes that the process does not account for count, too.
     pub(crate) hosted: Bytes,
+    /// Part of these that the process reports. The rest may be nowhere yet.
+    pub(crate) reported: Bytes,
     /// Bytes without any memory so far.
     pub(crate) unbacked: Bytes,
     /// Resident bytes that must not move now.
@@ -203,6 +205,7 @@ impl Facts {
             leased,
             resident,
             hosted: said.max(used - (resident + unbacked)),
+            reported: said,
             unbacked,
             pinned: book.pinned.min(resident),
             prepared: report.prepared.min(most_slots(book) - said),
@@ -224,6 +227,7 @@ impl Figures {
             leased: used,
             resident,
             hosted: used - resident,
+            reported: used - resident,
             unbacked: Bytes::ZERO,
             pinned: Bytes::ZERO,
             prepared: Bytes::ZERO,

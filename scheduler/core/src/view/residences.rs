@@ -8,7 +8,6 @@ use gpushare_proto::{Bytes, ClientId, GpuId, SessionId};
 use crate::machine::Core;
 use crate::residency::facts::{Figures, Reported};
 use crate::residency::plan::Row;
-use crate::session::frost::{Frost, Stage};
 use crate::view::View;
 use crate::view::snapshot::RemappedSnapshot;
 
@@ -63,16 +62,14 @@ impl Core {
         sums.into_iter().map(view).collect()
     }
 
-    /// Returns the bytes of host memory in which all processes have remapped memory, or have prepared room for it, and
-    /// those in which the driver keeps frozen processes. What the driver is about to take for a process, or gives back
-    /// now, does not count: nobody knows how much of it is there.
+    /// Returns the bytes of host memory in which all processes say that they have remapped memory, or have prepared room
+    /// for it, and those in which the driver keeps frozen processes. Copies that several processes share count for each
+    /// of them.
     #[must_use]
     pub fn host_bytes(&self) -> Bytes {
         let rows = self.view.remapped.into_iter().flat_map(|gpu| self.view.rows(gpu));
-        let remapped: Bytes = rows.map(|row| row.figures.hosted + row.figures.prepared).sum();
-        let is_there = |frost: &Frost| matches!(frost.stage(), Stage::Frozen | Stage::Queued(..));
-        let frozen = self.view.cold_processes().filter(|(.., frost)| is_there(frost));
-        remapped + frozen.map(|(.., frost)| frost.host_bytes()).sum()
+        let remapped: Bytes = rows.map(|row| row.figures.reported + row.figures.prepared).sum();
+        remapped + self.view.host.frozen()
     }
 
     /// Returns the bytes of host memory that processes have mapped at addresses of remapped memory. The system does not

@@ -5,23 +5,21 @@
 //! they all touch. A thread for which it does not waits until the others are done, and is refused if it does not
 //! suffice then.
 //!
-//! The daemon's budget for host memory is meant to keep away from both. It knows only the outermost control group, and
-//! learns of memory that other programs take up to half a second late.
+//! The daemon's budget for host memory should keep processes from reaching either limit. But the daemon knows only the
+//! outermost control group, and sees what other programs take up to half a second late.
 
 use std::sync::Mutex;
 use std::thread;
 use std::time::Duration;
 
 use gpushare_proto::Bytes;
-use gpushare_sys::memory_limit::{self, Machine};
+use gpushare_sys::memory_limit;
 
 use crate::process::lock;
 use crate::remap::host::{HostError, Limit};
 
 /// Room that is left for the program.
 const SPARE: Bytes = Bytes::mib(256);
-/// Part of the machine's memory that is left for others, beside that. Several processes may touch regions at once.
-const LEFT: u64 = 64;
 /// Pause in which others touch their regions. One takes tens of milliseconds.
 const PAUSE: Duration = Duration::from_millis(1);
 
@@ -33,14 +31,13 @@ static TOUCHED_NOW: Mutex<Bytes> = Mutex::new(Bytes::ZERO);
 /// # Errors
 /// They have none; or the error of `touch`.
 pub(super) fn touch(size: Bytes, touch: impl FnOnce() -> Result<(), HostError>) -> Result<(), HostError> {
-    let room = || least(memory_limit::room(), memory_limit::machine());
-    touch_within(&TOUCHED_NOW, room, size, touch)
+    touch_within(&TOUCHED_NOW, least, size, touch)
 }
 
-/// Room of the tighter of the two.
-fn least(group: Option<Bytes>, machine: Option<Machine>) -> Option<(Bytes, Limit)> {
-    let group = group.map(|room| (room, Limit::Group));
-    let machine = machine.map(|machine| (machine.available - Bytes(machine.total.0 / LEFT), Limit::Machine));
+/// Room of the tighter of control groups and machine.
+fn least() -> Option<(Bytes, Limit)> {
+    let group = memory_limit::room().map(|room| (room, Limit::Group));
+    let machine = memory_limit::machine().map(|machine| (machine.room(), Limit::Machine));
     group.into_iter().chain(machine).min_by_key(|&(room, _)| room)
 }
 
@@ -95,15 +92,6 @@ mod tests {
             assert_eq!(touch_within(&Mutex::default(), || room, REGION, touch), expected, "{room:?}");
             assert_eq!(touched.get(), touches, "{room:?}");
         }
-    }
-
-    #[test]
-    fn the_tighter_of_group_and_machine_counts_and_the_machine_keeps_a_part() {
-        let machine = |available| Some(Machine { total: Bytes::gib(64), available: Bytes::gib(available) });
-        assert_eq!(least(None, None), None);
-        assert_eq!(least(Some(Bytes::gib(5)), machine(8)), Some((Bytes::gib(5), Limit::Group)));
-        assert_eq!(least(Some(Bytes::gib(5)), machine(4)), Some((Bytes::gib(3), Limit::Machine)));
-        assert_eq!(least(None, machine(0)), Some((Bytes::ZERO, Limit::Machine)));
     }
 
     #[test]

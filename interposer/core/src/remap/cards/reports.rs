@@ -124,16 +124,16 @@ impl Card {
         }
     }
 
-    /// Tells the user once of memory that cannot leave the card, since the program's own control group or the machine has
-    /// no room.
+    /// Tells the user once for each limit of memory that cannot leave the card, since the program's own control
+    /// group or the machine has no room.
     fn warn_of_no_room(&self) {
-        static IS_TOLD: AtomicBool = AtomicBool::new(false);
-        if IS_TOLD.load(Ordering::Relaxed) {
+        static IS_TOLD: [AtomicBool; 2] = [const { AtomicBool::new(false) }; 2];
+        if IS_TOLD.iter().all(|is_told| is_told.load(Ordering::Relaxed)) {
             return;
         }
         let trouble = self.lanes.look(|moving| moving.pool.trouble());
         if let Some(HostError::NoRoom { room, limit, .. }) = trouble
-            && !IS_TOLD.swap(true, Ordering::Relaxed)
+            && !IS_TOLD[limit as usize].swap(true, Ordering::Relaxed)
         {
             let (whose, remedy) = match limit {
                 Limit::Group => (

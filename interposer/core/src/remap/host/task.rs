@@ -57,7 +57,7 @@ pub enum HostError {
         errno: i32,
     },
     /// The machine or the control groups of the process have no room for the region. The kernel would kill a program.
-    #[error("{limit} has room for {room} and needs {size} more")]
+    #[error("{limit} has room for {room}, and {size} are needed")]
     NoRoom {
         /// Size of the region.
         size: Bytes,

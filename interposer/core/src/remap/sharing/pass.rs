@@ -19,7 +19,7 @@ use gpushare_proto::Bytes;
 use gpushare_proto::copies::{CopyAnswer, CopyName, is_size_of_copy};
 use gpushare_proto::page::FLAG_HOST_FULL;
 use gpushare_sys::copies::{self, Copy};
-use gpushare_sys::memory_limit;
+use gpushare_sys::memory_limit::{self, Machine};
 use xxhash_rust::xxh3::Xxh3;
 
 use super::{Claim, Sharing};
@@ -181,8 +181,9 @@ impl<'a> Pass<'a> {
         let (source, size) = (self.source(resting)?, resting.chunk.size);
         let goes_on = || self.goes_on(resting);
         // A new copy stands beside the slot for some time. At the limit of its control group the process
-        // would be killed.
-        let has_no_room = || memory_limit::room().is_some_and(|room| room < size);
+        // would be killed, and at that of the machine some process.
+        let machine = || memory_limit::machine().map(Machine::room);
+        let has_no_room = || memory_limit::room().into_iter().chain(machine()).any(|room| room < size);
         if is_new && (has_no_room() || is_host_full()) {
             return Ok(None);
         }
