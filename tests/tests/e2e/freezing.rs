@@ -9,24 +9,24 @@ use gpushare_proto::tenant::TenantRequest;
 use gpushare_proto::{Bytes, names};
 use gpushare_tests::patience::until;
 use gpushare_tests::scripted::ScriptedDaemon;
-use gpushare_tests::{Artifacts, Daemon, Dialogue, Program, Sharing, World, foreign};
+use gpushare_tests::{Daemon, Dialogue, Program, Sharing, World, foreign};
 use rustix::process::Signal;
 use simgpu_card::wire::ProcessState;
 
-const CARD: Bytes = Bytes::mib(256);
+pub(crate) const CARD: Bytes = Bytes::mib(256);
 /// Most bytes that a frozen process leaves on its card.
 const LEFT: Bytes = Bytes::mib(4);
 
-fn world() -> anyhow::Result<(World, Daemon)> {
+pub(crate) fn world() -> anyhow::Result<(World, Daemon)> {
     World::of(CARD)?.with_daemon(&[])
 }
 
-fn session(name: &str, backend: &str) -> Sharing {
+pub(crate) fn session(name: &str, backend: &str) -> Sharing {
     Sharing::session(name).and(&["--backend", backend])
 }
 
 /// Starts a program with 32 MiB of sevens.
-fn program(world: &World, name: &str, backend: &str) -> anyhow::Result<Program> {
+pub(crate) fn program(world: &World, name: &str, backend: &str) -> anyhow::Result<Program> {
     let mut program = Program::hold(world, &session(name, backend), name)?;
     program.must("alloc x 32MiB; fill x 7; stream s; event e; sync; check x 7")?;
     Ok(program)
@@ -149,43 +149,6 @@ fn a_session_that_cannot_be_frozen_says_why_and_runs_on() -> anyhow::Result<()> 
     })?;
     program.must("check x 7")?;
     Ok(())
-}
-
-/// A session is not frozen, and both the refusal and `explain` say why.
-fn is_kept_warm_by(daemon: &Daemon, name: &str, why: &str) -> anyhow::Result<()> {
-    let mut said = String::new();
-    until("explain says why", || {
-        said = daemon.ctl(&["explain", name])?;
-        let says_why = |line: &str| line.starts_with("it cannot be frozen: ") && line.ends_with(why);
-        Ok(said.lines().any(says_why).then_some(()))
-    })
-    .with_context(|| format!("{why}, and not:\n{said}"))?;
-    let error = daemon.ctl(&["session", "freeze", name]).unwrap_err().to_string();
-    ensure!(error.contains(why), "{error}");
-    Ok(())
-}
-
-#[test]
-fn processes_that_share_memory_are_not_frozen() -> anyhow::Result<()> {
-    let (world, daemon) = world()?;
-    let (mut exporter, mut importer) = (program(&world, "one", "remap")?, program(&world, "other", "remap")?);
-    let handle = exporter.must("ipc x")?.text("handle").to_owned();
-    importer.must(&format!("import y {handle} 32MiB"))?;
-    for name in ["one", "other"] {
-        is_kept_warm_by(&daemon, name, "it shares memory of a card with another process")?;
-    }
-    exporter.must("check x 7")?;
-    importer.must("check y 7; check x 7").map(drop)
-}
-
-#[test]
-fn a_process_with_memory_of_the_host_on_its_addresses_is_not_frozen() -> anyhow::Result<()> {
-    let (world, daemon) = World::of(CARD)?.with_daemon(&["--host-budget", "2GiB"])?;
-    let sharing = session("a", "remap").and(&["--oversubscribe"]);
-    let mut program = Program::hold(&world, &sharing, "a")?;
-    program.must("alloc x 160MiB; fill x 7; alloc y 96MiB; fill y 3; sync")?;
-    is_kept_warm_by(&daemon, "a", "it has a handle of host memory, with which no process comes back")?;
-    program.must("check x 7; check y 3").map(drop)
 }
 
 #[test]
@@ -480,15 +443,4 @@ fn a_program_comes_back_once_the_card_has_free_memory_for_it() -> anyhow::Result
     program.done(call)?;
     assert!(is_running(&world, pid)?);
     Ok(())
-}
-
-#[test]
-fn without_persistence_mode_nothing_is_frozen() -> anyhow::Result<()> {
-    let flags = ["--memory", "256MiB", "--no-persistence"];
-    let (world, daemon) = World::with_card_flags(Artifacts::of_tests()?, &flags)?.with_daemon(&[])?;
-    let mut program = program(&world, "a", "remap")?;
-    let error = daemon.ctl(&["session", "freeze", "a"]).unwrap_err().to_string();
-    assert!(error.contains("its cards are not in persistence mode"), "{error}");
-    assert!(daemon.ctl(&["explain", "a"])?.contains("it cannot be frozen: "));
-    program.must("check x 7").map(drop)
 }

@@ -14,6 +14,7 @@ mod sharing;
 mod hooks;
 mod checkpoints;
 mod freezing;
+mod freezing_obstacles;
 mod trials;
 mod letting_go;
 mod importing;

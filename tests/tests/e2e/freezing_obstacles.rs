@@ -1,0 +1,92 @@
+//! Facts that keep a session from being frozen: the refusal and `explain` name them beforehand, and the program runs on.
+
+use std::sync::mpsc;
+use std::thread;
+
+use anyhow::{Context, ensure};
+use gpushare_tests::patience::until;
+use gpushare_tests::{Artifacts, Daemon, Program, World};
+use nix::sys::ptrace;
+use nix::unistd::Pid;
+
+use super::freezing::{CARD, program, session, world};
+
+/// A session is not frozen, and both the refusal and `explain` say why.
+fn is_kept_warm_by(daemon: &Daemon, name: &str, why: &str) -> anyhow::Result<()> {
+    let mut said = String::new();
+    until("explain says why", || {
+        said = daemon.ctl(&["explain", name])?;
+        let says_why = |line: &str| line.starts_with("it cannot be frozen: ") && line.ends_with(why);
+        Ok(said.lines().any(says_why).then_some(()))
+    })
+    .with_context(|| format!("{why}, and not:\n{said}"))?;
+    let error = daemon.ctl(&["session", "freeze", name]).unwrap_err().to_string();
+    ensure!(error.contains(why), "{error}");
+    Ok(())
+}
+
+#[test]
+fn processes_that_share_memory_are_not_frozen() -> anyhow::Result<()> {
+    let (world, daemon) = world()?;
+    let (mut exporter, mut importer) = (program(&world, "one", "remap")?, program(&world, "other", "remap")?);
+    let handle = exporter.must("ipc x")?.text("handle").to_owned();
+    importer.must(&format!("import y {handle} 32MiB"))?;
+    for name in ["one", "other"] {
+        is_kept_warm_by(&daemon, name, "it shares memory of a card with another process")?;
+    }
+    exporter.must("check x 7")?;
+    importer.must("check y 7; check x 7").map(drop)
+}
+
+#[test]
+fn a_process_with_memory_of_the_host_on_its_addresses_is_not_frozen() -> anyhow::Result<()> {
+    let (world, daemon) = World::of(CARD)?.with_daemon(&["--host-budget", "2GiB"])?;
+    let sharing = session("a", "remap").and(&["--oversubscribe"]);
+    let mut program = Program::hold(&world, &sharing, "a")?;
+    program.must("alloc x 160MiB; fill x 7; alloc y 96MiB; fill y 3; sync")?;
+    is_kept_warm_by(&daemon, "a", "it has a handle of host memory, with which no process comes back")?;
+    program.must("check x 7; check y 3").map(drop)
+}
+
+/// A debugger may come at any time, and no process is told of it.
+#[test]
+fn a_process_under_a_debugger_is_not_frozen_until_that_lets_it_go() -> anyhow::Result<()> {
+    let (world, daemon) = world()?;
+    let mut program = program(&world, "a", "remap")?;
+    let pid = Pid::from_raw(program.process().pid().try_into()?);
+    thread::scope(|scope| {
+        let (end, ended) = mpsc::channel::<()>();
+        // The kernel lets a process go when the thread ends that holds it.
+        let debugger = scope.spawn(move || {
+            let held = ptrace::seize(pid, ptrace::Options::empty());
+            let _ = ended.recv();
+            held
+        });
+        let kept = is_kept_warm_by(&daemon, "a", "a debugger holds it");
+        drop(end);
+        debugger.join().expect("it only waits")?;
+        kept
+    })?;
+    until("it can be frozen", || Ok(daemon.ctl(&["session", "freeze", "a"]).ok()))?;
+    program.must("check x 7").map(drop)
+}
+
+#[test]
+fn a_driver_without_checkpoints_freezes_nothing() -> anyhow::Result<()> {
+    let (world, daemon) = world()?;
+    let mut old = Program::hold_with(&world, &session("a", "remap"), "a", "SIMGPU_DRIVER_VERSION", "12.6")?;
+    old.must("alloc x 32MiB; fill x 7; sync")?;
+    is_kept_warm_by(&daemon, "a", "this driver is not known to freeze processes")?;
+    old.must("check x 7").map(drop)
+}
+
+#[test]
+fn without_persistence_mode_nothing_is_frozen() -> anyhow::Result<()> {
+    let flags = ["--memory", "256MiB", "--no-persistence"];
+    let (world, daemon) = World::with_card_flags(Artifacts::of_tests()?, &flags)?.with_daemon(&[])?;
+    let mut program = program(&world, "a", "remap")?;
+    let error = daemon.ctl(&["session", "freeze", "a"]).unwrap_err().to_string();
+    assert!(error.contains("its cards are not in persistence mode"), "{error}");
+    assert!(daemon.ctl(&["explain", "a"])?.contains("it cannot be frozen: "));
+    program.must("check x 7").map(drop)
+}
