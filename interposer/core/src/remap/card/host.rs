@@ -57,9 +57,12 @@ impl OnCard {
 impl HostMemory for OnCard {
     fn touch(&self, size: Bytes) -> Result<HostAddress, HostError> {
         let region = lock(&self.regions).take()?;
-        match room::touch(size, || regions::touch(region, size)) {
+        let HostAddress(first) = region;
+        match room::touch(size, |offset, part| regions::touch(HostAddress(first + offset.0), part)) {
             Ok(()) => Ok(region),
             Err(error) => {
+                // Parts of it may be touched.
+                regions::drop_pages(region, size)?;
                 lock(&self.regions).give(region);
                 Err(error)
             }
