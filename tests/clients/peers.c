@@ -1,5 +1,12 @@
-// Memory of the second device that kernels of the first one may use, allocated before and after they may. Answers
-// each line of stdin; the first one enables peer access.
+// Memory of the second device that kernels of the first one may use, allocated before and after they may. Obeys each
+// line of stdin, and answers it:
+//
+//   enable    lets the first device use the memory of the second one
+//   allocate  allocates another block there
+//   fill N    fills the first block there with a word, by the second device
+//   read N    copies that block to the host in the first device's context, and compares each word
+//
+// The argument is the size of the first block in MiB.
 #include "driver.h"
 
 static void *retained(int ordinal) {
@@ -10,27 +17,54 @@ static void *retained(int ordinal) {
     return context;
 }
 
-static void allocate_in(void *context) {
-    address memory;
+static void enter(void *context) {
     must("cuCtxSetCurrent", DRIVER(cuCtxSetCurrent, void *)(context));
-    must("cuMemAlloc_v2", DRIVER(cuMemAlloc_v2, address *, size_t)(&memory, 4 << 20));
 }
 
-int main(void) {
-    char line[16];
+static address allocate_in(void *context, size_t bytes) {
+    address memory;
+    enter(context);
+    must("cuMemAlloc_v2", DRIVER(cuMemAlloc_v2, address *, size_t)(&memory, bytes));
+    return memory;
+}
+
+static int is_right(address block, size_t bytes, unsigned word) {
+    unsigned *words = malloc(bytes);
+    must("cuMemcpyDtoH_v2", DRIVER(cuMemcpyDtoH_v2, void *, address, size_t)(words, block, bytes));
+    size_t number = 0;
+    while (number < bytes / sizeof *words && words[number] == word)
+        number++;
+    free(words);
+    return number == bytes / sizeof *words;
+}
+
+int main(int count, char **arguments) {
+    char line[64];
+    size_t bytes = (size_t)(count > 1 ? atoi(arguments[1]) : 4) << 20;
     must("cuInit", DRIVER(cuInit, unsigned)(0));
     void *first = retained(0), *second = retained(1);
     setvbuf(stdout, NULL, _IOLBF, 0);
-    allocate_in(second);
-    allocate_in(first);
+    address block = allocate_in(second, bytes);
+    allocate_in(first, 4 << 20);
     printf("two blocks\n");
-    if (!fgets(line, sizeof line, stdin))
-        return 1;
-    must("cuCtxEnablePeerAccess", DRIVER(cuCtxEnablePeerAccess, void *, unsigned)(second, 0));
-    printf("peers\n");
-    if (!fgets(line, sizeof line, stdin))
-        return 1;
-    allocate_in(second);
-    printf("three blocks\n");
-    return !fgets(line, sizeof line, stdin);
+    while (fgets(line, sizeof line, stdin)) {
+        unsigned word = 0;
+        if (sscanf(line, "fill %u", &word) == 1) {
+            enter(second);
+            must("cuMemsetD32_v2", DRIVER(cuMemsetD32_v2, address, unsigned, size_t)(block, word, bytes / 4));
+            must("cuCtxSynchronize", DRIVER(cuCtxSynchronize, void)());
+            printf("filled\n");
+        } else if (sscanf(line, "read %u", &word) == 1) {
+            enter(first);
+            printf(is_right(block, bytes, word) ? "right\n" : "wrong\n");
+        } else if (line[0] == 'a') {
+            allocate_in(second, 4 << 20);
+            printf("three blocks\n");
+        } else {
+            enter(first);
+            must("cuCtxEnablePeerAccess", DRIVER(cuCtxEnablePeerAccess, void *, unsigned)(second, 0));
+            printf("peers\n");
+        }
+    }
+    return 0;
 }

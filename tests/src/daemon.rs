@@ -5,6 +5,7 @@ use std::path::Path;
 use std::process::{ExitStatus, Stdio};
 
 use anyhow::{Context, ensure};
+use gpushare_proto::GpuId;
 use gpushare_proto::admin::{ResidenceView, SessionView, Status};
 use rustix::process::Signal;
 use serde::Deserialize;
@@ -87,14 +88,21 @@ impl Daemon {
 
     /// Places of the remapped memory of a session on the first card, by `gpushare-ctl status --json`.
     pub fn residence(&self, name: &str) -> anyhow::Result<ResidenceView> {
+        self.residence_on(name, GpuId(0))
+    }
+
+    /// Places of the remapped memory of a session on a card.
+    pub fn residence_on(&self, name: &str, gpu: GpuId) -> anyhow::Result<ResidenceView> {
         #[derive(Deserialize)]
         struct Residences {
             residences: Vec<ResidenceView>,
         }
         let session = self.session(name)?.session;
         let Residences { residences } = serde_json::from_str(&self.ctl(&["status", "--json"])?)?;
-        let found = residences.into_iter().find(|place| place.session == session);
-        found.with_context(|| format!("`{name}` has no remapped memory"))
+        let found = residences
+            .into_iter()
+            .find(|place| (place.session, place.gpu) == (session, gpu));
+        found.with_context(|| format!("`{name}` has no remapped memory on {gpu}"))
     }
 
     /// One session of the status, by name.

@@ -125,30 +125,6 @@ fn a_program_with_one_card_gives_no_advice() -> anyhow::Result<()> {
 }
 
 #[test]
-fn memory_is_advised_to_stay_on_its_card_and_to_be_reached_by_peers() -> anyhow::Result<()> {
-    let flags = ["--gpus", "2", "--memory", "256MiB"];
-    let (world, _daemon) = World::with_card_flags(Artifacts::of_tests()?, &flags)?.with_daemon(&[])?;
-    let mut command = world.sharing(&Sharing::Preload, &foreign::program(&world, "peers")?);
-    command.env(gpushare_proto::names::BACKEND, "managed");
-    let mut program = Dialogue::start(&world, command, "peers")?;
-    let pid = program.process.pid();
-    let advice = || -> anyhow::Result<_> {
-        let stats = world.card().expect("a simulated card").stats()?;
-        let own = stats.processes.into_iter().find(|known| known.pid == pid);
-        let counters = own.expect("the program is on the card").counters;
-        Ok((counters.advised_location, counters.advised_access))
-    };
-    assert_eq!(program.answer()?, "two blocks");
-    assert_eq!(advice()?, (2, 0));
-    assert_eq!(program.ask("enable")?, "peers");
-    assert_eq!(advice()?, (2, 1), "the block of the second device");
-    assert_eq!(program.ask("allocate")?, "three blocks");
-    assert_eq!(advice()?, (3, 2));
-    program.tell("end")?;
-    program.process.succeed()
-}
-
-#[test]
 fn memory_by_handle_is_free_when_its_last_use_is_over() -> anyhow::Result<()> {
     let (world, daemon) = World::of(Bytes::mib(256))?.with_daemon(&[])?;
     let mut program = Program::hold(&world, &Sharing::limited("a", Bytes::mib(64)), "a")?;

@@ -12,7 +12,7 @@ use nix::unistd::Pid;
 use super::freezing::{CARD, program, session, world};
 
 /// A session is not frozen, and both the refusal and `explain` say why.
-fn is_kept_warm_by(daemon: &Daemon, name: &str, why: &str) -> anyhow::Result<()> {
+pub(crate) fn is_kept_warm_by(daemon: &Daemon, name: &str, why: &str) -> anyhow::Result<()> {
     let mut said = String::new();
     until("explain says why", || {
         said = daemon.ctl(&["explain", name])?;

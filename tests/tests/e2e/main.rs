@@ -2,6 +2,7 @@
 //!
 //! Nothing here asserts how long something took: counters, checksums, order and states only.
 
+mod peers;
 mod programs;
 mod handoffs;
 mod managed;
