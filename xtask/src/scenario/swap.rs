@@ -190,7 +190,11 @@ impl Run {
             command.env("SIMGPU_FAULTS", order);
         }
         let mut program = Program::begin(command, &self.world, &name)?;
-        program.ready()?;
+        if let Err(cause) = program.ready() {
+            let state = self.daemon.ctl(&["status", "--verbose"]).unwrap_or_default();
+            let stderr = program.process().stderr();
+            return Err(cause.context(format!("{name} did not start\n{state}\n{stderr}")));
+        }
         if self.backend == Backend::Remap && self.dice.one_in(UNREGISTERED) {
             harm::refuse_registration(self.card()?, program.process().pid());
         }

@@ -4,8 +4,7 @@
 use crate::driver::types::CUresult;
 use crate::state::State;
 
-/// `cuModuleLoad…`, `cuLibraryLoad…`: repeats the call while the driver has no memory and the daemon says that
-/// the card has some.
+/// `cuModuleLoad…`, `cuLibraryLoad…`: repeats the call for a while if the driver has no memory.
 pub fn load(mut real: impl FnMut() -> CUresult) -> CUresult {
     let device = State::existing().and_then(|state| Some((state, state.driver.current_device()?)));
     match device {

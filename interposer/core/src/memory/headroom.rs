@@ -2,11 +2,11 @@
 //! handle).
 //!
 //! After a driver call found no memory, the process asks the daemon for headroom. If fixed memory leaves enough
-//! of the card, the call is repeated, since the driver itself moves managed memory away.
+//! of the card, an allocation is repeated once, since the driver itself moves managed memory away.
 //!
-//! A program that gets no memory for an allocation may free some of its own, so an allocation is repeated once. It can
-//! do nothing about a context or about code, so such calls are repeated for a while. Meanwhile the driver may take
-//! back the memory of a program that has just died, and remapped memory of others may leave.
+//! A program that gets no memory for an allocation may free some of its own. It can do nothing about a context or about
+//! code, so such calls are repeated for a while. Meanwhile the driver may take back the memory of a program that has
+//! just died, and remapped memory of others may leave.
 
 use std::thread;
 use std::time::{Duration, Instant};
@@ -42,8 +42,9 @@ impl Memory {
         }
     }
 
-    /// Calls the driver, which needs memory for a context or for code. While it has none and the daemon says that the
-    /// card has room, calls again for about [`PATIENCE`].
+    /// Calls the driver, which needs memory for a context or for code. While it has none, tells the daemon and calls
+    /// again, for about [`PATIENCE`]. Whether the card has room by the accounts of the daemon is not decisive: they
+    /// count the memory of programs that have just died, or whose return the daemon awaits.
     pub(crate) fn call_for_the_driver(
         &self,
         device: CUdevice,
@@ -53,9 +54,10 @@ impl Memory {
         let begun = Instant::now();
         while result == CUDA_ERROR_OUT_OF_MEMORY && begun.elapsed() < PATIENCE && !is_exiting() {
             let has_freed = self.collect_frees();
-            if !self.ask_headroom(device, DRIVER) {
+            if self.daemon.link().is_none() {
                 return if has_freed { call() } else { result };
             }
+            self.ask_headroom(device, DRIVER);
             result = self.call_with_pauses(&mut call);
         }
         result
