@@ -2,7 +2,7 @@
 //! once more, or for a while if the program can do nothing about it.
 
 use gpushare_proto::Bytes;
-use gpushare_tests::{Program, Sharing, World};
+use gpushare_tests::{Artifacts, Program, Sharing, World};
 
 /// Calls whose first try finds the card full.
 const FULL_AT_FIRST: &str = "cuDevicePrimaryCtxRetain@1=2,cuModuleLoadData@1=2,cuMemAllocManaged@1=2,cuArray3DCreate@1=2,cuMemCreate@1=2";
@@ -39,6 +39,20 @@ fn a_context_and_code_wait_for_memory_that_is_about_to_be_free() -> anyhow::Resu
     let faults = [full("cuDevicePrimaryCtxRetain"), full("cuModuleLoadData")].join(",");
     let mut program = begin(&world, &Sharing::session("a"), &faults)?;
     program.ready()?;
+    Ok(())
+}
+
+/// The driver takes half a second to free the memory of the dead, which fills the card by the daemon's accounts too.
+#[test]
+fn a_program_that_starts_right_after_one_was_killed_gets_its_context() -> anyhow::Result<()> {
+    let flags = ["--memory", "256MiB", "--context-memory", "64MiB", "--death-release-us", "500000"];
+    let (world, _daemon) = World::with_card_flags(Artifacts::of_tests()?, &flags)?.with_daemon(&[])?;
+    let native = |name: &str| Sharing::session(name).and(&["--backend", "native"]);
+    let mut first = Program::hold(&world, &native("a"), "a")?;
+    first.must("alloc x 150MiB; fill x 1; sync")?;
+    first.kill()?;
+    let mut second = Program::hold(&world, &native("b"), "b")?;
+    second.must("alloc x 150MiB; fill x 2; check x 2")?;
     Ok(())
 }
 
