@@ -7,6 +7,8 @@
 //   read N    copies that block to the host in the first device's context, and compares each word
 //
 // The argument is the size of the first block in MiB.
+#include <string.h>
+
 #include "driver.h"
 
 static void *retained(int ordinal) {
@@ -57,9 +59,11 @@ int main(int count, char **arguments) {
         } else if (sscanf(line, "read %u", &word) == 1) {
             enter(first);
             printf(is_right(block, bytes, word) ? "right\n" : "wrong\n");
-        } else if (line[0] == 'a') {
+        } else if (!strcmp(line, "allocate\n")) {
             allocate_in(second, 4 << 20);
             printf("three blocks\n");
+        } else if (strcmp(line, "enable\n")) {
+            return 1;
         } else {
             enter(first);
             must("cuCtxEnablePeerAccess", DRIVER(cuCtxEnablePeerAccess, void *, unsigned)(second, 0));

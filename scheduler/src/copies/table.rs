@@ -198,18 +198,6 @@ impl<F: Files> Table<F> {
         }
     }
 
-    /// Returns the bytes by which the sum of what processes say is too large, since each of them counts the copies
-    /// that it uses.
-    pub(crate) fn counted_again(&self) -> Bytes {
-        let entries = self.users.values().flat_map(|user| &user.entries);
-        let copies = entries.filter(|(_, entry)| entry.copy.is_some());
-        let again = |(key, entry): (&Key, &Entry<F::File>)| {
-            let others = entry.chunks.len().saturating_sub(1);
-            Bytes(key.bytes.0.saturating_mul(others as u64))
-        };
-        copies.map(again).sum()
-    }
-
     fn all_files(&self) -> usize {
         self.users.values().map(|user| user.files).sum()
     }

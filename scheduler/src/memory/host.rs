@@ -54,8 +54,7 @@ pub(crate) fn budget_if_needed(engine: &mut Engine) {
 
 /// Tells the decision machine the budget, if it has changed.
 pub(crate) fn tell_budget(engine: &mut Engine) {
-    let all = engine.machine.host_bytes() - engine.copies.counted_again();
-    let held = Held { all, mapped: engine.machine.mapped_bytes() };
+    let held = Held { all: engine.machine.host_bytes(), mapped: engine.machine.mapped_bytes() };
     let budget = budget(&Seen::now(Path::new("/")), held, engine.settings.host_budget);
     let told = engine.host_budget;
     let change = budget.max(told.unwrap_or_default()) - budget.min(told.unwrap_or_default());

@@ -18,7 +18,7 @@ use std::sync::atomic::{AtomicI32, AtomicU32, Ordering};
 
 use gpushare_proto::Bytes;
 use gpushare_proto::page::MAX_GPUS;
-use gpushare_sys::{fd, memory_limit};
+use gpushare_sys::fd;
 
 use self::kernel::Fingerprints;
 use super::fingerprint::BLOCK;
@@ -334,9 +334,6 @@ impl OnCard {
             Tier::Host => [LOCATION_HOST_NUMA, 0],
         };
         if tier == Tier::Host {
-            if memory_limit::machine().is_some_and(|machine| machine.room() < size) {
-                return Err(VmmError::OutOfMemory);
-            }
             // The driver keeps such memory in a pool of its own, also after it was released.
             NOTED.note(Noted::HostHandles);
         }

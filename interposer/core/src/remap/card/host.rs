@@ -61,8 +61,8 @@ impl HostMemory for OnCard {
         match room::touch(size, |offset, part| regions::touch(HostAddress(first + offset.0), part)) {
             Ok(()) => Ok(region),
             Err(error) => {
-                // Parts of it may be touched.
-                regions::drop_pages(region, size)?;
+                // Parts of it may be touched. If they stay, the region is as good for the next touch.
+                let _ = regions::drop_pages(region, size);
                 lock(&self.regions).give(region);
                 Err(error)
             }
