@@ -22,8 +22,9 @@ use crate::process::is_exiting;
 const DRIVER: Bytes = Bytes::mib(64);
 /// Longest time for which such a call is repeated. A driver took 60 to 80 ms to take back 32 GiB of a killed program.
 const PATIENCE: Duration = Duration::from_secs(3);
-/// Pause between two of these calls, and the time after which the daemon is asked again.
+/// Pause between two of these calls.
 const PAUSE: Duration = Duration::from_millis(20);
+/// Time after which the daemon is asked again.
 const AGAIN: Duration = Duration::from_secs(1);
 
 impl Memory {

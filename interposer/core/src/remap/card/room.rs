@@ -23,7 +23,7 @@ use crate::remap::host::{HostError, Limit};
 
 /// Room that is left for the program.
 const SPARE: Bytes = Bytes::mib(256);
-/// Part of it that must be there while a region is touched.
+/// Room that must be left while a region is touched.
 const LEAST: Bytes = Bytes::mib(128);
 /// Size of the parts in which a region is touched.
 const PART: Bytes = Bytes::mib(16);
@@ -42,11 +42,11 @@ pub(super) fn touch(
     size: Bytes,
     touch: impl FnMut(Bytes, Bytes) -> Result<(), HostError>,
 ) -> Result<(), HostError> {
-    touch_within(&TOUCHED_NOW, least, size, touch)
+    touch_within(&TOUCHED_NOW, tighter_room, size, touch)
 }
 
 /// Room of the tighter of control groups and machine.
-fn least() -> Option<(Bytes, Limit)> {
+fn tighter_room() -> Option<(Bytes, Limit)> {
     let group = memory_limit::room().map(|room| (room, Limit::Group));
     let machine = memory_limit::machine().map(|machine| (machine.room(), Limit::Machine));
     group.into_iter().chain(machine).min_by_key(|&(room, _)| room)

@@ -63,7 +63,7 @@ pub enum HostError {
         size: Bytes,
         /// Bytes that may still be taken.
         room: Bytes,
-        /// What has no more room.
+        /// Limit that leaves no more.
         limit: Limit,
     },
     /// The driver refused the call on registered memory.
