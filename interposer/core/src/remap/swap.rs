@@ -235,8 +235,8 @@ impl Engine {
     /// Sets whether the process overflows the card, so that chunks beyond the goal are mapped from the host.
     /// Once it does not, no more is mapped than before, and that comes to the card as the goal has room.
     pub fn set_overflows(&mut self, overflows: bool) {
-        // The daemon takes the flag back once it hears that the process rests.
-        self.may_exchange = overflows || (self.may_exchange && self.phase == Phase::Drained);
+        // The daemon takes the flag back once it hears that the process rests, perhaps before the phase says so.
+        self.may_exchange |= overflows;
         let room = if overflows { Bytes::MAX } else { self.host_mapped() };
         self.set_host_room(room, overflows);
     }

@@ -81,31 +81,39 @@ fn chunks_change_places_where_the_host_has_no_memory_for_both() {
 fn a_process_that_does_not_overflow_the_card_any_more_maps_no_further_chunk() {
     let mut world = overflowing();
     span(&mut world, &[4, 5]);
-    begins(&mut world);
     world.engine.set_overflows(false);
+    begins(&mut world);
     world.made.clear();
     span(&mut world, &[4, 5]);
     assert_eq!((mapped(&world), world.made.len()), (vec![4, 5], 0));
     world.end();
 }
 
-/// The daemon hears that the process rests, and takes the flag back, before or after the first pair has begun.
 #[test]
 fn chunks_change_places_during_the_whole_rest_whenever_the_daemon_takes_the_flag_back() {
-    for has_begun in [false, true] {
+    #[derive(Debug)]
+    enum Heard {
+        BeforeTheRest,
+        AtItsBegin,
+        AfterTheFirstPairHasBegun,
+    }
+    for heard in [Heard::BeforeTheRest, Heard::AtItsBegin, Heard::AfterTheFirstPairHasBegun] {
         let mut world = overflowing();
         span(&mut world, &[4, 5]);
         begins(&mut world);
         let all = addresses(&world);
+        if matches!(heard, Heard::BeforeTheRest) {
+            world.engine.set_overflows(false);
+        }
         world.set_phase(Phase::Drained);
         world.engine.note_uses(&[all[4], all[5]].into());
-        if has_begun {
+        if matches!(heard, Heard::AfterTheFirstPairHasBegun) {
             world.go_until(|world| world.is_marked);
         }
         world.engine.set_overflows(false);
         world.run();
         let after = mapped(&world);
-        assert!(after.len() == 2 && after.iter().all(|index| *index < 4), "{has_begun}: {after:?}");
+        assert!(after.len() == 2 && after.iter().all(|index| *index < 4), "{heard:?}: {after:?}");
         world.engine.set_overflows(true);
         begins(&mut world);
         world.end();
