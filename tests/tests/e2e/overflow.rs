@@ -6,7 +6,7 @@ use std::time::Duration;
 use anyhow::{Context, ensure};
 use gpushare_proto::{Bytes, GateState};
 use gpushare_tests::patience::until;
-use gpushare_tests::{Daemon, Program, Sharing, World};
+use gpushare_tests::{Artifacts, Daemon, Program, Sharing, World};
 
 const CARD: Bytes = Bytes::mib(256);
 /// Blocks of a program, in MiB. With the shared block of small requests they are 1.2 times the card.
@@ -70,6 +70,17 @@ fn a_program_larger_than_the_card_has_right_contents() -> anyhow::Result<()> {
     assert_eq!(explained["residences"][0]["mapped_bytes"], place.mapped_bytes.0);
     let status = daemon.ctl(&["status", "--verbose"])?;
     assert!(status.contains("MAPPED FROM HOST"), "{status}");
+    Ok(())
+}
+
+#[test]
+fn what_overflows_comes_from_the_hosts_node_next_to_the_card() -> anyhow::Result<()> {
+    let flags = ["--memory", "256MiB", "--host-node", "1"];
+    let world = World::with_card_flags(Artifacts::of_tests()?, &flags)?;
+    let (world, daemon) = world.with_daemon(&["--host-budget", "2GiB"])?;
+    let mut program = program(&world, "a", 10)?;
+    check(&mut program, 10)?;
+    assert!(!daemon.residence("a")?.mapped_bytes.is_zero());
     Ok(())
 }
 

@@ -9,11 +9,11 @@ use gpushare_proto::{Abilities, Bytes, GpuUuid};
 use super::{Driver, MemoryCalls, answer};
 use crate::driver::types::{
     ATTRIBUTE_BUFFER_ID, ATTRIBUTE_CONCURRENT_MANAGED_ACCESS, ATTRIBUTE_CONTEXT,
-    ATTRIBUTE_HANDLE_DESCRIPTORS, ATTRIBUTE_HOST_REGISTER, ATTRIBUTE_IS_MANAGED, ATTRIBUTE_MEMORY_TYPE,
-    ATTRIBUTE_RANGE_SIZE, ATTRIBUTE_RANGE_START, ATTRIBUTE_VIRTUAL_MEMORY, CAPTURE_STATUS_ACTIVE,
-    CUDA_ERROR_INVALID_VALUE, CUDA_ERROR_NOT_INITIALIZED, CUDA_SUCCESS, CUcontext, CUdevice, CUdeviceptr,
-    CUevent, CUpointerAttribute, CUresult, CUstream, MEMORYTYPE_DEVICE, REFUSED_FOR_CAPTURE, STREAM_LEGACY,
-    STREAM_PER_THREAD,
+    ATTRIBUTE_HANDLE_DESCRIPTORS, ATTRIBUTE_HOST_NODE, ATTRIBUTE_HOST_REGISTER, ATTRIBUTE_IS_MANAGED,
+    ATTRIBUTE_MEMORY_TYPE, ATTRIBUTE_RANGE_SIZE, ATTRIBUTE_RANGE_START, ATTRIBUTE_VIRTUAL_MEMORY,
+    CAPTURE_STATUS_ACTIVE, CUDA_ERROR_INVALID_VALUE, CUDA_ERROR_NOT_INITIALIZED, CUDA_SUCCESS, CUcontext,
+    CUdevice, CUdeviceptr, CUevent, CUpointerAttribute, CUresult, CUstream, MEMORYTYPE_DEVICE,
+    REFUSED_FOR_CAPTURE, STREAM_LEGACY, STREAM_PER_THREAD,
 };
 use crate::memory::mapped::Facts;
 use crate::remap::vmm::Span;
@@ -137,6 +137,11 @@ impl Driver {
     /// descriptor.
     pub(crate) fn can_export(&self, device: CUdevice) -> bool {
         self.mem_export.is_some() && self.attribute(device, ATTRIBUTE_HANDLE_DESCRIPTORS) == Some(1)
+    }
+
+    /// Returns the NUMA node of the host that is next to a device, if the system has nodes and the driver says.
+    pub(crate) fn host_node(&self, device: CUdevice) -> Option<c_int> {
+        self.attribute(device, ATTRIBUTE_HOST_NODE).filter(|&node| node >= 0)
     }
 
     /// Returns an attribute of a device, if the driver says.

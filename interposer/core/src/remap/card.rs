@@ -62,6 +62,8 @@ pub(super) struct OnCard {
     /// Devices whose kernels may use this card's memory, as bits.
     peers: AtomicU32,
     copies: Mutex<Copies>,
+    /// NUMA node of the host that is next to the card; 0 if that is not known.
+    host_node: c_int,
     regions: Mutex<FreeRegions>,
     /// Addresses of the contexts in which regions were registered, by region.
     registered: Mutex<BTreeMap<HostAddress, usize>>,
@@ -115,6 +117,7 @@ impl OnCard {
         device: CUdevice,
         is_paranoid: bool,
     ) -> Self {
+        let host_node = driver.host_node(device);
         Self {
             driver,
             calls,
@@ -125,7 +128,8 @@ impl OnCard {
             handle_types: AtomicI32::new(if driver.can_export(device) { HANDLE_DESCRIPTOR } else { 0 }),
             peers: AtomicU32::new(0),
             copies: Mutex::default(),
-            regions: Mutex::default(),
+            host_node: host_node.unwrap_or(0),
+            regions: Mutex::new(FreeRegions::near(host_node)),
             registered: Mutex::default(),
             fingerprints: Fingerprints::new(is_paranoid),
             adopted: Mutex::default(),
@@ -331,7 +335,7 @@ impl OnCard {
     fn create_as(&self, handle_types: c_int, tier: Tier, size: Bytes) -> Result<CUmemHandle, VmmError> {
         let location = match tier {
             Tier::Device => [LOCATION_DEVICE, self.device],
-            Tier::Host => [LOCATION_HOST_NUMA, 0],
+            Tier::Host => [LOCATION_HOST_NUMA, self.host_node],
         };
         if tier == Tier::Host {
             // The driver keeps such memory in a pool of its own, also after it was released.

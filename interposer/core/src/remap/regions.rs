@@ -5,8 +5,11 @@
 //! threads do it. Regions of one mapping are touched at once.
 //!
 //! A region that is given back loses its pages and keeps its addresses.
+//!
+//! Pages come from the NUMA node of the host that is next to the card, because copies from another one are slower. If
+//! that node has none left, they come from others.
 
-use std::ffi::c_void;
+use std::ffi::{c_int, c_ulong, c_void};
 use std::io;
 use std::ptr::{null_mut, with_exposed_provenance_mut};
 
@@ -17,6 +20,8 @@ use super::vmm::HostAddress;
 
 /// Size of a mapping. It takes no memory before its pages are touched.
 const STEP: Bytes = Bytes::gib(4);
+/// Number of NUMA nodes that Linux can have.
+const NODES: usize = 1024;
 /// Size of the smallest pages.
 const PAGE: usize = 4096;
 /// Size of a huge page, and alignment of regions.
@@ -26,9 +31,16 @@ const HUGE_PAGE: Bytes = Bytes::mib(2);
 #[derive(Debug, Default)]
 pub(super) struct FreeRegions {
     free: Vec<HostAddress>,
+    /// NUMA node of the host from which pages come, if one is preferred.
+    node: Option<u32>,
 }
 
 impl FreeRegions {
+    /// Regions whose pages come from a NUMA node of the host, if it has some.
+    pub(super) fn near(node: Option<c_int>) -> Self {
+        Self { free: Vec::new(), node: node.and_then(|node| u32::try_from(node).ok()) }
+    }
+
     /// Takes a region, whose pages are still to be touched.
     ///
     /// # Errors
@@ -36,7 +48,8 @@ impl FreeRegions {
     pub(super) fn take(&mut self) -> Result<HostAddress, HostError> {
         if self.free.is_empty() {
             // A system that promises no more memory than it has may refuse a large step.
-            let first = map(STEP).map(|first| (first, STEP)).or_else(|_| Ok((map(REGION)?, REGION)));
+            let map = |size| map(size, self.node).map(|first| (first, size));
+            let first = map(STEP).or_else(|_| map(REGION));
             let (HostAddress(first), size) = first?;
             let regions = (0..size.0 / REGION.0).rev();
             self.free.extend(regions.map(|number| HostAddress(first + number * REGION.0)));
@@ -86,7 +99,7 @@ pub(super) fn drop_pages(region: HostAddress, size: Bytes) -> Result<(), HostErr
 }
 
 /// Maps anonymous memory, aligned to huge pages, which children and core dumps do not get.
-fn map(size: Bytes) -> Result<HostAddress, HostError> {
+fn map(size: Bytes, node: Option<u32>) -> Result<HostAddress, HostError> {
     let bytes = (size + HUGE_PAGE).0 as usize;
     let (access, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
     // SAFETY: a fresh mapping at an address that the kernel chooses, and advice about it alone.
@@ -98,7 +111,30 @@ fn map(size: Bytes) -> Result<HostAddress, HostError> {
         for advice in [libc::MADV_HUGEPAGE, libc::MADV_DONTFORK, libc::MADV_DONTDUMP] {
             libc::madvise(memory, bytes, advice);
         }
+        if let Some(node) = node {
+            prefer(node, memory, bytes);
+        }
         Ok(HostAddress((memory.expose_provenance() as u64).next_multiple_of(HUGE_PAGE.0)))
+    }
+}
+
+/// Lets a mapping's pages come from a NUMA node, if it has some. A policy that the user chose for the process stays, and
+/// so does the usual one if a container may not change it.
+///
+/// # Safety
+/// The mapping is gpushare's own.
+unsafe fn prefer(node: u32, memory: *mut c_void, bytes: usize) {
+    let mut nodes: [c_ulong; NODES / c_ulong::BITS as usize] = [0; _];
+    let Some(bits) = nodes.get_mut((node / c_ulong::BITS) as usize) else { return };
+    *bits = 1 << (node % c_ulong::BITS);
+    let mut policy: c_int = 0;
+    // SAFETY: the first call writes one integer. The second one reads the nodes, one fewer than it is told, and changes
+    // where pages of the mapping come from.
+    unsafe {
+        let asked = libc::syscall(libc::SYS_get_mempolicy, &raw mut policy, null_mut::<c_ulong>(), 0, 0, 0);
+        if asked == 0 && policy == libc::MPOL_DEFAULT {
+            libc::syscall(libc::SYS_mbind, memory, bytes, libc::MPOL_PREFERRED, nodes.as_ptr(), NODES + 1, 0);
+        }
     }
 }
 
@@ -133,6 +169,40 @@ mod tests {
         drop_pages(region, REGION).unwrap();
         assert_eq!(present(region), Bytes::ZERO);
         regions.give(region);
+    }
+
+    /// Memory policy of a region, and its nodes below 64; `None` if the system does not say.
+    fn policy(HostAddress(region): HostAddress) -> Option<(c_int, c_ulong)> {
+        /// `MPOL_F_ADDR`: the policy of an address.
+        const OF_ADDRESS: c_ulong = 2;
+        let (mut policy, mut nodes) = (0, [0; NODES / 64]);
+        // SAFETY: writes one integer and as many bits as the nodes have.
+        let asked = unsafe {
+            libc::syscall(
+                libc::SYS_get_mempolicy,
+                &raw mut policy,
+                nodes.as_mut_ptr(),
+                NODES,
+                region,
+                OF_ADDRESS,
+            )
+        };
+        (asked == 0).then_some((policy, nodes[0]))
+    }
+
+    #[test]
+    fn pages_come_from_the_node_next_to_the_card() {
+        let [near, anywhere, beyond] =
+            [Some(0), None, Some(5_000)].map(|node| FreeRegions::near(node).take().unwrap());
+        // A container may forbid these questions.
+        let Some(usual) = policy(anywhere) else { return };
+        assert_eq!(policy(beyond), Some(usual), "no such node");
+        if usual.0 == libc::MPOL_DEFAULT {
+            assert_eq!(policy(near), Some((libc::MPOL_PREFERRED, 1)));
+            touch(near, REGION).unwrap();
+        } else {
+            assert_eq!(policy(near), Some(usual), "the user has chosen");
+        }
     }
 
     #[test]

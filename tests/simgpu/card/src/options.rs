@@ -85,6 +85,9 @@ pub(crate) struct Options {
     /// The GPUs cannot register host memory that they only read
     #[arg(long)]
     no_read_only_registration: bool,
+    /// NUMA node of the host that is next to the GPUs, and the only one with memory
+    #[arg(long, default_value_t = 0)]
+    host_node: u32,
     /// NVML says that the GPUs are not in persistence mode
     #[arg(long)]
     no_persistence: bool,
@@ -144,6 +147,7 @@ impl Options {
                 bus: index + 1,
                 concurrent_managed: !self.no_concurrent_managed,
                 read_only_registration: !self.no_read_only_registration,
+                host_node: self.host_node,
                 persistence: !self.no_persistence,
                 refuses_exportable: self.refuse_exportable,
                 part_of: None,
@@ -223,6 +227,7 @@ fn instances(whole: &GpuDescription, parts: &[u64]) -> Vec<GpuDescription> {
             bus: whole.bus,
             concurrent_managed: whole.concurrent_managed,
             read_only_registration: whole.read_only_registration,
+            host_node: whole.host_node,
             persistence: whole.persistence,
             refuses_exportable: whole.refuses_exportable,
             part_of: Some(Divided { name: whole.name.clone(), uuid: whole.uuid }),

@@ -29,6 +29,8 @@ pub struct GpuDescription {
     pub concurrent_managed: bool,
     /// Whether host memory can be registered that the GPU only reads.
     pub read_only_registration: bool,
+    /// NUMA node of the host that is next to the GPU, and the only one with memory.
+    pub host_node: u32,
     /// Whether the GPU is in persistence mode.
     pub persistence: bool,
     /// Whether memory by handle that can be exported is refused, although attribute 103 says otherwise.

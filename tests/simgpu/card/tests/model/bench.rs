@@ -49,6 +49,7 @@ impl Bench {
             bus: 1,
             concurrent_managed: true,
             read_only_registration: true,
+            host_node: 0,
             persistence: true,
             refuses_exportable: false,
             part_of: None,

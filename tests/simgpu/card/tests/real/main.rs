@@ -137,6 +137,7 @@ scenarios! {
         memory_that_cannot_be_shared_is_registered_all_the_same[]: registered::is_staged;
         memory_registered_for_reading_is_only_read[]: registered::is_read;
         a_card_may_not_register_memory_for_reading["--no-read-only-registration"]: registered::is_not_read;
+        memory_of_the_host_comes_from_the_node_that_has_some["--host-node", "1"]: memory::is_next_to_the_host;
         pools_follow_their_streams[]: memory::uses_pools, memory::captures_pools;
     }
     driven: computes, checkpoints::holds_memory, checkpoints::takes_steps, deaths::dies, deaths::dies_with_a_child, counts_devices, nvml::monitors,

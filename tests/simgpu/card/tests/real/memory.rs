@@ -24,6 +24,16 @@ fn used(program: &Program) -> usize {
     total - free
 }
 
+pub(crate) fn is_next_to_the_host() {
+    let program = Program::start();
+    let (mut node, mut memory) = (0, 0);
+    assert_eq!(program.cuDeviceGetAttribute(&mut node, 134, 0), 0);
+    assert_eq!(node, 1);
+    assert_eq!(program.cuMemCreate(&mut memory, 2 * MIB, &on(HOST_NUMA), 0), INVALID_VALUE);
+    assert_eq!(program.cuMemCreate(&mut memory, 2 * MIB, &on([HOST_NUMA[0], 1]), 0), 0);
+    assert_eq!(program.cuMemRelease(memory), 0);
+}
+
 pub(crate) fn maps_memory() {
     let program = Program::start();
     let kernels = program.kernels();

@@ -43,10 +43,12 @@ api! {
     fn cuDeviceGetAttribute("cuDeviceGetAttribute", 2000)(value: Out<i32>, attribute: u32, device: i32) {
         const CONCURRENT_MANAGED_ACCESS: u32 = 89;
         const READ_ONLY_HOST_REGISTER_SUPPORTED: u32 = 113;
+        const HOST_NUMA_ID: u32 = 134;
         let description = &driver()?.gpu(device)?.description;
         value.set(match attribute {
             CONCURRENT_MANAGED_ACCESS => i32::from(description.concurrent_managed),
             READ_ONLY_HOST_REGISTER_SUPPORTED => i32::from(description.read_only_registration),
+            HOST_NUMA_ID => i32::try_from(description.host_node).map_err(|_| Code::UNKNOWN)?,
             _ => attribute_value(attribute, i32::try_from(description.bus).unwrap_or(0))?,
         })
     }
@@ -163,7 +165,6 @@ fn attribute_value(attribute: u32, bus: i32) -> Answer<i32> {
         111 => 1 << 10,  // reserved shared memory
         115 => 1,        // memory pools
         122 | 123 => 1,  // stream memory operations of today
-        134 => 0,        // the host's node next to it
         141 => 1,        // physical memory of the host's nodes
         0 | LAST.. => return Err(Code::INVALID_VALUE),
         _ => 0,

@@ -174,9 +174,17 @@ fn place(properties: &Properties) -> Answer<Place> {
     }
     match properties.location.kind {
         Location::DEVICE => Ok(Place::Gpu(driver()?.gpu(properties.location.id)?.index)),
-        Location::HOST_NUMA if properties.location.id == 0 => Ok(Place::Host),
+        Location::HOST_NUMA if has_memory(properties.location.id)? => Ok(Place::Host),
         _ => Err(Code::INVALID_VALUE),
     }
+}
+
+/// Whether a NUMA node of the host has memory. All GPUs are next to the same one.
+fn has_memory(node: i32) -> Answer<bool> {
+    Ok(driver()?
+        .gpus
+        .iter()
+        .any(|gpu| u32::try_from(node) == Ok(gpu.description.host_node)))
 }
 
 /// Inode of the memory behind a descriptor of the caller.
