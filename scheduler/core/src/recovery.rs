@@ -131,6 +131,11 @@ impl Recovery {
         self.awaited.get(&client).is_some_and(|awaited| awaited.is_spared)
     }
 
+    /// Whether processes may still return that are not recorded in the registry.
+    pub(crate) fn is_early(&self) -> bool {
+        self.early
+    }
+
     /// Whether grants must wait on at least one card.
     pub(crate) fn is_running(&self) -> bool {
         self.early || self.awaited.values().any(|client| !client.is_passable(self.policy))

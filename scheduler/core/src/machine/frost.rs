@@ -2,14 +2,19 @@
 //!
 //! ```text
 //!   Freeze, Paused, idle ─▶ wish of the session ─▶ lock given back ─▶ memory leaves ─▶ park ─▶ freeze
-//!   a thread waits at the gate or with a call ─▶ wish over ─▶ bytes reserved ─▶ they fit ─▶ thaw
+//!   a thread waits at the gate or with a call ─▶ wish over ─▶ thaw due, bytes reserved ─▶ they fit ─▶ thaw
 //! ```
 //!
 //! While a session wishes to be frozen, or any of its processes is cold, it may not run. So it gives the lock
-//! back as a paused one does. The bytes of a process that is to come back count as on the card from that
-//! moment, and others make room by their goals. A thaw begins once everything fits, in the order in which the
-//! processes were to come back. One whose thaw failed keeps its place, and pauses before the next attempt. The
-//! driver moves one process at a time on each card.
+//! back as a paused one does.
+//!
+//! The thaw of a process that is to come back is due once its bytes fit beside those that do not leave its cards. Then
+//! they count as on the cards, and others make room by their goals. Frozen processes may need more together than a card
+//! has, so those that do not fit wait without a claim on it. A thaw begins once everything fits, in the order in which
+//! the processes were to come back. After one that failed comes a pause. The driver moves one process at a time on each
+//! card.
+
+use std::collections::BTreeMap;
 
 use gpushare_proto::{Bytes, ClientId, GpuId, Nanos, SessionId};
 
@@ -74,13 +79,19 @@ impl View {
         })
     }
 
-    /// Whether all memory on a card, with that of processes that are to come back, fits there.
+    /// Bytes on a card that do not leave it, with those of processes whose thaws are due.
+    fn stays_on(&self, gpu: GpuId) -> Total {
+        let card = self.cards.get(gpu);
+        let mut sum = Total::from(card.map_or(Bytes::ZERO, Card::reserve));
+        sum += card.map_or(Bytes::ZERO, Card::fixed).into();
+        sum
+    }
+
+    /// Whether all memory on a card, with that of processes whose thaws are due, fits there.
     fn fits(&self, gpu: GpuId) -> bool {
         let Some(card) = self.cards.get(gpu) else { return false };
-        let mut taken = Total::from(card.reserve());
-        taken += card.fixed().into();
         let rows = self.rows(gpu);
-        taken <= card.total.into()
+        self.stays_on(gpu) <= card.total.into()
             && (rows.is_empty() || plan::claims(&rows) <= Total::from(self.for_remapped(gpu)))
     }
 
@@ -127,7 +138,7 @@ impl Core {
     #[cold]
     #[inline(never)]
     pub(crate) fn freeze_idle(&mut self, id: SessionId) {
-        if self.view.recovery.is_running() || self.view.obstacle(id).is_some() {
+        if self.view.recovery.is_early() || self.view.obstacle(id).is_some() {
             return;
         }
         if let Some(session) = self.view.sessions.get_mut(id) {
@@ -154,11 +165,15 @@ impl Core {
 
     /// Notes that the last daemon has frozen a process.
     pub(crate) fn found_frozen(&mut self, client: ClientId) {
+        let Some(process) = self.view.sessions.client(client) else { return };
+        let is_shut = process.gate.passage() == Passage::Shut;
+        if process.frost.stage() != Stage::Warm {
+            return;
+        }
         let ticket = self.next_thaw();
-        self.change_frost(client, |frost| {
-            if frost.stage() == Stage::Warm {
-                frost.queue(ticket);
-            }
+        self.change_frost(client, |frost| match is_shut {
+            true => frost.queue(ticket),
+            false => frost.is_unknown(ticket, Nanos::ZERO),
         });
     }
 
@@ -232,8 +247,8 @@ impl Core {
         let Some(id) = self.view.session_of(client).filter(|_| under_way) else {
             return;
         };
-        let now = self.view.now;
-        self.change_frost(client, |frost| frost.thaw_ended(end, now));
+        let (now, ticket) = (self.view.now, self.next_thaw());
+        self.change_frost(client, |frost| frost.thaw_ended(end, now, ticket));
         match end {
             ThawEnd::Thawed => self.notice(Notice::Thawed { session: id, client }),
             ThawEnd::Lost => self.notice(Notice::FrostKilled { session: id, client }),
@@ -323,14 +338,67 @@ impl Core {
         };
         let stages = session.clients.iter().map(|(client, process)| (client, process.frost.stage()));
         let waiting: Vec<(ClientId, Stage)> = stages.collect();
+        let mut has_queued = false;
         for (client, stage) in waiting {
             match stage {
                 Stage::Parking(_) | Stage::Parked => self.change_frost(client, Frost::unpark),
                 Stage::Frozen => {
                     let ticket = self.next_thaw();
                     self.change_frost(client, |frost| frost.queue(ticket));
+                    has_queued = true;
                 }
                 _ => {}
+            }
+        }
+        // If it fits, it may have its turn at once.
+        if has_queued {
+            self.choose_due_thaws();
+        }
+    }
+
+    /// Chooses the processes whose thaws are due: in the order of their tickets, those whose bytes fit on all their
+    /// cards beside what stays there. One that does not fit is overtaken only by those that need less on one of its
+    /// cards.
+    pub(crate) fn choose_due_thaws(&mut self) {
+        if self.view.cold.is_empty() {
+            return;
+        }
+        let ticket = |(_, client, frost): (SessionId, ClientId, Frost)| match frost.stage() {
+            Stage::Queued(ticket) | Stage::Due(ticket, _) => Some((ticket, client, frost)),
+            _ => None,
+        };
+        let mut queue: Vec<(u64, ClientId, Frost)> = self.view.cold_processes().filter_map(ticket).collect();
+        queue.sort_unstable_by_key(|&(ticket, ..)| ticket);
+        // What stays on each card beside the bytes of those among which is chosen.
+        let mut taken: BTreeMap<GpuId, Total> = BTreeMap::new();
+        for &(_, client, frost) in &queue {
+            for (gpu, bytes) in self.bytes_to_thaw(client) {
+                let taken = taken.entry(gpu).or_insert_with(|| self.view.stays_on(gpu));
+                if !frost.is_away() && !frost.broke_off() {
+                    *taken -= bytes.into();
+                }
+            }
+        }
+        let mut lacking: Vec<Vec<(GpuId, Bytes)>> = Vec::new();
+        for (_, client, frost) in queue.into_iter().filter(|(.., frost)| !frost.broke_off()) {
+            let needs = self.bytes_to_thaw(client);
+            let with = |gpu, bytes: Bytes| {
+                let mut sum = taken.get(&gpu).copied().unwrap_or_default();
+                sum += bytes.into();
+                sum
+            };
+            let total = |gpu| self.view.cards.get(gpu).map_or(Bytes::ZERO, |card| card.total);
+            let overtakes = lacking.iter().any(|earlier| needs_as_much(&needs, earlier));
+            let fits = !overtakes && needs.iter().all(|&(gpu, bytes)| with(gpu, bytes) <= total(gpu).into());
+            if fits {
+                needs
+                    .iter()
+                    .for_each(|&(gpu, bytes)| *taken.entry(gpu).or_default() += bytes.into());
+            } else {
+                lacking.push(needs);
+            }
+            if fits == frost.is_away() {
+                self.change_frost(client, |frost| frost.fit(fits));
             }
         }
     }
@@ -349,7 +417,7 @@ impl Core {
         ended.into_iter().for_each(|id| self.frost_changed(id));
         // Who died meanwhile takes no host memory any more.
         self.count_frozen();
-        if !self.view.recovery.is_running() {
+        if !self.view.recovery.is_early() {
             self.begin_thaws();
             self.begin_freezes();
         }
@@ -370,7 +438,7 @@ impl Core {
     fn begin_thaws(&mut self) {
         let now = self.view.now;
         let ticket = |(_, client, frost): (SessionId, ClientId, Frost)| match frost.stage() {
-            Stage::Queued(ticket, after) => Some((ticket, client, after > now, frost.lacks_memory())),
+            Stage::Due(ticket, after) => Some((ticket, client, after > now, frost.lacks_memory())),
             _ => None,
         };
         let mut queue: Vec<(u64, ClientId, bool, bool)> =
@@ -424,7 +492,8 @@ impl Core {
             let cards = self.view.cards_of_process(client);
             let bytes = self.view.bytes_to_freeze(process);
             let is_still = process.gate.passage() == Passage::Shut && self.view.is_all_hosted(client);
-            if !is_still || bytes > self.view.host.room(self.view.host_claims().get()) {
+            let awaits_reports = cards.into_iter().any(|gpu| self.view.awaits_reports(gpu));
+            if !is_still || awaits_reports || bytes > self.view.host.room(self.view.host_claims().get()) {
                 continue;
             }
             match frost.stage() {

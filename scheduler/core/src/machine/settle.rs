@@ -2,7 +2,8 @@
 //! agenda.
 //!
 //! ```text
-//!   facts ─▶ modes ─▶ ┌ collect   all gates released ─▶ lock idle
+//!   facts ─▶ processes whose thaws are due (frost.rs)
+//!         ─▶ modes ─▶ ┌ collect   all gates released ─▶ lock idle
 //!                     │ enqueue   a thread sleeps ─▶ waiting, with a ticket
 //!                     │ stop      paused, over, or beyond its compute limit ─▶ dropping
 //!                     │ grant     parallel: every session; turns: the first in line (card/queue.rs)
@@ -100,6 +101,7 @@ impl Core {
     pub(crate) fn settle(&mut self) {
         self.recover();
         self.fire_timers();
+        self.choose_due_thaws();
         loop {
             self.choose_modes();
             let were_cold = !self.view.cold.is_empty();

@@ -6,13 +6,14 @@
 //!    ▲ ▲                                 │ wish over, late     │ wish over                  │ done
 //!    │ └─────────────────────────────────┴─────────────────────┘                            ▼
 //!    │ done                      room on the cards                   wish over            Frozen
-//!   Thawing ◀───────────────────────────────────── Queued ◀─────────────────────────────────┘
-//!      │ broke off: Queued again after a pause        ▲ the freeze broke off
-//!      ▼ the driver refused
+//!   Thawing ◀───────────────────────── Due ◀────────────── Queued ◀─────────────────────────┘
+//!      │ broke off: Due again after a pause ▲  its bytes fit beside what stays on the cards
+//!      ▼ the driver refused                 │ the freeze broke off
 //!     Lost: nothing of it is on a card
 //! ```
 //!
-//! From *Parking* on, the process's library holds every call of the driver back.
+//! From *Parking* on, the process's library holds every call of the driver back. From *Due* on, the bytes of the
+//! process count as on its cards.
 
 use gpushare_proto::{Bytes, Nanos};
 
@@ -37,9 +38,13 @@ pub(crate) enum Stage {
     Freezing,
     /// Nothing of the process is on its cards but a few bytes.
     Frozen,
-    /// The process is to be thawed, in the order of these numbers, and not before this time.
-    Queued(u64, Nanos),
-    /// The driver moves everything back. The process keeps its number, in case it is queued again.
+    /// The process is to be thawed, in the order of these numbers. It still has nothing on its cards, and waits until
+    /// its bytes fit beside those that do not leave.
+    Queued(u64),
+    /// The process is to be thawed, in the order of these numbers, and not before this time. Its bytes count as on its
+    /// cards, so that memory that can leave makes room.
+    Due(u64, Nanos),
+    /// The driver moves everything back. The process keeps its number, in case the card lacks memory.
     Thawing(u64),
     /// The driver has given the process up.
     Lost,
@@ -57,6 +62,8 @@ pub(crate) struct Frost {
     called: bool,
     /// Whether the card had no memory for the process at the last attempt to thaw it.
     lacks_memory: bool,
+    /// Whether an attempt of the driver broke off, so that nobody knows what of the process is on its cards.
+    broke_off: bool,
     /// Whether the driver has restored the process at least once, or tried to. Of a process of the last daemon: whether
     /// it may have done so.
     restored: bool,
@@ -73,6 +80,7 @@ impl Frost {
             found: None,
             called: false,
             lacks_memory: false,
+            broke_off: false,
             restored: false,
             bytes: Bytes::ZERO,
         }
@@ -97,6 +105,11 @@ impl Frost {
         self.lacks_memory
     }
 
+    /// Whether nobody knows what of the process is on its cards, since an attempt of the driver broke off.
+    pub(crate) const fn broke_off(&self) -> bool {
+        self.broke_off
+    }
+
     /// Bytes of host memory that the checkpoint takes.
     pub(crate) const fn host_bytes(&self) -> Bytes {
         self.bytes
@@ -107,22 +120,23 @@ impl Frost {
         !matches!(self.stage, Stage::Warm | Stage::Lost)
     }
 
-    /// Whether the process must not have a turn. One that comes back may have one: its thaw is the first part of its
+    /// Whether the process must not have a turn. One whose thaw is due may have one: the thaw is the first part of its
     /// way in.
     pub(crate) const fn bars(&self) -> bool {
-        matches!(self.stage, Stage::Parking(_) | Stage::Parked | Stage::Freezing | Stage::Frozen)
+        use Stage::{Freezing, Frozen, Parked, Parking, Queued};
+        matches!(self.stage, Parking(_) | Parked | Freezing | Frozen | Queued(_))
     }
 
     /// Whether the process is about to come back.
     pub(crate) const fn returns(&self) -> bool {
-        matches!(self.stage, Stage::Queued(..) | Stage::Thawing(_))
+        matches!(self.stage, Stage::Queued(_) | Stage::Due(..) | Stage::Thawing(_))
     }
 
     /// Reason why the process has to wait, if it is about to come back.
     pub(crate) const fn waits_for(&self) -> Option<ThawWait> {
         match self.stage {
-            Stage::Queued(..) | Stage::Thawing(_) if self.lacks_memory => Some(ThawWait::FreeMemory),
-            Stage::Queued(..) => Some(ThawWait::Room),
+            Stage::Due(..) | Stage::Thawing(_) if self.lacks_memory => Some(ThawWait::FreeMemory),
+            Stage::Queued(_) | Stage::Due(..) => Some(ThawWait::Room),
             Stage::Thawing(_) => Some(ThawWait::Driver),
             _ => None,
         }
@@ -130,7 +144,7 @@ impl Frost {
 
     /// Whether the process has nothing on its cards but a few bytes.
     pub(crate) const fn is_away(&self) -> bool {
-        matches!(self.stage, Stage::Frozen | Stage::Lost)
+        matches!(self.stage, Stage::Frozen | Stage::Queued(_) | Stage::Lost)
     }
 
     /// Whether the driver moves the process now.
@@ -141,16 +155,14 @@ impl Frost {
     /// Whether the process must not be killed: the driver has restored it, or it is on its way into a checkpoint or
     /// back. The kill of a restored process has hung a machine elsewhere.
     pub(crate) const fn is_spared(&self) -> bool {
-        let on_its_way =
-            matches!(self.stage, Stage::Freezing | Stage::Frozen | Stage::Queued(..) | Stage::Thawing(_));
-        self.restored || on_its_way
+        self.restored || self.returns() || matches!(self.stage, Stage::Freezing | Stage::Frozen)
     }
 
     /// Point in time at which the stage changes if no event comes before.
     pub(crate) fn deadline(&self, now: Nanos) -> Option<Nanos> {
         match self.stage {
             Stage::Parking(until) => Some(until),
-            Stage::Queued(_, after) => Some(after).filter(|&after| after > now),
+            Stage::Due(_, after) => Some(after).filter(|&after| after > now),
             _ => None,
         }
     }
@@ -204,7 +216,7 @@ impl Frost {
                 self.found = Some(Obstacle::Refused);
                 self.warm();
             }
-            FreezeEnd::BrokeOff => self.stage = Stage::Queued(ticket, Nanos::ZERO),
+            FreezeEnd::BrokeOff => self.is_unknown(ticket, Nanos::ZERO),
             FreezeEnd::Busy | FreezeEnd::TrialFailed { .. } => self.warm(),
         }
     }
@@ -212,8 +224,23 @@ impl Frost {
     /// Puts a frozen process, or one that the last daemon has frozen, among those to thaw.
     pub(crate) fn queue(&mut self, ticket: u64) {
         if matches!(self.stage, Stage::Frozen | Stage::Warm) {
-            self.stage = Stage::Queued(ticket, Nanos::ZERO);
+            self.stage = Stage::Queued(ticket);
         }
+    }
+
+    /// Makes the thaw of a queued process due, since its bytes fit, or puts it back, since they do not fit any more.
+    /// Bytes of a process that may be on its cards always count.
+    pub(crate) fn fit(&mut self, fits: bool) {
+        match (self.stage, fits) {
+            (Stage::Queued(ticket), true) => self.stage = Stage::Due(ticket, Nanos::ZERO),
+            (Stage::Due(ticket, _), false) if !self.broke_off => self.stage = Stage::Queued(ticket),
+            _ => {}
+        }
+    }
+
+    /// Notes that nobody knows what of the process is on its cards. A thaw repairs it.
+    pub(crate) fn is_unknown(&mut self, ticket: u64, after: Nanos) {
+        (self.stage, self.broke_off) = (Stage::Due(ticket, after), true);
     }
 
     /// Notes that the last daemon had frozen the process, or had tried to.
@@ -221,16 +248,18 @@ impl Frost {
         self.restored = true;
     }
 
-    /// Begins to thaw a queued process.
+    /// Begins to thaw a process.
     pub(crate) fn thaw(&mut self) {
-        if let Stage::Queued(ticket, _) = self.stage {
+        if let Stage::Due(ticket, _) = self.stage {
             self.stage = Stage::Thawing(ticket);
         }
     }
 
-    /// Notes the end of a thaw. A process that did not come back is queued again after a pause, with its old number.
-    pub(crate) fn thaw_ended(&mut self, end: ThawEnd, now: Nanos) {
-        let Stage::Thawing(ticket) = self.stage else {
+    /// Notes the end of a thaw. The thaw of a process that did not come back is due again after a pause. If it lacked
+    /// memory it keeps its number. An attempt that broke off may have taken seconds, so it gets the last number,
+    /// `ticket`. Otherwise two such processes would let no other one come back.
+    pub(crate) fn thaw_ended(&mut self, end: ThawEnd, now: Nanos, ticket: u64) {
+        let Stage::Thawing(own) = self.stage else {
             return;
         };
         match end {
@@ -238,10 +267,11 @@ impl Frost {
                 self.warm();
                 self.restored = true;
             }
-            ThawEnd::BrokeOff | ThawEnd::NoRoom => {
-                self.stage = Stage::Queued(ticket, now + PAUSE);
-                self.lacks_memory = matches!(end, ThawEnd::NoRoom);
+            ThawEnd::BrokeOff => {
+                self.is_unknown(ticket, now + PAUSE);
+                self.lacks_memory = false;
             }
+            ThawEnd::NoRoom => (self.stage, self.lacks_memory) = (Stage::Due(own, now + PAUSE), true),
             ThawEnd::Lost => {
                 self.warm();
                 (self.stage, self.found) = (Stage::Lost, Some(Obstacle::Lost));
@@ -251,8 +281,8 @@ impl Frost {
     }
 
     fn warm(&mut self) {
-        (self.stage, self.called, self.lacks_memory) = (Stage::Warm, false, false);
-        self.bytes = Bytes::ZERO;
+        (self.stage, self.bytes) = (Stage::Warm, Bytes::ZERO);
+        (self.called, self.lacks_memory, self.broke_off) = (false, false, false);
     }
 }
 
@@ -277,9 +307,16 @@ mod tests {
         let mut frost = frozen();
         frost.call();
         frost.queue(2);
-        assert!(frost.is_cold() && !frost.is_away() && frost.is_called());
+        assert!(frost.is_cold() && frost.is_away() && frost.bars() && frost.is_called());
         frost.thaw();
-        frost.thaw_ended(ThawEnd::Thawed, NOW);
+        assert_eq!(frost.stage(), Stage::Queued(2), "its bytes have to fit first");
+        frost.fit(true);
+        assert!(frost.is_cold() && !frost.is_away() && !frost.bars());
+        frost.fit(false);
+        assert_eq!((frost.stage(), frost.is_away()), (Stage::Queued(2), true));
+        frost.fit(true);
+        frost.thaw();
+        frost.thaw_ended(ThawEnd::Thawed, NOW, 3);
         assert_eq!((frost.stage(), frost.is_called(), frost.host_bytes()), (Stage::Warm, false, Bytes::ZERO));
     }
 
@@ -298,9 +335,11 @@ mod tests {
             assert!(frost.is_spared());
             frost.queue(1);
             assert!(frost.is_spared());
+            frost.fit(true);
+            assert!(frost.is_spared());
             frost.thaw();
             assert!(frost.is_spared());
-            frost.thaw_ended(end, NOW);
+            frost.thaw_ended(end, NOW, 2);
             assert!(frost.is_spared());
         }
     }
@@ -312,11 +351,11 @@ mod tests {
         frost.freeze(Bytes::gib(1));
         frost.freeze_ended(FreezeEnd::Frozen, 1);
         frost.thaw();
-        frost.thaw_ended(ThawEnd::Lost, NOW);
+        frost.thaw_ended(ThawEnd::Lost, NOW, 3);
         frost.call();
         assert_eq!((frost.stage(), frost.is_called()), (Stage::Warm, false));
         let mut frost = frozen();
-        frost.thaw_ended(ThawEnd::Thawed, NOW);
+        frost.thaw_ended(ThawEnd::Thawed, NOW, 3);
         frost.unpark();
         frost.park(NOW);
         assert_eq!(frost.stage(), Stage::Frozen);
@@ -330,10 +369,15 @@ mod tests {
         frost.has_parked();
         frost.freeze(Bytes::gib(1));
         frost.freeze_ended(FreezeEnd::BrokeOff, 7);
-        assert_eq!((frost.stage(), frost.deadline(NOW)), (Stage::Queued(7, Nanos::ZERO), None));
+        assert_eq!((frost.stage(), frost.deadline(NOW)), (Stage::Due(7, Nanos::ZERO), None));
+        frost.fit(false);
+        assert!(!frost.is_away(), "it may be on its cards");
         frost.thaw();
-        frost.thaw_ended(ThawEnd::BrokeOff, NOW);
-        assert_eq!(frost.stage(), Stage::Queued(7, NOW + PAUSE), "it keeps its place");
+        frost.thaw_ended(ThawEnd::BrokeOff, NOW, 8);
+        assert_eq!(frost.stage(), Stage::Due(8, NOW + PAUSE), "others come before");
+        frost.thaw();
+        frost.thaw_ended(ThawEnd::NoRoom, NOW, 9);
+        assert_eq!(frost.stage(), Stage::Due(8, NOW + PAUSE), "it keeps its place");
         assert_eq!(frost.deadline(NOW), Some(NOW + PAUSE));
         assert_eq!(frost.host_bytes(), Bytes::gib(1), "the checkpoint may still be there");
     }
@@ -362,8 +406,9 @@ mod tests {
         assert_eq!(frost.obstacle(), Some(Obstacle::Refused), "the driver's refusal outlasts reports");
         let mut frost = frozen();
         frost.queue(1);
+        frost.fit(true);
         frost.thaw();
-        frost.thaw_ended(ThawEnd::Lost, NOW);
+        frost.thaw_ended(ThawEnd::Lost, NOW, 3);
         frost.examine(Some(Obstacle::Managed));
         frost.examine(None);
         assert_eq!((frost.obstacle(), frost.is_away(), frost.is_cold()), (Some(Obstacle::Lost), true, false));

@@ -23,7 +23,7 @@ pub(super) fn remapped(world: &mut World, bytes: Bytes) -> (SessionId, ClientId)
 }
 
 /// An idle program with so much memory that never moves.
-fn native(world: &mut World, bytes: Bytes) -> (SessionId, ClientId) {
+pub(super) fn native(world: &mut World, bytes: Bytes) -> (SessionId, ClientId) {
     let (session, client) = world.program(Bytes::ZERO);
     assert!(world.allocate_fixed(client, GPU, bytes));
     examined(world, session, client)
@@ -45,7 +45,7 @@ pub(super) fn stage(world: &World, client: ClientId) -> Stage {
 }
 
 /// Steps that the daemon was asked for since the last call.
-fn steps(world: &mut World) -> Vec<(&'static str, ClientId)> {
+pub(super) fn steps(world: &mut World) -> Vec<(&'static str, ClientId)> {
     world.pick(|effect| match effect {
         Effect::Freeze { client } => Some(("freeze", client)),
         Effect::Thaw { client } => Some(("thaw", client)),
@@ -385,54 +385,6 @@ fn a_card_without_free_memory_keeps_a_process_frozen_until_it_has_some() {
     world.habits(client).ends.1 = ThawEnd::Thawed;
     world.run_for(Nanos::from_secs(2));
     assert_eq!((stage(&world, client), world.core.waits_for(session)), (Stage::Warm, None));
-}
-
-/// Frozen programs with so much memory that never moves.
-fn frozen(world: &mut World, sizes: &[Bytes]) -> Vec<ClientId> {
-    let programs: Vec<_> = sizes.iter().map(|&bytes| native(world, bytes)).collect();
-    programs.iter().for_each(|&(session, _)| freezes(world, session));
-    world.run_for(Nanos::from_secs(5));
-    let clients: Vec<ClientId> = programs.into_iter().map(|(_, client)| client).collect();
-    assert!(clients.iter().all(|&client| stage(world, client) == Stage::Frozen));
-    world.take();
-    clients
-}
-
-#[test]
-fn a_thaw_without_free_memory_is_overtaken_by_smaller_ones_only() {
-    let mut world = world_with(gib(100));
-    let clients = frozen(&mut world, &[gib(3), gib(3), gib(1)]);
-    let [first, equal, small] = clients[..] else { unreachable!() };
-    world.habits(first).ends.1 = ThawEnd::NoRoom;
-    for client in [first, equal, small] {
-        world.send(Event::Called { client });
-    }
-    world.run_for(Nanos::from_secs(10));
-    assert_eq!(stage(&world, small), Stage::Warm);
-    let taken = steps(&mut world);
-    assert_eq!(taken[..3], [("thaw", first), ("thaw", small), ("thaw", first)]);
-    assert!(taken.len() > 5 && !taken.contains(&("thaw", equal)), "{taken:?}");
-    world.habits(first).ends.1 = ThawEnd::Thawed;
-    world.run_for(Nanos::from_secs(4));
-    let taken = steps(&mut world);
-    assert_eq!(taken[taken.len() - 2..], [("thaw", first), ("thaw", equal)]);
-    assert_eq!((stage(&world, first), stage(&world, equal)), (Stage::Warm, Stage::Warm));
-}
-
-#[test]
-fn a_thaw_that_broke_off_is_overtaken_during_its_pause_only() {
-    let mut world = world_with(gib(100));
-    let clients = frozen(&mut world, &[Bytes::mib(512); 8]);
-    world.habits(clients[0]).ends.1 = ThawEnd::BrokeOff;
-    for &client in &clients {
-        world.send(Event::Called { client });
-    }
-    world.run_for(Nanos::from_secs(4));
-    let order: Vec<ClientId> = steps(&mut world).into_iter().map(|(_, client)| client).collect();
-    let again = order.iter().skip(1).position(|&client| client == clients[0]).unwrap() + 1;
-    assert!((4..=6).contains(&again), "its pause is as long as five other thaws: {order:?}");
-    assert_eq!(order[1..again], clients[1..again]);
-    assert!(clients[1..].iter().all(|&client| stage(&world, client) == Stage::Warm), "{order:?}");
 }
 
 #[test]

@@ -87,7 +87,7 @@ impl Search {
                     let ends = [ThawEnd::Thawed, ThawEnd::BrokeOff, ThawEnd::NoRoom, ThawEnd::Lost];
                     moves.extend(ends.map(|end| Move::EndsThaw(client, end)));
                 }
-                Stage::Warm | Stage::Queued(..) | Stage::Lost => {}
+                Stage::Warm | Stage::Queued(_) | Stage::Due(..) | Stage::Lost => {}
             }
             if let Some((_, goal)) = self.world.goal(client, GPU)
                 && goal != self.world.resident(client, GPU)

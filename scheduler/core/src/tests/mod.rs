@@ -37,6 +37,7 @@ mod standing;
 mod strangers;
 mod switching;
 mod telling;
+mod thaws;
 
 mod turns;
 mod users;

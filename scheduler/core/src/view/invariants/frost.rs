@@ -52,13 +52,19 @@ pub(super) fn steps_begin_one_by_one(core: &Core, effects: &[Effect]) -> Result<
         if let Some(Stage::Thawing(ticket)) = process.map(|process| process.frost.stage()) {
             let overtaken = |(earlier, process): &(ClientId, &Client)| {
                 let shares = process.books.keys().any(|gpu| cards.contains(gpu));
-                let is_next = |of| of < ticket && !pauses(core, *earlier, of);
-                matches!(process.frost.stage(), Stage::Queued(of, _) if shares && is_next(of))
+                match process.frost.stage() {
+                    Stage::Due(of, _) => shares && of < ticket && !pauses(core, *earlier, of),
+                    // Its bytes do not fit.
+                    Stage::Queued(of) => {
+                        let needs = (core.bytes_to_thaw(client), core.bytes_to_thaw(*earlier));
+                        of < ticket && needs_as_much(&needs.0, &needs.1)
+                    }
+                    _ => false,
+                }
             };
             let overtaken = all(core).find(overtaken).map(|(earlier, _)| earlier);
-            hold("a process is overtaken only while it pauses", overtaken.is_none(), || {
-                format!("{effect:?} before {overtaken:?}")
-            })?;
+            let who_waits = "a process is overtaken only while it pauses, or by one that needs less";
+            hold(who_waits, overtaken.is_none(), || format!("{effect:?} before {overtaken:?}"))?;
         }
     }
     Ok(())
@@ -68,7 +74,7 @@ pub(super) fn steps_begin_one_by_one(core: &Core, effects: &[Effect]) -> Result<
 /// memory and needs no more.
 fn pauses(core: &Core, client: ClientId, ticket: u64) -> bool {
     let paused = |process: &Client| match process.frost.stage() {
-        Stage::Queued(ticket, after) if after > core.view.now => Some(ticket),
+        Stage::Due(ticket, after) if after > core.view.now => Some(ticket),
         _ => None,
     };
     all(core).any(|(other, process)| {

@@ -1,0 +1,144 @@
+//! Several frozen processes that are to come back: in which order, and what those count as that have to wait.
+
+use gpushare_proto::admin::{Knob, Mode};
+use gpushare_proto::{Bytes, ClientId, Nanos};
+
+use super::freezing::{freezes, native, stage, steps, world_with};
+use super::world::{GPU, World, gib, ms, plain};
+use crate::session::frost::Stage;
+use crate::{Config, Event, ThawEnd, ThawWait, WaitsFor};
+
+/// Frozen programs with so much memory that never moves.
+fn frozen(world: &mut World, sizes: &[Bytes]) -> Vec<ClientId> {
+    let programs: Vec<_> = sizes.iter().map(|&bytes| native(world, bytes)).collect();
+    programs.iter().for_each(|&(session, _)| freezes(world, session));
+    world.run_for(Nanos::from_secs(5));
+    let clients: Vec<ClientId> = programs.into_iter().map(|(_, client)| client).collect();
+    assert!(clients.iter().all(|&client| stage(world, client) == Stage::Frozen));
+    world.take();
+    clients
+}
+
+#[test]
+fn a_thaw_without_free_memory_is_overtaken_by_smaller_ones_only() {
+    let mut world = world_with(gib(100));
+    let clients = frozen(&mut world, &[gib(3), gib(3), gib(1)]);
+    let [first, equal, small] = clients[..] else { unreachable!() };
+    world.habits(first).ends.1 = ThawEnd::NoRoom;
+    for client in [first, equal, small] {
+        world.send(Event::Called { client });
+    }
+    world.run_for(Nanos::from_secs(10));
+    assert_eq!(stage(&world, small), Stage::Warm);
+    let taken = steps(&mut world);
+    assert_eq!(taken[..3], [("thaw", first), ("thaw", small), ("thaw", first)]);
+    assert!(taken.len() > 5 && !taken.contains(&("thaw", equal)), "{taken:?}");
+    world.habits(first).ends.1 = ThawEnd::Thawed;
+    world.run_for(Nanos::from_secs(4));
+    let taken = steps(&mut world);
+    assert_eq!(taken[taken.len() - 2..], [("thaw", first), ("thaw", equal)]);
+    assert_eq!((stage(&world, first), stage(&world, equal)), (Stage::Warm, Stage::Warm));
+}
+
+#[test]
+fn a_thaw_that_broke_off_comes_after_all_others() {
+    let mut world = world_with(gib(100));
+    let clients = frozen(&mut world, &[Bytes::mib(512); 8]);
+    world.habits(clients[0]).ends.1 = ThawEnd::BrokeOff;
+    for &client in &clients {
+        world.send(Event::Called { client });
+    }
+    world.run_for(Nanos::from_secs(4));
+    let order: Vec<ClientId> = steps(&mut world).into_iter().map(|(_, client)| client).collect();
+    assert_eq!(order[..8], clients);
+    assert!(order.len() > 8, "it is tried again");
+    assert!(clients[1..].iter().all(|&client| stage(&world, client) == Stage::Warm), "{order:?}");
+}
+
+/// Programs that were frozen one after the other, each while it was alone on the card.
+fn frozen_alone(world: &mut World, sizes: &[Bytes]) -> Vec<ClientId> {
+    sizes.iter().map(|&bytes| frozen(world, &[bytes])[0]).collect()
+}
+
+#[test]
+fn frozen_programs_that_need_more_together_than_the_card_has_come_back_one_by_one() {
+    let mut world = world_with(gib(100));
+    let clients = frozen_alone(&mut world, &[gib(6), gib(6)]);
+    let (_, other) = native(&mut world, gib(6));
+    for &client in &clients {
+        world.send(Event::Called { client });
+    }
+    world.run_for(Nanos::from_secs(2));
+    assert!(clients.iter().all(|&client| matches!(stage(&world, client), Stage::Queued(_))));
+    assert!(world.card().capacity_bytes >= gib(2), "they have no claim: {:?}", world.card());
+    assert!(world.allocate_fixed(other, GPU, gib(1)), "so they take no room from others");
+
+    world.dies(other);
+    world.run_for(Nanos::from_secs(2));
+    assert_eq!(steps(&mut world), [("thaw", clients[0])]);
+    let second = world.core.view.session_of(clients[1]).unwrap();
+    assert_eq!(world.core.waits_for(second), Some(WaitsFor::Thaw(ThawWait::Room)));
+    let first = world.core.view.session_of(clients[0]).unwrap();
+    freezes(&mut world, first);
+    world.run_for(Nanos::from_secs(2));
+    assert_eq!(steps(&mut world), [("freeze", clients[0]), ("thaw", clients[1])]);
+    assert_eq!(stage(&world, clients[1]), Stage::Warm);
+}
+
+#[test]
+fn a_program_that_does_not_fit_is_overtaken_by_smaller_ones_only() {
+    let mut world = world_with(gib(100));
+    let clients = frozen_alone(&mut world, &[gib(6), gib(6), gib(1)]);
+    let [first, equal, small] = clients[..] else { unreachable!() };
+    let (_, other) = native(&mut world, gib(6));
+    for client in [first, equal, small] {
+        world.send(Event::Called { client });
+    }
+    world.run_for(Nanos::from_secs(2));
+    assert_eq!(steps(&mut world), [("thaw", small)]);
+    world.dies(other);
+    world.run_for(Nanos::from_secs(2));
+    assert_eq!(steps(&mut world), [("thaw", first)]);
+    assert!(matches!(stage(&world, equal), Stage::Queued(_)));
+}
+
+#[test]
+fn a_program_that_waits_for_room_keeps_no_turn_from_others() {
+    let mut world = world_with(gib(100));
+    world.set(Knob::Mode(Some(Mode::Serialized)));
+    let [client] = frozen_alone(&mut world, &[gib(6)])[..] else { unreachable!() };
+    let (_, other) = native(&mut world, gib(6));
+    world.gets_busy(client);
+    world.gets_busy(other);
+    world.run_for(Nanos::from_secs(2));
+    assert!(world.passes(other) && !world.passes(client));
+    world.free_fixed(other, GPU, gib(5));
+    world.run_for(Nanos::from_secs(3));
+    assert_eq!(stage(&world, client), Stage::Warm);
+}
+
+#[test]
+fn processes_that_the_last_daemon_froze_come_back_although_their_contexts_were_not_measured() {
+    let config = Config { context_reserve: Bytes::mib(700), quantum: Some(ms(500)), ..plain() };
+    let mut world = World::new(config);
+    world.send(Event::HostBudget { bytes: gib(100) });
+    let clients: Vec<ClientId> = (0..40).map(|_| world.remapping_program(Bytes::mib(16)).1).collect();
+    for &client in &clients {
+        world.send(Event::Contexts { client, gpu: GPU, live: 1 });
+        world.send(Event::FoundFrozen { client });
+    }
+    for _ in &clients {
+        world.run_for(Nanos::from_secs(1));
+        for &client in &clients {
+            if stage(&world, client) == Stage::Warm {
+                world.send(Event::Overhead { client, gpu: GPU, bytes: Some(Bytes::mib(128)) });
+            }
+        }
+    }
+    let waiting: Vec<ClientId> = clients
+        .iter()
+        .copied()
+        .filter(|&client| stage(&world, client) != Stage::Warm)
+        .collect();
+    assert!(waiting.is_empty(), "{waiting:?}");
+}
