@@ -369,6 +369,7 @@ impl Drainer {
     /// may wait for other work in a free, so none may be in flight.
     fn collect_frees(&self, page: &Page) {
         let (driver, contexts, captures) = (self.driver, self.contexts, &self.gate.captures);
+        let aside = self.memory.next_aside();
         // Without marks the proof of idleness is a wait.
         let marks = driver.ctx_record_event.and_then(|_| InFlight::mark(driver, contexts, captures));
         let Some(mut marks) = marks else { return };
@@ -380,7 +381,7 @@ impl Drainer {
                 contexts.iter_mut().for_each(|live| {
                     live.enter(driver, |_| self.memory.collect_frees());
                 });
-                self.memory.end_aside();
+                self.memory.end_aside(aside);
             }
         }
     }

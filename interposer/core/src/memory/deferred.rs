@@ -10,8 +10,9 @@
 //! beyond the quota waits for frees that are not reached yet. A thread collects only in its current context,
 //! which no other thread may destroy meanwhile. For a program that does none of this the drainer collects.
 //!
-//! During a capture a thread may not wait for work, and no event may be recorded. So a free is put aside. It ends in the
-//! next free of remapped memory without a capture, or when the drainer finds the process idle.
+//! During a capture a thread may not wait for work, and no event may be recorded. So a free is put aside. It ends in a
+//! later free of remapped memory without a capture, or when the drainer finds the process idle. Both wait for work. Work
+//! on memory whose free is put aside meanwhile may have begun after that wait, so such a free is left for the next one.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -65,10 +66,16 @@ impl Drop for Turn<'_> {
 #[derive(Debug, Default)]
 struct Frees {
     queues: BTreeMap<Place, VecDeque<Free>>,
-    /// Frees that were put aside during a capture.
-    aside: Vec<Free>,
+    /// Frees that were put aside during a capture, by their numbers.
+    aside: BTreeMap<Aside, Free>,
+    /// Number of the next free that is put aside.
+    next_aside: Aside,
     addresses: BTreeSet<CUdeviceptr>,
 }
+
+/// Number of a free that was put aside.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Aside(u64);
 
 /// Stream of a free: the addresses of its context and of its handle.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -117,19 +124,28 @@ impl Frees {
 
     fn put_aside(&mut self, free: Free) {
         self.addresses.insert(free.address);
-        self.aside.push(free);
+        self.aside.insert(self.next_aside, free);
+        self.next_aside.0 += 1;
     }
 
-    fn take_aside(&mut self) -> Vec<Free> {
-        self.aside.iter().for_each(|free| {
-            self.addresses.remove(&free.address);
+    /// Removes and returns the frees that were put aside before the one with the number `before`, and that `is_over` says
+    /// end.
+    fn take_aside(&mut self, before: Aside, is_over: impl Fn(&Free) -> bool) -> Vec<Free> {
+        let mut taken = Vec::new();
+        self.aside.retain(|&number, free| {
+            let stays = number >= before || !is_over(free);
+            if !stays {
+                self.addresses.remove(&free.address);
+                taken.push(*free);
+            }
+            stays
         });
-        std::mem::take(&mut self.aside)
+        taken
     }
 
     /// Removes and returns all frees of queues, to be added again at other places.
     fn take_queued(&mut self) -> Vec<(Place, Free)> {
-        self.addresses = self.aside.iter().map(|free| free.address).collect();
+        self.addresses = self.aside.values().map(|free| free.address).collect();
         let queues = std::mem::take(&mut self.queues).into_iter();
         queues
             .flat_map(|(place, queue)| queue.into_iter().map(move |free| (place, free)))
@@ -205,11 +221,7 @@ impl Deferred {
             return;
         }
         self.change(|frees| {
-            for mut free in frees.take_aside() {
-                if keep(&mut free) {
-                    frees.put_aside(free);
-                }
-            }
+            frees.aside.retain(|_, free| keep(free));
             for (mut place, mut free) in frees.take_queued() {
                 let is_kept = keep(&mut free);
                 if place.context == gone {
@@ -252,18 +264,35 @@ impl Memory {
             .change(|frees| frees.put_aside(Free { address, block, event: None }));
     }
 
-    /// Takes the blocks whose frees were put aside, with their addresses.
-    pub(super) fn take_aside(&self) -> Vec<(CUdeviceptr, Block)> {
-        if self.deferred.is_empty() {
-            return Vec::new();
-        }
-        let aside = self.deferred.change(Frees::take_aside);
-        aside.into_iter().map(|free| (free.address, free.block)).collect()
+    /// Returns the number of the next free that is put aside. A wait for work that begins now covers those before it.
+    pub(crate) fn next_aside(&self) -> Aside {
+        lock(&self.deferred.frees).next_aside
     }
 
-    /// Ends the frees that were put aside, in a process without captures that has nothing in flight.
-    pub(crate) fn end_aside(&self) {
-        for (address, block) in self.take_aside() {
+    /// Returns the contexts of the blocks whose frees were put aside before this one.
+    pub(super) fn contexts_aside(&self, before: Aside) -> BTreeSet<usize> {
+        if self.deferred.is_empty() {
+            return BTreeSet::new();
+        }
+        let frees = lock(&self.deferred.frees);
+        frees.aside.range(..before).map(|(_, free)| free.block.context).collect()
+    }
+
+    /// Ends the frees of a context's blocks that were put aside before this one, and on which no work is in flight.
+    pub(super) fn end_aside_of(&self, context: usize, before: Aside) {
+        if self.deferred.is_empty() {
+            return;
+        }
+        let is_of = |free: &Free| free.block.context == context;
+        for free in self.deferred.change(|frees| frees.take_aside(before, is_of)) {
+            self.end_remapped(free.address, free.block);
+        }
+    }
+
+    /// Ends the frees that were put aside before this one. The process has no captures, and no work of that time is in
+    /// flight.
+    pub(crate) fn end_aside(&self, before: Aside) {
+        for Free { address, block, .. } in self.deferred.change(|frees| frees.take_aside(before, |_| true)) {
             // Without a wait for the driver: the drainer holds the list of contexts, which the engine needs.
             self.remap.begin_free(block.device, address);
             self.give_back_block(block);
@@ -412,9 +441,30 @@ mod tests {
         assert_eq!(dead.iter().map(|(address, _)| *address).collect::<Vec<_>>(), [0x10]);
         deferred.move_context(context(2), context(4));
         assert_eq!([0x10, 0x20, 0x30].map(|address| deferred.has(address)), [false, true, true]);
-        let left = deferred.change(Frees::take_aside);
-        assert_eq!(left.iter().map(|free| free.block.context).collect::<Vec<_>>(), [4, 3]);
+        let contexts = |frees: Vec<Free>| frees.iter().map(|free| free.block.context).collect::<Vec<_>>();
+        let left = deferred.change(|frees| frees.take_aside(frees.next_aside, |_| true));
+        assert_eq!(contexts(left), [4, 3]);
         assert!(deferred.is_empty());
+    }
+
+    #[test]
+    fn a_free_that_is_put_aside_during_a_wait_does_not_end_with_it() {
+        let deferred = Deferred::default();
+        let put = |address, context| {
+            deferred.change(|frees| frees.put_aside(Free { event: None, ..free(address, context, 0) }));
+        };
+        put(0x10, 1);
+        put(0x20, 2);
+        let before = lock(&deferred.frees).next_aside;
+        put(0x30, 1);
+        let take = |before| {
+            let taken = deferred.change(|frees| frees.take_aside(before, |free| free.block.context == 1));
+            taken.iter().map(|free| free.address).collect::<Vec<_>>()
+        };
+        assert_eq!(take(before), [0x10]);
+        assert_eq!([0x20, 0x30].map(|address| deferred.has(address)), [true, true]);
+        let before = lock(&deferred.frees).next_aside;
+        assert_eq!(take(before), [0x30]);
     }
 
     #[test]

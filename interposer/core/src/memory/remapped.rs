@@ -1,6 +1,5 @@
 //! Remapped blocks: device memory at addresses that gpushare has reserved (`remap/`).
 
-use std::collections::BTreeSet;
 use std::ptr::{null_mut, with_exposed_provenance_mut};
 use std::time::{Duration, Instant};
 
@@ -9,10 +8,12 @@ use gpushare_proto::page::Page;
 use gpushare_sys::bell;
 
 use super::allocations::{Block, Origin};
-use super::{Memory, Table};
+use super::{Memory, Table, undone_by_unwinding};
 use crate::driver::Driver;
 use crate::driver::contexts::Contexts;
-use crate::driver::types::{CUDA_ERROR_INVALID_VALUE, CUDA_SUCCESS, CUdevice, CUdeviceptr, CUresult};
+use crate::driver::types::{
+    CUDA_ERROR_INVALID_VALUE, CUDA_SUCCESS, CUdevice, CUdeviceptr, CUresult, REFUSED_FOR_CAPTURE,
+};
 use crate::gate::{listen, page};
 use crate::remap::{NotAllocated, Want};
 
@@ -79,22 +80,21 @@ impl Memory {
             self.put_aside(address, block);
             return Some(CUDA_SUCCESS);
         }
-        let waited = self.wait_for_work_of(block.context);
+        let aside = self.next_aside();
+        let keep = || self.record(Table::Blocks, address, block);
+        let waited = undone_by_unwinding(|| self.wait_for_work_of(block.context), keep);
         if waited != CUDA_SUCCESS {
-            self.record(Table::Blocks, address, block);
+            keep();
             return Some(waited);
         }
         self.end_remapped(address, block);
-        // A context that fails has no work in flight.
-        let aside = self.take_aside();
-        let contexts: BTreeSet<usize> = aside.iter().map(|(_, of)| of.context).collect();
-        contexts
-            .iter()
-            .filter(|&&context| context != block.context)
-            .for_each(|&context| {
-                self.wait_for_work_of(context);
-            });
-        aside.into_iter().for_each(|(address, block)| self.end_remapped(address, block));
+        self.end_aside_of(block.context, aside);
+        for context in self.contexts_aside(aside) {
+            // A context that fails has no work in flight, but one in which a capture has begun may have some.
+            if !REFUSED_FOR_CAPTURE.contains(&self.wait_for_work_of(context)) {
+                self.end_aside_of(context, aside);
+            }
+        }
         self.collect_frees();
         Some(CUDA_SUCCESS)
     }
