@@ -17,8 +17,22 @@ const CHECKPOINTS: c_int = 12_080;
 
 /// Returns what keeps the process from being frozen now.
 pub(crate) fn obstacle(driver: &Driver, memory: &Memory, page: &Page) -> Option<FreezeObstacle> {
-    let is_mapped = page.flags.load(Ordering::Relaxed) & FLAG_MAPPED != 0;
     // The cheap facts come first: a process looks again whenever it rests.
+    if let Some(obstacle) = known(memory, page) {
+        Some(obstacle)
+    } else if driver.version() < CHECKPOINTS {
+        Some(FreezeObstacle::Driver)
+    } else if is_linked() {
+        NOTED.note(Noted::Unseen);
+        Some(FreezeObstacle::Unseen)
+    } else {
+        None
+    }
+}
+
+/// Returns what keeps the process from being frozen, as far as its calls of the driver have shown. Asks no driver.
+pub(crate) fn known(memory: &Memory, page: &Page) -> Option<FreezeObstacle> {
+    let is_mapped = page.flags.load(Ordering::Relaxed) & FLAG_MAPPED != 0;
     if is_mapped || NOTED.has(Noted::HostHandles) {
         Some(FreezeObstacle::HostHandles)
     } else if NOTED.has(Noted::Shared) || memory.shares() {
@@ -27,13 +41,8 @@ pub(crate) fn obstacle(driver: &Driver, memory: &Memory, page: &Page) -> Option<
         Some(FreezeObstacle::Peers)
     } else if NOTED.has(Noted::Unseen) || !UNKNOWN.is_empty() {
         Some(FreezeObstacle::Unseen)
-    } else if driver.version() < CHECKPOINTS {
-        Some(FreezeObstacle::Driver)
     } else if memory.blocks.has_managed() {
         Some(FreezeObstacle::Managed)
-    } else if is_linked() {
-        NOTED.note(Noted::Unseen);
-        Some(FreezeObstacle::Unseen)
     } else {
         None
     }

@@ -129,6 +129,13 @@ impl Parking {
         if !self.proof.as_mut().is_some_and(Proof::holds) {
             return (true, true);
         }
+        // A call that had passed before calls waited may have made an obstacle.
+        if let Some(obstacle) = obstacles::known(parts.1, page).filter(|_| !self.told) {
+            self.end();
+            self.answered = Some(request);
+            self.tell(parts.2, page, Some(obstacle));
+            return (false, false);
+        }
         // First: a link that is lost meanwhile has to tell the next daemon.
         let before = std::mem::replace(&mut self.told, true);
         if send(parts.2, page, &TenantRequest::Parked { number }) {

@@ -104,6 +104,11 @@ pub unsafe fn create(
     properties: *const Properties,
     real: impl FnOnce() -> CUresult,
 ) -> CUresult {
+    if !properties.is_null() {
+        // SAFETY: the driver reads the properties too.
+        let properties = unsafe { properties.read() };
+        note_place(properties.location, properties.kind);
+    }
     let result = real();
     if let (CUDA_SUCCESS, Some(state), false) = (result, State::get(), properties.is_null()) {
         // SAFETY: the driver read the properties and wrote the handle.
@@ -154,6 +159,10 @@ pub unsafe fn named_by_location(
     kind: c_int,
     real: impl FnOnce() -> CUresult,
 ) -> CUresult {
+    if !location.is_null() {
+        // SAFETY: the driver reads the location too.
+        note_place(unsafe { location.read() }, kind);
+    }
     let result = real();
     if let (CUDA_SUCCESS, Some(state), false, false) =
         (result, State::get(), pool.is_null(), location.is_null())
@@ -166,12 +175,17 @@ pub unsafe fn named_by_location(
     result
 }
 
-/// Returns the device to which a pool is charged, and the kind of its memory. A pool outside the cards is not
-/// charged. A managed pool without a device is charged to the calling thread's device.
-fn place(state: &State, location: Location, kind: c_int) -> (CUdevice, MemoryKind) {
+/// Notes a pool whose memory is on the host, or managed, with which no process comes back from a freeze. A process that
+/// is to be frozen looks for such facts after its calls began to wait, so the fact comes before the driver's call.
+fn note_place(location: Location, kind: c_int) {
     if kind == ALLOCATION_MANAGED || location.device().is_none() {
         NOTED.note(Noted::HostHandles);
     }
+}
+
+/// Returns the device to which a pool is charged, and the kind of its memory. A pool outside the cards is not
+/// charged. A managed pool without a device is charged to the calling thread's device.
+fn place(state: &State, location: Location, kind: c_int) -> (CUdevice, MemoryKind) {
     let kind = if kind == ALLOCATION_MANAGED { MemoryKind::Movable } else { MemoryKind::Fixed };
     let device = location.device().or_else(|| match kind {
         MemoryKind::Movable => state.driver.current_device(),
