@@ -56,11 +56,9 @@ impl Remap {
         if result == CUDA_SUCCESS {
             return Ok(());
         }
-        card.lanes.change(|moving| {
-            moving.blocks.engine().end_loose(Tier::Device, size);
-            // What an unused block keeps is of use to the next attempt.
-            moving.blocks.end_unused();
-        });
+        card.lanes.change(|moving| moving.blocks.engine().end_loose(Tier::Device, size));
+        // What an unused block keeps is of use to the next attempt.
+        self.end_unused(device);
         match result {
             CUDA_ERROR_OUT_OF_MEMORY if card.follows_goals() => Err(NotAllocated::CardFull(size)),
             error => Err(NotAllocated::Failed(error)),

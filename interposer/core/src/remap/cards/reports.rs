@@ -174,10 +174,12 @@ impl Card {
 
 /// Returns the pause until what has failed is tried again.
 fn pause(moving: &mut Moving) -> Option<Duration> {
-    match (moving.blocks.engine().trouble(), moving.pool.is_short()) {
-        (Some(_), _) => Some(RETRY),
-        (None, true) => Some(RETRY_TO_PREPARE),
-        (None, false) => None,
+    // An eviction that is not wanted any more leaves the pool's failure behind, which would fail the next one.
+    let has_failed = moving.blocks.engine().trouble().is_some() || moving.pool.trouble().is_some();
+    match (has_failed, moving.pool.is_short()) {
+        (true, _) => Some(RETRY),
+        (false, true) => Some(RETRY_TO_PREPARE),
+        (false, false) => None,
     }
 }
 

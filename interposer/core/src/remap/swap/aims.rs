@@ -178,7 +178,9 @@ impl Engine {
         for address in self.holes(is_refused) {
             let Some(entry) = self.chunks.get(address) else { continue };
             let size = entry.chunk.span().size;
-            if !entry.chunk.is_immovable() && self.map_from_host(address, size) {
+            // The chunk that has left the card for this one took the place that this one had in host memory.
+            let replaced = if self.may_exchange { size } else { Bytes::ZERO };
+            if !entry.chunk.is_immovable() && self.map_from_host(address, size - replaced) {
                 self.do_without_card(address);
             }
         }

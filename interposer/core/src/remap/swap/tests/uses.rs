@@ -77,6 +77,22 @@ fn chunks_change_places_where_the_host_has_no_memory_for_both() {
     world.end();
 }
 
+/// The daemon has taken the flag back, so no further chunk may be mapped from the host but this one.
+#[test]
+fn a_chunk_that_finds_the_card_full_in_place_of_another_is_mapped_from_the_host_again() {
+    let mut world = overflowing();
+    span(&mut world, &[4]);
+    begins(&mut world);
+    world.engine.set_overflows(false);
+    world.card.set_capacity(LARGE + LARGE + LARGE);
+    span(&mut world, &[4]);
+    begins(&mut world);
+    assert_eq!(mapped(&world).len(), 3, "{:?}", mapped(&world));
+    world.card.set_capacity(Bytes::gib(1));
+    span(&mut world, &[4]);
+    world.end();
+}
+
 #[test]
 fn a_process_that_does_not_overflow_the_card_any_more_maps_no_further_chunk() {
     let mut world = overflowing();
