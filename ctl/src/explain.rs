@@ -87,7 +87,8 @@ fn frozen(name: &str, frost: &FrostView) -> Option<String> {
             "it is frozen: its memory is in host memory, and comes back with its next call of the driver, or by \
              `gpushare-ctl session thaw {name}`"
         )),
-        (FrostStage::Freezing, _) => Some("it is being frozen".to_owned()),
+        (FrostStage::Freezing, None) => Some("it is being frozen".to_owned()),
+        (FrostStage::Freezing, Some(obstacle)) => Some(format!("it is being frozen, and waits: {obstacle}")),
         (FrostStage::Thawing, _) => Some("it was frozen, and comes back".to_owned()),
         (FrostStage::Warm | FrostStage::Unexamined, Some(obstacle)) => {
             Some(format!("it cannot be frozen: {obstacle}"))

@@ -33,7 +33,8 @@ pub(crate) struct TermsArgs {
     #[arg(long, value_name = "TIME")]
     pub(crate) ttl: Option<Nanos>,
     /// Idle time after which the session is frozen, like 10min: all that its processes have on the cards leaves for host
-    /// memory, and the next call brings it back; `off`, or `auto` for the daemon's freeze_after, which is the default
+    /// memory, and the next call brings it back; `off`, or `auto` for the daemon's freeze_after. The default is `auto`,
+    /// but 10min for notebooks
     #[arg(long, value_name = "TIME")]
     pub(crate) freeze_after: Option<FreezeAfter>,
     /// Label for people and scripts; can be repeated

@@ -59,13 +59,18 @@ fn serve(target: Target) -> io::Result<()> {
     Ok(())
 }
 
-/// Takes a step if the pid belongs to the whole process before it, and believes the driver if it does so after it.
+/// Takes a step if the pid belongs to the process before it, and believes the driver if it does so after it. Only a whole
+/// process begins to freeze, but one whose first thread has ended since may come back.
 fn take(driver: &Driver, process: &Process, step: Step) -> Answer {
-    if !process.is_whole() {
+    let may_be_taken = || match step {
+        Step::Lock(_) | Step::Checkpoint => process.is_whole(),
+        Step::State | Step::Restore | Step::Unlock => process.lives(),
+    };
+    if !may_be_taken() {
         return Answer::Gone;
     }
     let taken = driver.take(process.pid(), step);
-    if !process.is_whole() {
+    if !may_be_taken() {
         return Answer::Gone;
     }
     match taken {

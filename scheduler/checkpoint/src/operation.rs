@@ -10,7 +10,7 @@
 use std::path::Path;
 use std::time::Duration;
 
-use crate::driver::NOT_READY;
+use crate::driver::{NOT_READY, OUT_OF_MEMORY};
 use crate::handle::{Helper, HelperError};
 use crate::protocol::{Answer, Refusal, State, Step};
 use crate::target::Target;
@@ -68,6 +68,9 @@ pub enum ThawError {
     /// The process has ended.
     #[error("the process has ended")]
     Gone,
+    /// The driver found no memory for the process, which is still in its checkpoint.
+    #[error("a card has no memory for the process: {0}")]
+    NoRoom(Refusal),
     /// The driver has given the process up, or refused its restore.
     #[error("the process is lost to the driver: {}", loss(.0.as_ref()))]
     Lost(Option<Refusal>),
@@ -132,7 +135,7 @@ pub fn thaw(program: &Path, target: Target, limits: &Limits) -> Result<(), ThawE
         Answer::Unready(reason) => return Err(ThawError::Unknown(reason)),
         other => return Err(ThawError::Unknown(strange(&other))),
     }
-    let mut refused = None;
+    let mut refused: Option<(Step, Refusal)> = None;
     for _ in 0..ROUNDS {
         let state = match helper.take(Step::State, limits.step)? {
             Answer::State(state) => state,
@@ -140,6 +143,9 @@ pub fn thaw(program: &Path, target: Target, limits: &Limits) -> Result<(), ThawE
             other => return Err(ThawError::Unknown(strange(&other))),
         };
         let step = match (state, refused.take()) {
+            (State::Checkpointed, Some((Step::Restore, refusal))) if refusal.code == OUT_OF_MEMORY => {
+                return Err(ThawError::NoRoom(refusal));
+            }
             (State::Failed | State::Checkpointed, Some((Step::Restore, refusal))) => {
                 return Err(ThawError::Lost(Some(refusal)));
             }

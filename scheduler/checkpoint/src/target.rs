@@ -31,7 +31,12 @@ impl Process {
     /// Finds the process. `None` if it has ended, or if the pid belongs to a thread.
     pub(crate) fn find(target: Target) -> Option<Self> {
         let pidfd = process::open(target.pid, target.start)?;
-        Some(Self { target, pidfd }).filter(Self::is_whole)
+        Some(Self { target, pidfd }).filter(Self::lives)
+    }
+
+    /// Whether the process lives. Then nobody else has its pid.
+    pub(crate) fn lives(&self) -> bool {
+        !peer::is_dead(&self.pidfd)
     }
 
     /// Pid for the driver.
@@ -39,10 +44,9 @@ impl Process {
         self.target.pid.cast_signed()
     }
 
-    /// Whether the process lives with its first thread, by which the driver finds it. While the pidfd's process
-    /// lives, nobody else has its pid.
+    /// Whether the process lives with its first thread, by which the driver finds it.
     pub(crate) fn is_whole(&self) -> bool {
-        !peer::is_dead(&self.pidfd) && !process::is_dead(self.target.pid)
+        self.lives() && !process::is_dead(self.target.pid)
     }
 
     /// Makes this process the user's: same user and groups, and no capability that the process lacks. Only its

@@ -5,7 +5,7 @@ use gpushare_proto::sharing::{ExportName, Meeting};
 
 use crate::connections::ConnectionId;
 
-/// Largest number of questions that wait for exporters.
+/// Largest number of questions of one user that wait for exporters.
 pub(crate) const MOST: usize = 256;
 
 /// Questions that wait for exporters, in the order in which they were asked.

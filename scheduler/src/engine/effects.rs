@@ -11,7 +11,7 @@ use crate::freeze::Move;
 use crate::memory::room;
 use crate::operation::Operation;
 use crate::report::log;
-use crate::requests::frost::is_debugged;
+use crate::requests::frost::{has_no_first_thread, is_debugged};
 
 impl Engine {
     pub(super) fn perform(&mut self, effect: Effect) {
@@ -82,6 +82,11 @@ impl Engine {
             // A debugger may have come since the process was asked. Not `feed`, as above.
             Effect::Freeze { client } if is_debugged(self, client) => {
                 self.machine.decide(Event::FreezeEnded { client, end: FreezeEnd::Busy });
+                self.watchers.note_changes(self.machine.changed());
+            }
+            // The driver finds a process by its first thread.
+            Effect::Freeze { client } if has_no_first_thread(self, client) => {
+                self.machine.decide(Event::FreezeEnded { client, end: FreezeEnd::Refused });
                 self.watchers.note_changes(self.machine.changed());
             }
             Effect::Freeze { client } => {

@@ -77,6 +77,7 @@ fn freeze_end(error: &FreezeError) -> FreezeEnd {
 fn thaw_end(error: &ThawError) -> ThawEnd {
     match error {
         ThawError::Gone | ThawError::Unknown(_) => ThawEnd::BrokeOff,
+        ThawError::NoRoom(_) => ThawEnd::NoRoom,
         ThawError::Lost(_) => ThawEnd::Lost,
     }
 }

@@ -53,15 +53,28 @@ pub(crate) fn budget_if_needed(engine: &mut Engine) {
 }
 
 /// Tells the decision machine the budget, if it has changed.
+///
+/// While the driver freezes or thaws a process, nobody knows how many of its bytes are in host memory. They count as if
+/// all were, so the budget does not rise meanwhile.
 pub(crate) fn tell_budget(engine: &mut Engine) {
     let held = Held { all: engine.machine.host_bytes(), mapped: engine.machine.mapped_bytes() };
     let budget = budget(&Seen::now(Path::new("/")), held, engine.settings.host_budget);
     let told = engine.host_budget;
+    let budget = if engine.machine.moves_by_driver() {
+        without_rise(budget, told)
+    } else {
+        budget
+    };
     let change = budget.max(told.unwrap_or_default()) - budget.min(told.unwrap_or_default());
     if told.is_none() || change > Bytes(budget.0 / CHANGE) {
         engine.host_budget = Some(budget);
         engine.feed(Event::HostBudget { bytes: budget });
     }
+}
+
+/// Budget that is no larger than the one that the decision machine knows.
+fn without_rise(budget: Bytes, told: Option<Bytes>) -> Bytes {
+    budget.min(told.unwrap_or(budget))
 }
 
 fn budget(seen: &Seen, held: Held, set: Option<Bytes>) -> Bytes {
@@ -117,6 +130,18 @@ mod tests {
 
     fn machine(available: u64) -> Option<Machine> {
         Some(Machine { total: GIB(64), available: GIB(available) })
+    }
+
+    /// The driver has moved 8 of 70 GiB, which all count as held.
+    #[test]
+    fn bytes_that_the_driver_is_to_move_do_not_raise_the_budget() {
+        let told = budget(&Seen { machine: machine(200), group: None }, Held::default(), None);
+        let held = Held { all: GIB(70), mapped: Bytes::ZERO };
+        let now = budget(&Seen { machine: machine(192), group: None }, held, None);
+        assert!(now > told);
+        assert_eq!(without_rise(now, Some(told)), told);
+        assert_eq!(without_rise(GIB(3), Some(told)), GIB(3), "other programs may take memory meanwhile");
+        assert_eq!(without_rise(now, None), now);
     }
 
     #[test]

@@ -27,7 +27,12 @@ pub(crate) fn measure_if_due(engine: &mut Engine, now: Nanos) {
             book_overheads(engine, fixed, &Usages::new());
         }
         Some(Step::Ask { all }) => {
-            let fixed = all.then(|| fixed_now(engine));
+            // A process that is frozen now may have come back when the answer is here, which does not list it.
+            let fixed = all.then(|| {
+                let mut fixed = fixed_now(engine);
+                fixed.retain(|&(client, _), _| !engine.machine.is_frozen(client));
+                fixed
+            });
             match engine.metering.ask(now, fixed, &engine.inputs) {
                 Ok(true) if all => contradictions::note_question(engine),
                 Ok(true) => {}

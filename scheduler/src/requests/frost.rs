@@ -7,7 +7,7 @@ use gpushare_proto::admin::{FreezingView, FrostStage, FrostView};
 use gpushare_proto::names::FREEZE_UNTRIED;
 use gpushare_proto::tenant::{Failure, FailureCode, FreezeObstacle};
 use gpushare_proto::{ClientId, GpuId, SessionId};
-use gpushare_sys::clock;
+use gpushare_sys::{clock, process};
 use rustix::thread::{CapabilitySet, capabilities};
 
 use crate::config::Owner;
@@ -95,7 +95,7 @@ pub(super) fn view(engine: &mut Engine, id: SessionId) -> FrostView {
     let freeze_after = engine.sessions.get(id).map(|session| session.terms.freeze_after);
     FrostView {
         stage,
-        obstacle: obstacle(engine, id),
+        obstacle: obstacle(engine, id).or_else(|| lacks_host_memory(engine, id)),
         freeze_after_ns: freeze_after.and_then(|after| after.in_force(engine.settings.freeze_after)),
         idle_ns: engine.machine.idle_for(id, clock::monotonic()),
     }
@@ -176,6 +176,12 @@ pub(crate) fn is_debugged(engine: &Engine, client: ClientId) -> bool {
     pid.is_some_and(|pid| pid != 0 && is_traced(pid))
 }
 
+/// Returns whether the first thread of a process has ended, while others go on.
+pub(crate) fn has_no_first_thread(engine: &Engine, client: ClientId) -> bool {
+    let pid = engine.clients.get(client).map(|client| client.peer.pid);
+    pid.is_some_and(|pid| pid != 0 && process::is_dead(pid))
+}
+
 fn words(stage: FrostStage) -> String {
     match stage {
         FrostStage::Warm | FrostStage::Unexamined => "running",
@@ -207,6 +213,15 @@ fn obstacle(engine: &Engine, id: SessionId) -> Option<String> {
         .flat_map(gpushare_core::SessionSight::clients);
     let traced = clients.map(pid).find(|&pid| pid != 0 && is_traced(pid))?;
     Some(format!("process {traced}: {}", Obstacle::Debugger))
+}
+
+/// Returns that a session that is to be frozen waits for host memory, if it does.
+fn lacks_host_memory(engine: &Engine, id: SessionId) -> Option<String> {
+    let lacks = engine.machine.freeze_lacks_host_memory(id);
+    lacks.then(|| {
+        "the machine has no room for what the driver moves into host memory; end programs that use much of it, and          raise host_budget if it is set"
+            .to_owned()
+    })
 }
 
 fn is_traced(pid: u32) -> bool {

@@ -31,12 +31,7 @@ pub(super) fn introduce(
     export: ExportName,
     meeting: Meeting,
 ) {
-    let introduction = Introduction { importer, request, export, meeting };
-    if engine.introductions.0.len() >= MOST {
-        answer(engine, &introduction, false);
-    } else {
-        decide_or_keep(engine, introduction);
-    }
+    decide_or_keep(engine, Introduction { importer, request, export, meeting });
 }
 
 /// Looks again at the questions about memory of processes that had not reconnected.
@@ -48,9 +43,23 @@ pub(crate) fn retry_introductions(engine: &mut Engine) {
 
 fn decide_or_keep(engine: &mut Engine, introduction: Introduction) {
     match tell(engine, &introduction) {
-        Told::NotYet => engine.introductions.0.push(introduction),
+        Told::NotYet if kept_for_user_of(engine, &introduction) < MOST => {
+            engine.introductions.0.push(introduction);
+        }
         told => answer(engine, &introduction, told == Told::Yes),
     }
+}
+
+/// Returns how many questions of the same user wait.
+fn kept_for_user_of(engine: &Engine, introduction: &Introduction) -> usize {
+    let owner = |importer| Some(engine.clients.get(engine.peers.client(importer)?)?.peer.owner());
+    let asks = owner(introduction.importer);
+    engine
+        .introductions
+        .0
+        .iter()
+        .filter(|kept| owner(kept.importer) == asks)
+        .count()
 }
 
 fn answer(engine: &mut Engine, &Introduction { importer, request, .. }: &Introduction, is_told: bool) {

@@ -195,6 +195,19 @@ fn a_restore_that_the_driver_refuses_is_a_lost_process() -> anyhow::Result<()> {
 }
 
 #[test]
+fn a_process_for_which_the_card_has_no_memory_stays_in_its_checkpoint() -> anyhow::Result<()> {
+    let (world, program) = start()?;
+    let (sound, target) = (helper(&world, "")?, target(&program)?);
+    freeze(&sound, target, &Limits::default())?;
+    let full = helper(&world, "cuCheckpointProcessRestore=2")?;
+    let error = thaw(&full, target, &Limits::default()).unwrap_err();
+    assert!(matches!(&error, ThawError::NoRoom(_)), "{error}");
+    assert_eq!(state(&world, &program)?.0, ProcessState::Checkpointed);
+    thaw(&sound, target, &Limits::default())?;
+    ends_well(program)
+}
+
+#[test]
 fn a_dead_process_and_another_one_of_its_pid_are_left_alone() -> anyhow::Result<()> {
     let (world, mut program) = start()?;
     let (helper, found) = (helper(&world, "")?, target(&program)?);

@@ -142,13 +142,20 @@ impl Subject {
         if matches!(error, ThawError::Gone) {
             return self.has_ended(&error, limits);
         }
-        if let ThawError::Lost(refusal) = &error {
-            self.dismiss();
-            if refusal.as_ref().is_some_and(|refusal| refusal.code == OUT_OF_MEMORY) {
-                return Err(TrialError::NoRoom(error.to_string()));
+        match &error {
+            ThawError::NoRoom(_) => {
+                self.dismiss();
+                Err(TrialError::NoRoom(error.to_string()))
             }
+            ThawError::Lost(refusal) => {
+                self.dismiss();
+                match refusal.as_ref().is_some_and(|refusal| refusal.code == OUT_OF_MEMORY) {
+                    true => Err(TrialError::NoRoom(error.to_string())),
+                    false => Err(TrialError::failed(&error)),
+                }
+            }
+            _ => Err(TrialError::failed(&error)),
         }
-        Err(TrialError::failed(&error))
     }
 
     /// Returns why the process has ended too early.

@@ -95,8 +95,13 @@ impl View {
             && (rows.is_empty() || plan::claims(&rows) <= Total::from(self.for_remapped(gpu)))
     }
 
+    /// Whether the host has no room for what the driver moves of a process.
+    pub(crate) fn lacks_host_memory(&self, process: &Client) -> bool {
+        self.bytes_to_freeze(process) > self.host.room(self.host_claims().get())
+    }
+
     /// Processes of the sessions that wish to be frozen or are cold.
-    fn cold_processes(&self) -> impl Iterator<Item = (SessionId, ClientId, Frost)> {
+    pub(crate) fn cold_processes(&self) -> impl Iterator<Item = (SessionId, ClientId, Frost)> {
         let sessions = self.cold.iter().filter_map(|&id| Some((id, self.sessions.get(id)?)));
         sessions.flat_map(|(id, session)| {
             session.clients.iter().map(move |(client, process)| (id, client, process.frost))
@@ -490,10 +495,11 @@ impl Core {
                 continue;
             }
             let cards = self.view.cards_of_process(client);
-            let bytes = self.view.bytes_to_freeze(process);
+            let (bytes, lacks_host_memory) =
+                (self.view.bytes_to_freeze(process), self.view.lacks_host_memory(process));
             let is_still = process.gate.passage() == Passage::Shut && self.view.is_all_hosted(client);
             let awaits_reports = cards.into_iter().any(|gpu| self.view.awaits_reports(gpu));
-            if !is_still || awaits_reports || bytes > self.view.host.room(self.view.host_claims().get()) {
+            if !is_still || awaits_reports || lacks_host_memory {
                 continue;
             }
             match frost.stage() {

@@ -14,6 +14,7 @@ use crate::card::Card;
 use crate::events::Obstacle;
 use crate::machine::Core;
 use crate::session::Session;
+use crate::session::client::Client;
 use crate::session::frost::Stage;
 
 /// Memory figures of a session on one card, whether or not the session ever used the card.
@@ -71,6 +72,12 @@ impl Core {
         process.is_some_and(|process| process.frost.is_cold() || process.frost.is_away())
     }
 
+    /// Whether the driver moves any process into host memory or back.
+    #[must_use]
+    pub fn moves_by_driver(&self) -> bool {
+        self.view.cold_processes().any(|(.., frost)| frost.is_under_way())
+    }
+
     /// Sessions that are to be frozen, or of which any process is frozen or comes back.
     pub fn cold_sessions(&self) -> impl Iterator<Item = SessionId> + '_ {
         self.view.cold.iter().copied()
@@ -80,6 +87,18 @@ impl Core {
     #[must_use]
     pub fn begins_to_freeze(&self) -> bool {
         self.cold_sessions().any(|id| self.frost_stage(id) == FrostStage::Freezing)
+    }
+
+    /// Whether a session that is to be frozen waits for host memory.
+    #[must_use]
+    pub fn freeze_lacks_host_memory(&self, id: SessionId) -> bool {
+        let session = self.view.sessions.get(id).filter(|session| session.wants_frost);
+        session.is_some_and(|session| {
+            let waits = |process: &Client| matches!(process.frost.stage(), Stage::Warm | Stage::Parked);
+            session
+                .attached()
+                .any(|(_, process)| waits(process) && self.view.lacks_host_memory(process))
+        })
     }
 
     /// Whether a process must not be killed, since the driver may have restored it or does so now.
