@@ -5,6 +5,7 @@ use gpushare_proto::page::Goal;
 use gpushare_proto::tenant::TenantReply;
 use gpushare_proto::{Bytes, ClientId, SessionId};
 use gpushare_sys::{clock, peer};
+use tracing::warn;
 
 use super::Engine;
 use crate::freeze::Move;
@@ -86,6 +87,9 @@ impl Engine {
             }
             // The driver finds a process by its first thread.
             Effect::Freeze { client } if has_no_first_thread(self, client) => {
+                warn!(
+                    "{client} is not frozen: its first thread has ended, by which the driver finds a process"
+                );
                 self.machine.decide(Event::FreezeEnded { client, end: FreezeEnd::Refused });
                 self.watchers.note_changes(self.machine.changed());
             }

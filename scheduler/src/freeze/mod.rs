@@ -76,8 +76,8 @@ fn freeze_end(error: &FreezeError) -> FreezeEnd {
 /// Returns the end that a failed thaw is for the decision machine.
 fn thaw_end(error: &ThawError) -> ThawEnd {
     match error {
-        ThawError::Gone | ThawError::Unknown(_) => ThawEnd::BrokeOff,
-        ThawError::NoRoom(_) => ThawEnd::NoRoom,
+        // Also a card without memory: the attempt may have taken seconds, so others come first.
+        ThawError::Gone | ThawError::NoRoom(_) | ThawError::Unknown(_) => ThawEnd::BrokeOff,
         ThawError::Lost(_) => ThawEnd::Lost,
     }
 }

@@ -219,7 +219,8 @@ fn obstacle(engine: &Engine, id: SessionId) -> Option<String> {
 fn lacks_host_memory(engine: &Engine, id: SessionId) -> Option<String> {
     let lacks = engine.machine.freeze_lacks_host_memory(id);
     lacks.then(|| {
-        "the machine has no room for what the driver moves into host memory; end programs that use much of it, and          raise host_budget if it is set"
+        "the machine has no room for what the driver moves into host memory; end programs that use much of it, and if \
+         host_budget is set, raise it"
             .to_owned()
     })
 }

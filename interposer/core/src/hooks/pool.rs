@@ -176,7 +176,8 @@ pub unsafe fn named_by_location(
 }
 
 /// Notes a pool whose memory is on the host, or managed, with which no process comes back from a freeze. A process that
-/// is to be frozen looks for such facts after its calls began to wait, so the fact comes before the driver's call.
+/// is to be frozen looks for such facts after its calls began to wait, so the fact comes before the driver's call. It
+/// stays if the driver refuses the call.
 fn note_place(location: Location, kind: c_int) {
     if kind == ALLOCATION_MANAGED || location.device().is_none() {
         NOTED.note(Noted::HostHandles);

@@ -95,6 +95,31 @@ impl View {
             && (rows.is_empty() || plan::claims(&rows) <= Total::from(self.for_remapped(gpu)))
     }
 
+    /// Processes of a session that are queued for a thaw, or whose thaw is due and may be put back. One with an open gate,
+    /// or one that may be on its cards, is not put back.
+    fn returning(&self, id: SessionId) -> impl Iterator<Item = (ClientId, &Client)> {
+        let clients = self.sessions.get(id).into_iter().flat_map(|session| session.clients.iter());
+        clients.filter(|(_, process)| match process.frost.stage() {
+            Stage::Queued(_) => true,
+            Stage::Due(..) => !process.frost.broke_off() && process.gate.passage() == Passage::Shut,
+            _ => false,
+        })
+    }
+
+    /// Bytes on each card that the driver brings back for all these processes.
+    pub(crate) fn needs<'a>(
+        &self,
+        processes: impl Iterator<Item = (ClientId, &'a Client)>,
+    ) -> Vec<(GpuId, Bytes)> {
+        let mut needs: BTreeMap<GpuId, Bytes> = BTreeMap::new();
+        for (_, process) in processes {
+            for (gpu, book) in process.books.iter() {
+                *needs.entry(gpu).or_default() += self.bytes_to_freeze_on(gpu, book);
+            }
+        }
+        needs.into_iter().collect()
+    }
+
     /// Whether the host has no room for what the driver moves of a process.
     pub(crate) fn lacks_host_memory(&self, process: &Client) -> bool {
         self.bytes_to_freeze(process) > self.host.room(self.host_claims().get())
@@ -343,12 +368,13 @@ impl Core {
         };
         let stages = session.clients.iter().map(|(client, process)| (client, process.frost.stage()));
         let waiting: Vec<(ClientId, Stage)> = stages.collect();
+        // One for all, so that no other session comes between them.
+        let ticket = self.next_thaw();
         let mut has_queued = false;
         for (client, stage) in waiting {
             match stage {
                 Stage::Parking(_) | Stage::Parked => self.change_frost(client, Frost::unpark),
                 Stage::Frozen => {
-                    let ticket = self.next_thaw();
                     self.change_frost(client, |frost| frost.queue(ticket));
                     has_queued = true;
                 }
@@ -361,32 +387,39 @@ impl Core {
         }
     }
 
-    /// Chooses the processes whose thaws are due: in the order of their tickets, those whose bytes fit on all their
-    /// cards beside what stays there. One that does not fit is overtaken only by those that need less on one of its
-    /// cards.
+    /// Chooses the sessions whose thaws are due: in the order of their tickets, those of which all processes fit on all
+    /// their cards beside what stays there. With a part of its processes a session could wait for another one that has a
+    /// part. One that does not fit is overtaken only by those that need less on one of its cards.
     pub(crate) fn choose_due_thaws(&mut self) {
         if self.view.cold.is_empty() {
             return;
         }
-        let ticket = |(_, client, frost): (SessionId, ClientId, Frost)| match frost.stage() {
-            Stage::Queued(ticket) | Stage::Due(ticket, _) => Some((ticket, client, frost)),
-            _ => None,
-        };
-        let mut queue: Vec<(u64, ClientId, Frost)> = self.view.cold_processes().filter_map(ticket).collect();
-        queue.sort_unstable_by_key(|&(ticket, ..)| ticket);
+        let returning: Vec<SessionId> = self
+            .view
+            .cold
+            .iter()
+            .copied()
+            .filter(|&id| self.view.returning(id).next().is_some())
+            .collect();
+        let ticket = |id| self.view.returning(id).filter_map(|(_, process)| process.frost.ticket()).min();
+        let mut queue: Vec<(Option<u64>, SessionId)> =
+            returning.into_iter().map(|id| (ticket(id), id)).collect();
+        queue.sort_unstable();
         // What stays on each card beside the bytes of those among which is chosen.
         let mut taken: BTreeMap<GpuId, Total> = BTreeMap::new();
-        for &(_, client, frost) in &queue {
-            for (gpu, bytes) in self.bytes_to_thaw(client) {
-                let taken = taken.entry(gpu).or_insert_with(|| self.view.stays_on(gpu));
-                if !frost.is_away() && !frost.broke_off() {
-                    *taken -= bytes.into();
+        for &(_, id) in &queue {
+            for (client, process) in self.view.returning(id) {
+                for (gpu, bytes) in self.bytes_to_thaw(client) {
+                    let taken = taken.entry(gpu).or_insert_with(|| self.view.stays_on(gpu));
+                    if !process.frost.is_away() {
+                        *taken -= bytes.into();
+                    }
                 }
             }
         }
         let mut lacking: Vec<Vec<(GpuId, Bytes)>> = Vec::new();
-        for (_, client, frost) in queue.into_iter().filter(|(.., frost)| !frost.broke_off()) {
-            let needs = self.bytes_to_thaw(client);
+        for (_, id) in queue {
+            let needs = self.view.needs(self.view.returning(id));
             let with = |gpu, bytes: Bytes| {
                 let mut sum = taken.get(&gpu).copied().unwrap_or_default();
                 sum += bytes.into();
@@ -402,7 +435,10 @@ impl Core {
             } else {
                 lacking.push(needs);
             }
-            if fits == frost.is_away() {
+            let is_other = |&(_, process): &(ClientId, &Client)| process.frost.is_away() == fits;
+            let changed: Vec<ClientId> =
+                self.view.returning(id).filter(is_other).map(|(client, _)| client).collect();
+            for client in changed {
                 self.change_frost(client, |frost| frost.fit(fits));
             }
         }

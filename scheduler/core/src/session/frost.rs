@@ -127,6 +127,19 @@ impl Frost {
         matches!(self.stage, Parking(_) | Parked | Freezing | Frozen | Queued(_))
     }
 
+    /// Whether the process waits until its bytes fit.
+    pub(crate) const fn is_queued(&self) -> bool {
+        matches!(self.stage, Stage::Queued(_))
+    }
+
+    /// Place among those that are to come back.
+    pub(crate) const fn ticket(&self) -> Option<u64> {
+        match self.stage {
+            Stage::Queued(ticket) | Stage::Due(ticket, _) | Stage::Thawing(ticket) => Some(ticket),
+            _ => None,
+        }
+    }
+
     /// Whether the process is about to come back.
     pub(crate) const fn returns(&self) -> bool {
         matches!(self.stage, Stage::Queued(_) | Stage::Due(..) | Stage::Thawing(_))

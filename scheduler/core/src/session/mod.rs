@@ -146,9 +146,16 @@ impl Session {
         self.compute.is_exhausted()
     }
 
-    /// Whether the session may be granted turns.
+    /// Whether the session may be granted turns. One that waits for room for some of its processes may, if others have
+    /// their calls of the driver.
     pub(crate) fn may_run(&self) -> bool {
-        self.standing == Standing::Good && !self.wants_frost && !self.frosts().any(Frost::bars)
+        let keeps_from_turns = |frost: &Frost| frost.bars() && !frost.is_queued();
+        let waits = || self.frosts().any(Frost::is_queued);
+        let is_there = || self.attached().any(|(_, client)| !client.frost.bars());
+        self.standing == Standing::Good
+            && !self.wants_frost
+            && !self.frosts().any(keeps_from_turns)
+            && (!waits() || is_there())
     }
 
     /// Whether the session is to be frozen, or calls of the driver wait in any of its processes.

@@ -29,7 +29,7 @@ pub(super) fn native(world: &mut World, bytes: Bytes) -> (SessionId, ClientId) {
     examined(world, session, client)
 }
 
-fn examined(world: &mut World, session: SessionId, client: ClientId) -> (SessionId, ClientId) {
+pub(super) fn examined(world: &mut World, session: SessionId, client: ClientId) -> (SessionId, ClientId) {
     world.send(Event::Overhead { client, gpu: GPU, bytes: Some(CONTEXT) });
     world.send(Event::Freezable { client, obstacle: None });
     world.run_for(ms(100));

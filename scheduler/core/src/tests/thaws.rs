@@ -1,9 +1,9 @@
 //! Several frozen processes that are to come back: in which order, and what those count as that have to wait.
 
 use gpushare_proto::admin::{Knob, Mode};
-use gpushare_proto::{Bytes, ClientId, Nanos};
+use gpushare_proto::{Bytes, ClientId, Nanos, SessionId};
 
-use super::freezing::{freezes, native, stage, steps, world_with};
+use super::freezing::{examined, freezes, native, stage, steps, world_with};
 use super::world::{GPU, World, gib, ms, plain};
 use crate::session::frost::Stage;
 use crate::{Config, Event, ThawEnd, ThawWait, WaitsFor};
@@ -141,4 +141,92 @@ fn processes_that_the_last_daemon_froze_come_back_although_their_contexts_were_n
         .filter(|&client| stage(&world, client) != Stage::Warm)
         .collect();
     assert!(waiting.is_empty(), "{waiting:?}");
+}
+
+/// Another process of a session, with so much memory that never moves.
+fn joins(world: &mut World, session: SessionId, bytes: Bytes) -> ClientId {
+    let client = world.join_on(session, GPU);
+    assert!(world.allocate_fixed(client, GPU, bytes));
+    examined(world, session, client).1
+}
+
+/// Frozen sessions of two programs each, which have so much memory that never moves.
+fn frozen_pairs(world: &mut World, sizes: [Bytes; 2]) -> Vec<(SessionId, [ClientId; 2])> {
+    let pair = |world: &mut World, bytes| {
+        let (session, first) = native(world, bytes);
+        let second = joins(world, session, bytes);
+        freezes(world, session);
+        world.run_for(Nanos::from_secs(5));
+        assert!([first, second].iter().all(|&client| stage(world, client) == Stage::Frozen));
+        (session, [first, second])
+    };
+    let pairs = sizes.map(|bytes| pair(world, bytes)).to_vec();
+    world.take();
+    pairs
+}
+
+#[test]
+fn a_session_comes_back_with_all_its_processes_or_none() {
+    let mut world = world_with(gib(100));
+    let pairs = frozen_pairs(&mut world, [gib(4), Bytes::mib(2_560)]);
+    let (_, other) = native(&mut world, gib(2));
+    for (_, clients) in &pairs {
+        world.send(Event::Called { client: clients[0] });
+    }
+    world.run_for(Nanos::from_secs(3));
+    let stages = |world: &World, pair: usize| pairs[pair].1.map(|client| stage(world, client));
+    assert!(stages(&world, 0).iter().all(|stage| matches!(stage, Stage::Queued(_))));
+    assert_eq!(stages(&world, 1), [Stage::Warm; 2]);
+    world.dies(other);
+    freezes(&mut world, pairs[1].0);
+    world.run_for(Nanos::from_secs(5));
+    assert_eq!(stages(&world, 0), [Stage::Warm; 2]);
+}
+
+#[test]
+fn a_process_whose_thaw_broke_off_is_tried_again_beside_one_that_does_not_fit() {
+    let mut world = world_with(gib(100));
+    let clients = frozen_alone(&mut world, &[gib(6), gib(6)]);
+    world.habits(clients[0]).ends.1 = ThawEnd::BrokeOff;
+    for &client in &clients {
+        world.send(Event::Called { client });
+    }
+    world.run_for(Nanos::from_secs(5));
+    let taken = steps(&mut world);
+    assert!(taken.len() > 2 && taken.iter().all(|step| *step == ("thaw", clients[0])), "{taken:?}");
+    world.habits(clients[0]).ends.1 = ThawEnd::Thawed;
+    world.run_for(Nanos::from_secs(2));
+    assert_eq!(stage(&world, clients[0]), Stage::Warm);
+}
+
+#[test]
+fn a_process_that_has_its_turn_already_is_not_put_back() {
+    let mut world = world_with(gib(100));
+    let [client] = frozen_alone(&mut world, &[gib(6)])[..] else { unreachable!() };
+    let (_, other) = native(&mut world, gib(2));
+    world.habits(client).ends.1 = ThawEnd::NoRoom;
+    world.gets_busy(client);
+    world.run_for(Nanos::from_secs(1));
+    assert!(world.passes(client));
+    world.send(Event::Overhead { client: other, gpu: GPU, bytes: Some(gib(4)) });
+    world.run_for(Nanos::from_secs(2));
+    assert!(matches!(stage(&world, client), Stage::Due(..) | Stage::Thawing(_)));
+    world.habits(client).ends.1 = ThawEnd::Thawed;
+    world.dies(other);
+    world.run_for(Nanos::from_secs(2));
+    assert_eq!(stage(&world, client), Stage::Warm);
+}
+
+#[test]
+fn a_session_runs_while_one_of_its_processes_waits_for_room() {
+    let mut world = world_with(gib(100));
+    let (session, frozen) = native(&mut world, gib(6));
+    freezes(&mut world, session);
+    world.run_for(Nanos::from_secs(2));
+    native(&mut world, gib(6));
+    let sibling = joins(&mut world, session, Bytes::ZERO);
+    world.gets_busy(sibling);
+    world.run_for(Nanos::from_secs(2));
+    assert!(matches!(stage(&world, frozen), Stage::Queued(_)));
+    assert!(world.passes(sibling));
 }

@@ -319,6 +319,11 @@ fn gates_agree_with_the_lock(core: &Core, id: SessionId, session: &Session) -> R
     let on_demand = session.runs_on_demand(core.view.on_demand);
     let may_close = on_demand || !session.may_run() || core.view.is_held_up(id);
     let all = |allowed: fn(&Passage) -> bool| passages.iter().all(allowed);
+    // Those of processes that wait for room stay shut.
+    let those_let = |allowed: fn(Passage) -> bool| {
+        let mut clients = session.attached().map(|(_, client)| client);
+        clients.all(|client| client.frost.is_queued() || allowed(client.gate.passage()))
+    };
     let agree = match &session.lock {
         Lock::Idle | Lock::Waiting(_) => {
             let held_back = may_close || passages.is_empty();
@@ -326,9 +331,9 @@ fn gates_agree_with_the_lock(core: &Core, id: SessionId, session: &Session) -> R
         }
         Lock::Holding(_) if !session.may_run() => false,
         Lock::Holding(_) if on_demand => {
-            all(|p| matches!(p, Passage::Open | Passage::Moving | Passage::Idle))
+            those_let(|p| matches!(p, Passage::Open | Passage::Moving | Passage::Idle))
         }
-        Lock::Holding(_) => all(|p| matches!(p, Passage::Open | Passage::Moving)),
+        Lock::Holding(_) => those_let(|p| matches!(p, Passage::Open | Passage::Moving)),
         Lock::Dropping(_, drop) if drop.is_reopened() => may_close && all(|p| *p != Passage::Closing),
         Lock::Dropping(..) => may_close && all(|p| !matches!(p, Passage::Open | Passage::Moving)),
     };

@@ -178,9 +178,16 @@ impl Engine {
         for address in self.holes(is_refused) {
             let Some(entry) = self.chunks.get(address) else { continue };
             let size = entry.chunk.span().size;
-            // The chunk that has left the card for this one took the place that this one had in host memory.
-            let replaced = if self.may_exchange { size } else { Bytes::ZERO };
-            if !entry.chunk.is_immovable() && self.map_from_host(address, size - replaced) {
+            if entry.chunk.is_immovable() {
+                continue;
+            }
+            // The chunk that left the card for this one took the place that this one had in host memory.
+            let may_exceed = self.may_exchange && self.host_mapped() <= self.host_room;
+            let is_mapped = match may_exceed {
+                true => self.turn(address, Aim::At(Tier::Host)),
+                false => self.map_from_host(address, size),
+            };
+            if is_mapped {
                 self.do_without_card(address);
             }
         }

@@ -94,6 +94,25 @@ fn a_chunk_that_finds_the_card_full_in_place_of_another_is_mapped_from_the_host_
 }
 
 #[test]
+fn only_one_chunk_that_the_card_refuses_is_mapped_beyond_what_the_daemon_allows() {
+    let mut world = overflowing();
+    world.set_phase(Phase::Drained);
+    world.engine.set_overflows(false);
+    world.set_goal(2, LARGE + LARGE);
+    world.run();
+    world.card.set_capacity(LARGE + LARGE);
+    world.set_goal(3, Bytes::mib(512));
+    world.set_phase(Phase::Entering);
+    world.run();
+    assert_eq!(mapped(&world).len(), 3, "{:?}", mapped(&world));
+    assert!(world.open().is_err());
+    world.card.set_capacity(Bytes::gib(1));
+    world.engine.retry();
+    begins(&mut world);
+    world.end();
+}
+
+#[test]
 fn a_process_that_does_not_overflow_the_card_any_more_maps_no_further_chunk() {
     let mut world = overflowing();
     span(&mut world, &[4, 5]);
