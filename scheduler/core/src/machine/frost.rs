@@ -5,8 +5,8 @@
 //!   a thread waits at the gate or with a call ─▶ wish over ─▶ thaw due, bytes reserved ─▶ they fit ─▶ thaw
 //! ```
 //!
-//! While a session wishes to be frozen, or any of its processes is cold, it may not run. So it gives the lock
-//! back as a paused one does.
+//! While a session wishes to be frozen it may not run, nor while it waits for a process alone that has nothing on its
+//! cards. So it gives the lock back as a paused one does.
 //!
 //! The thaw of a process that is to come back is due once its bytes fit beside those that do not leave its cards. Then
 //! they count as on the cards, and others make room by their goals. Frozen processes may need more together than a card
@@ -79,11 +79,13 @@ impl View {
         })
     }
 
-    /// Bytes on a card that do not leave it, with those of processes whose thaws are due.
+    /// Bytes on a card that do not leave it, with those of processes whose thaws are due. Contexts that were not measured
+    /// count as nothing: they are measured only once their processes are back, and before each thaw the card's free
+    /// memory is asked for.
     fn stays_on(&self, gpu: GpuId) -> Total {
-        let card = self.cards.get(gpu);
-        let mut sum = Total::from(card.map_or(Bytes::ZERO, Card::reserve));
-        sum += card.map_or(Bytes::ZERO, Card::fixed).into();
+        let sums = self.cards.get(gpu).map(|card| card.index.sums).unwrap_or_default();
+        let mut sum = sums.overhead;
+        sum += sums.fixed;
         sum
     }
 
@@ -95,29 +97,16 @@ impl View {
             && (rows.is_empty() || plan::claims(&rows) <= Total::from(self.for_remapped(gpu)))
     }
 
-    /// Processes of a session that are queued for a thaw, or whose thaw is due and may be put back. One with an open gate,
-    /// or one that may be on its cards, is not put back.
-    fn returning(&self, id: SessionId) -> impl Iterator<Item = (ClientId, &Client)> {
-        let clients = self.sessions.get(id).into_iter().flat_map(|session| session.clients.iter());
+    /// Processes that are queued for a thaw, or whose thaw is due and may be put back. One with an open gate, or one that
+    /// may be on its cards, is not put back.
+    fn returning(&self) -> impl Iterator<Item = (ClientId, &Client)> {
+        let sessions = self.cold.iter().filter_map(|&id| self.sessions.get(id));
+        let clients = sessions.flat_map(|session| session.clients.iter());
         clients.filter(|(_, process)| match process.frost.stage() {
             Stage::Queued(_) => true,
             Stage::Due(..) => !process.frost.broke_off() && process.gate.passage() == Passage::Shut,
             _ => false,
         })
-    }
-
-    /// Bytes on each card that the driver brings back for all these processes.
-    pub(crate) fn needs<'a>(
-        &self,
-        processes: impl Iterator<Item = (ClientId, &'a Client)>,
-    ) -> Vec<(GpuId, Bytes)> {
-        let mut needs: BTreeMap<GpuId, Bytes> = BTreeMap::new();
-        for (_, process) in processes {
-            for (gpu, book) in process.books.iter() {
-                *needs.entry(gpu).or_default() += self.bytes_to_freeze_on(gpu, book);
-            }
-        }
-        needs.into_iter().collect()
     }
 
     /// Whether the host has no room for what the driver moves of a process.
@@ -368,7 +357,7 @@ impl Core {
         };
         let stages = session.clients.iter().map(|(client, process)| (client, process.frost.stage()));
         let waiting: Vec<(ClientId, Stage)> = stages.collect();
-        // One for all, so that no other session comes between them.
+        // One for all, so that no other process comes between them.
         let ticket = self.next_thaw();
         let mut has_queued = false;
         for (client, stage) in waiting {
@@ -387,39 +376,36 @@ impl Core {
         }
     }
 
-    /// Chooses the sessions whose thaws are due: in the order of their tickets, those of which all processes fit on all
-    /// their cards beside what stays there. With a part of its processes a session could wait for another one that has a
-    /// part. One that does not fit is overtaken only by those that need less on one of its cards.
+    /// Chooses the processes whose thaws are due: in the order of their tickets, those whose bytes fit on all their
+    /// cards beside what stays there. One that does not fit is overtaken only by those that need less on one of its
+    /// cards.
+    ///
+    /// Nothing that is chosen here changes what stays, so the same facts give the same choice.
     pub(crate) fn choose_due_thaws(&mut self) {
         if self.view.cold.is_empty() {
             return;
         }
-        let returning: Vec<SessionId> = self
+        let mut queue: Vec<(Option<u64>, ClientId)> = self
             .view
-            .cold
-            .iter()
-            .copied()
-            .filter(|&id| self.view.returning(id).next().is_some())
+            .returning()
+            .map(|(client, process)| (process.frost.ticket(), client))
             .collect();
-        let ticket = |id| self.view.returning(id).filter_map(|(_, process)| process.frost.ticket()).min();
-        let mut queue: Vec<(Option<u64>, SessionId)> =
-            returning.into_iter().map(|id| (ticket(id), id)).collect();
         queue.sort_unstable();
-        // What stays on each card beside the bytes of those among which is chosen.
         let mut taken: BTreeMap<GpuId, Total> = BTreeMap::new();
-        for &(_, id) in &queue {
-            for (client, process) in self.view.returning(id) {
-                for (gpu, bytes) in self.bytes_to_thaw(client) {
-                    let taken = taken.entry(gpu).or_insert_with(|| self.view.stays_on(gpu));
-                    if !process.frost.is_away() {
-                        *taken -= bytes.into();
-                    }
-                }
+        for (_, process) in self.view.returning() {
+            for (gpu, book) in process.books.iter() {
+                let taken = taken.entry(gpu).or_insert_with(|| self.view.stays_on(gpu));
+                *taken -= (book.stays_here() + book.overhead_here()).into();
             }
         }
         let mut lacking: Vec<Vec<(GpuId, Bytes)>> = Vec::new();
-        for (_, id) in queue {
-            let needs = self.view.needs(self.view.returning(id));
+        for (_, client) in queue {
+            let Some(process) = self.view.sessions.client(client) else { continue };
+            let is_away = process.frost.is_away();
+            let books = process.books.iter();
+            let needs: Vec<(GpuId, Bytes)> = books
+                .map(|(gpu, book)| (gpu, book.stays() + book.overhead.unwrap_or_default()))
+                .collect();
             let with = |gpu, bytes: Bytes| {
                 let mut sum = taken.get(&gpu).copied().unwrap_or_default();
                 sum += bytes.into();
@@ -435,10 +421,7 @@ impl Core {
             } else {
                 lacking.push(needs);
             }
-            let is_other = |&(_, process): &(ClientId, &Client)| process.frost.is_away() == fits;
-            let changed: Vec<ClientId> =
-                self.view.returning(id).filter(is_other).map(|(client, _)| client).collect();
-            for client in changed {
+            if fits == is_away {
                 self.change_frost(client, |frost| frost.fit(fits));
             }
         }

@@ -151,11 +151,15 @@ impl Session {
     pub(crate) fn may_run(&self) -> bool {
         let keeps_from_turns = |frost: &Frost| frost.bars() && !frost.is_queued();
         let waits = || self.frosts().any(Frost::is_queued);
-        let is_there = || self.attached().any(|(_, client)| !client.frost.bars());
         self.standing == Standing::Good
             && !self.wants_frost
             && !self.frosts().any(keeps_from_turns)
-            && (!waits() || is_there())
+            && (!waits() || self.has_process_with_calls())
+    }
+
+    /// Whether the driver's calls of any process do not wait for room.
+    fn has_process_with_calls(&self) -> bool {
+        self.attached().any(|(_, client)| !client.frost.bars())
     }
 
     /// Whether the session is to be frozen, or calls of the driver wait in any of its processes.
@@ -278,7 +282,10 @@ impl Session {
     /// Whether any thread of the session's processes sleeps at a gate, or with a call of the driver.
     pub(crate) fn has_sleeper(&self) -> bool {
         let calls = |client: &Client| self.may_be_cold && client.frost.is_called();
-        self.attached().any(|(_, client)| client.gate.waiting() || calls(client))
+        let sleeps = |client: &Client| client.gate.waiting() || calls(client);
+        // A process that waits for room has no use for a turn.
+        let is_meant = |client: &Client| !client.frost.is_queued() || !self.has_process_with_calls();
+        self.attached().any(|(_, client)| sleeps(client) && is_meant(client))
     }
 
     /// Whether the session has given the lock back: every process drained or, where the session runs on
@@ -288,7 +295,10 @@ impl Session {
             Lock::Idle | Lock::Waiting(_) => false,
             Lock::Dropping(..) => self.attached().all(|(_, client)| client.gate.let_go()),
             Lock::Holding(_) => {
-                let idle = |client: &Client| client.gate.passage() == Passage::Idle && !client.gate.waiting();
+                let idle = |client: &Client| {
+                    let is_idle = client.gate.passage() == Passage::Idle && !client.gate.waiting();
+                    is_idle || client.frost.is_queued()
+                };
                 self.runs_on_demand(on_demand) && self.attached().all(|(_, client)| idle(client))
             }
         }
@@ -363,8 +373,14 @@ impl Session {
     }
 
     /// Opens the gates of a holder's processes that joined after the grant, or went idle and have work again.
-    /// Unless the session runs on demand, all its idle gates open.
-    pub(crate) fn open_joiners(&mut self, on_demand: GpuSet, effects: &mut VecDeque<Effect>) {
+    /// Unless the session runs on demand, all its idle gates open. Processes that come back from a freeze and that `moves`
+    /// names bring memory in first.
+    pub(crate) fn open_joiners(
+        &mut self,
+        on_demand: GpuSet,
+        moves: impl Fn(ClientId, &Client) -> bool,
+        effects: &mut VecDeque<Effect>,
+    ) {
         let Lock::Holding(grant) = self.lock else { return };
         let bars = frost_bars(self.may_be_cold);
         let joins =
@@ -382,7 +398,8 @@ impl Session {
             };
             if opens {
                 client.unproven = false;
-                let word = client.gate.open(false);
+                let moving = client.frost.returns() && moves(id, client);
+                let word = client.gate.open(moving);
                 effects.push_back(Effect::Gate { client: id, word, epoch: grant.epoch });
             }
         }

@@ -150,39 +150,6 @@ fn joins(world: &mut World, session: SessionId, bytes: Bytes) -> ClientId {
     examined(world, session, client).1
 }
 
-/// Frozen sessions of two programs each, which have so much memory that never moves.
-fn frozen_pairs(world: &mut World, sizes: [Bytes; 2]) -> Vec<(SessionId, [ClientId; 2])> {
-    let pair = |world: &mut World, bytes| {
-        let (session, first) = native(world, bytes);
-        let second = joins(world, session, bytes);
-        freezes(world, session);
-        world.run_for(Nanos::from_secs(5));
-        assert!([first, second].iter().all(|&client| stage(world, client) == Stage::Frozen));
-        (session, [first, second])
-    };
-    let pairs = sizes.map(|bytes| pair(world, bytes)).to_vec();
-    world.take();
-    pairs
-}
-
-#[test]
-fn a_session_comes_back_with_all_its_processes_or_none() {
-    let mut world = world_with(gib(100));
-    let pairs = frozen_pairs(&mut world, [gib(4), Bytes::mib(2_560)]);
-    let (_, other) = native(&mut world, gib(2));
-    for (_, clients) in &pairs {
-        world.send(Event::Called { client: clients[0] });
-    }
-    world.run_for(Nanos::from_secs(3));
-    let stages = |world: &World, pair: usize| pairs[pair].1.map(|client| stage(world, client));
-    assert!(stages(&world, 0).iter().all(|stage| matches!(stage, Stage::Queued(_))));
-    assert_eq!(stages(&world, 1), [Stage::Warm; 2]);
-    world.dies(other);
-    freezes(&mut world, pairs[1].0);
-    world.run_for(Nanos::from_secs(5));
-    assert_eq!(stages(&world, 0), [Stage::Warm; 2]);
-}
-
 #[test]
 fn a_process_whose_thaw_broke_off_is_tried_again_beside_one_that_does_not_fit() {
     let mut world = world_with(gib(100));
@@ -229,4 +196,40 @@ fn a_session_runs_while_one_of_its_processes_waits_for_room() {
     world.run_for(Nanos::from_secs(2));
     assert!(matches!(stage(&world, frozen), Stage::Queued(_)));
     assert!(world.passes(sibling));
+}
+
+#[test]
+fn a_process_that_waits_for_room_takes_no_turn_while_its_sibling_is_idle() {
+    let mut world = world_with(gib(100));
+    world.set(Knob::Mode(Some(Mode::Serialized)));
+    let (session, frozen) = native(&mut world, gib(6));
+    freezes(&mut world, session);
+    world.run_for(Nanos::from_secs(2));
+    let (_, other) = native(&mut world, gib(6));
+    let sibling = joins(&mut world, session, Bytes::ZERO);
+    world.gets_busy(sibling);
+    world.gets_busy(frozen);
+    world.run_for(Nanos::from_secs(2));
+    world.goes_idle(sibling);
+    world.gets_busy(other);
+    world.run_for(Nanos::from_secs(2));
+    assert!(world.passes(other) && !world.passes(sibling));
+    world.free_fixed(other, GPU, gib(5));
+    world.run_for(Nanos::from_secs(3));
+    assert_eq!(stage(&world, frozen), Stage::Warm);
+}
+
+#[test]
+fn processes_of_one_session_come_back_one_by_one_after_a_restart() {
+    let config = Config { context_reserve: Bytes::mib(700), quantum: Some(ms(500)), ..plain() };
+    let mut world = World::new(config);
+    world.send(Event::HostBudget { bytes: gib(100) });
+    let (session, first) = world.remapping_program(Bytes::mib(16));
+    let mut clients = vec![first];
+    clients.extend((0..30).map(|_| world.join_on(session, GPU)));
+    for &client in &clients {
+        world.send(Event::FoundFrozen { client });
+    }
+    world.run_for(Nanos::from_secs(20));
+    assert!(clients.iter().all(|&client| stage(&world, client) == Stage::Warm));
 }

@@ -6,7 +6,6 @@ use super::{Broken, hold};
 use crate::events::Effect;
 use crate::machine::Core;
 use crate::machine::frost::needs_as_much;
-use crate::session::Session;
 use crate::session::client::Client;
 use crate::session::frost::Stage;
 use crate::session::gate::Passage;
@@ -50,40 +49,21 @@ pub(super) fn steps_begin_one_by_one(core: &Core, effects: &[Effect]) -> Result<
         hold("the driver moves one process at a time on a card", beside.is_none(), || {
             format!("{effect:?} beside {beside:?}")
         })?;
-        let session = core.view.session_of(client).and_then(|id| core.view.sessions.get(id));
-        // One that may be on its cards waits for no room.
-        let waited_for_room = process.is_some_and(|process| !process.frost.broke_off());
         if let Some(Stage::Thawing(ticket)) = process.map(|process| process.frost.stage()) {
             let overtaken = |(earlier, process): &(ClientId, &Client)| {
                 let shares = process.books.keys().any(|gpu| cards.contains(gpu));
-                match process.frost.stage() {
-                    Stage::Due(of, _) => shares && of < ticket && !pauses(core, *earlier, of),
-                    // Its bytes do not fit.
-                    Stage::Queued(of) => {
-                        let needs = (needs_to_return(core, session), needs_of(core, *earlier));
-                        waited_for_room && of < ticket && needs_as_much(&needs.0, &needs.1)
-                    }
-                    _ => false,
-                }
+                let is_next = |of| (of, *earlier) < (ticket, client) && !pauses(core, *earlier, of);
+                matches!(process.frost.stage(), Stage::Due(of, _) if shares && is_next(of))
             };
             let overtaken = all(core).find(overtaken).map(|(earlier, _)| earlier);
-            let who_waits = "a process is overtaken only while it pauses, or by one that needs less";
-            hold(who_waits, overtaken.is_none(), || format!("{effect:?} before {overtaken:?}"))?;
+            hold(
+                "a process whose thaw is due is overtaken only while it pauses",
+                overtaken.is_none(),
+                || format!("{effect:?} before {overtaken:?}"),
+            )?;
         }
     }
     Ok(())
-}
-
-/// Bytes on each card that the driver brings back for all processes of a session that are to come back.
-fn needs_to_return(core: &Core, session: Option<&Session>) -> Vec<(GpuId, Bytes)> {
-    let clients = session.into_iter().flat_map(|session| session.clients.iter());
-    core.view.needs(clients.filter(|(_, process)| process.frost.returns()))
-}
-
-/// Those of the session of a process.
-fn needs_of(core: &Core, client: ClientId) -> Vec<(GpuId, Bytes)> {
-    let session = core.view.session_of(client).and_then(|id| core.view.sessions.get(id));
-    needs_to_return(core, session)
 }
 
 /// Whether a process with this ticket pauses: after an attempt, or since an earlier one pauses that found too little
@@ -98,7 +78,7 @@ fn pauses(core: &Core, client: ClientId, ticket: u64) -> bool {
             let needs = (core.bytes_to_thaw(client), core.bytes_to_thaw(other));
             process.frost.lacks_memory() && needs_as_much(&needs.0, &needs.1)
         };
-        paused(process).is_some_and(|of| other == client || (of < ticket && holds_back()))
+        paused(process).is_some_and(|of| other == client || ((of, other) < (ticket, client) && holds_back()))
     })
 }
 
