@@ -27,9 +27,7 @@ use crate::card::queue::Need;
 use crate::config::StuckPolicy;
 use crate::events::{Effect, Notice};
 use crate::machine::Core;
-use crate::machine::residency::has_hole;
 use crate::session::Session;
-use crate::session::client::Client;
 use crate::session::lock::Lock;
 use crate::turns::sharers;
 use crate::values::gpu_set::GpuSet;
@@ -179,8 +177,7 @@ impl Core {
     fn conclude(&mut self, id: SessionId) {
         if let Some(session) = self.view.sessions.get_mut(id) {
             let sharers = sharers(session, &self.view.cards, self.view.in_turns);
-            let moves = |id, client: &Client| client.remaps && has_hole(&self.view.cards, id, client);
-            session.open_joiners(self.view.on_demand, moves, &mut self.effects);
+            session.open_joiners(self.view.on_demand, &mut self.effects);
             // All gates and frosts are as they stay now.
             session.excuse_drop(self.view.now);
             session.run_stopwatches(self.view.now, sharers, &self.view.config);

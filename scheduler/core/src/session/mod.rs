@@ -373,14 +373,8 @@ impl Session {
     }
 
     /// Opens the gates of a holder's processes that joined after the grant, or went idle and have work again.
-    /// Unless the session runs on demand, all its idle gates open. Processes that come back from a freeze and that `moves`
-    /// names bring memory in first.
-    pub(crate) fn open_joiners(
-        &mut self,
-        on_demand: GpuSet,
-        moves: impl Fn(ClientId, &Client) -> bool,
-        effects: &mut VecDeque<Effect>,
-    ) {
+    /// Unless the session runs on demand, all its idle gates open.
+    pub(crate) fn open_joiners(&mut self, on_demand: GpuSet, effects: &mut VecDeque<Effect>) {
         let Lock::Holding(grant) = self.lock else { return };
         let bars = frost_bars(self.may_be_cold);
         let joins =
@@ -398,8 +392,7 @@ impl Session {
             };
             if opens {
                 client.unproven = false;
-                let moving = client.frost.returns() && moves(id, client);
-                let word = client.gate.open(moving);
+                let word = client.gate.open(false);
                 effects.push_back(Effect::Gate { client: id, word, epoch: grant.epoch });
             }
         }
