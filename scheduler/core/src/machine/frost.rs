@@ -357,7 +357,7 @@ impl Core {
         };
         let stages = session.clients.iter().map(|(client, process)| (client, process.frost.stage()));
         let waiting: Vec<(ClientId, Stage)> = stages.collect();
-        // One for all, so that no other process comes between them.
+        // One for all that are frozen now, so that no other process comes between them.
         let ticket = self.next_thaw();
         let mut has_queued = false;
         for (client, stage) in waiting {

@@ -1,7 +1,7 @@
 //! Session: the processes of one tenant, their common lock, and their usage.
 //!
 //! The session is the unit of scheduling: all gates of its processes open and close together, because the
-//! processes may wait for each other.
+//! processes may wait for each other. Only gates of processes that wait for room to come back from a freeze stay closed.
 
 pub(crate) mod client;
 pub(crate) mod clock;

@@ -181,7 +181,8 @@ impl Engine {
             if entry.chunk.is_immovable() {
                 continue;
             }
-            // The chunk that left the card for this one took the place that this one had in host memory.
+            // A chunk that left the card for this one took its place in host memory. So one may be mapped beyond what the
+            // daemon allows.
             let may_exceed = self.may_exchange && self.host_mapped() <= self.host_room;
             let is_mapped = match may_exceed {
                 true => self.turn(address, Aim::At(Tier::Host)),
