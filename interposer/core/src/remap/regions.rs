@@ -124,7 +124,7 @@ fn map(size: Bytes, node: Option<u32>) -> Result<HostAddress, HostError> {
 /// # Safety
 /// The mapping is gpushare's own.
 unsafe fn prefer(node: u32, memory: *mut c_void, bytes: usize) {
-    let mut nodes: [c_ulong; NODES / c_ulong::BITS as usize] = [0; _];
+    let mut nodes = [0; NODES / c_ulong::BITS as usize];
     let Some(bits) = nodes.get_mut((node / c_ulong::BITS) as usize) else { return };
     *bits = 1 << (node % c_ulong::BITS);
     let mut policy: c_int = 0;

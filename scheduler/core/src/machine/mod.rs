@@ -17,6 +17,7 @@
 
 pub(crate) mod agenda;
 pub(crate) mod frost;
+pub(crate) mod thaws;
 
 mod books;
 mod handoffs;

@@ -2,7 +2,7 @@
 //! agenda.
 //!
 //! ```text
-//!   facts ─▶ processes whose thaws are due (frost.rs)
+//!   facts ─▶ processes whose thaws are due (thaws.rs)
 //!         ─▶ modes ─▶ ┌ collect   all gates released ─▶ lock idle
 //!                     │ enqueue   a thread sleeps ─▶ waiting, with a ticket
 //!                     │ stop      paused, over, or beyond its compute limit ─▶ dropping

@@ -229,7 +229,7 @@ impl Frost {
                 self.found = Some(Obstacle::Refused);
                 self.warm();
             }
-            FreezeEnd::BrokeOff => self.is_unknown(ticket, Nanos::ZERO),
+            FreezeEnd::BrokeOff => self.count_as_unknown(ticket, Nanos::ZERO),
             FreezeEnd::Busy | FreezeEnd::TrialFailed { .. } => self.warm(),
         }
     }
@@ -251,8 +251,8 @@ impl Frost {
         }
     }
 
-    /// Notes that nobody knows what of the process is on its cards. A thaw repairs it.
-    pub(crate) fn is_unknown(&mut self, ticket: u64, after: Nanos) {
+    /// Makes the thaw of a process due of which nobody knows what is on its cards. A thaw brings it back from any state.
+    pub(crate) fn count_as_unknown(&mut self, ticket: u64, after: Nanos) {
         (self.stage, self.broke_off) = (Stage::Due(ticket, after), true);
     }
 
@@ -281,7 +281,7 @@ impl Frost {
                 self.restored = true;
             }
             ThawEnd::BrokeOff => {
-                self.is_unknown(ticket, now + PAUSE);
+                self.count_as_unknown(ticket, now + PAUSE);
                 self.lacks_memory = false;
             }
             ThawEnd::NoRoom => (self.stage, self.lacks_memory) = (Stage::Due(own, now + PAUSE), true),

@@ -146,19 +146,19 @@ impl Session {
         self.compute.is_exhausted()
     }
 
-    /// Whether the session may be granted turns. One that waits for room for some of its processes may, if others have
-    /// their calls of the driver.
+    /// Whether the session may be granted turns. One with processes that wait for room may, if another one of its
+    /// processes can use them.
     pub(crate) fn may_run(&self) -> bool {
         let keeps_from_turns = |frost: &Frost| frost.bars() && !frost.is_queued();
         let waits = || self.frosts().any(Frost::is_queued);
         self.standing == Standing::Good
             && !self.wants_frost
             && !self.frosts().any(keeps_from_turns)
-            && (!waits() || self.has_process_with_calls())
+            && (!waits() || self.has_process_for_turns())
     }
 
-    /// Whether the driver's calls of any process do not wait for room.
-    fn has_process_with_calls(&self) -> bool {
+    /// Whether any process can use turns.
+    fn has_process_for_turns(&self) -> bool {
         self.attached().any(|(_, client)| !client.frost.bars())
     }
 
@@ -284,7 +284,7 @@ impl Session {
         let calls = |client: &Client| self.may_be_cold && client.frost.is_called();
         let sleeps = |client: &Client| client.gate.waiting() || calls(client);
         // A process that waits for room has no use for a turn.
-        let is_meant = |client: &Client| !client.frost.is_queued() || !self.has_process_with_calls();
+        let is_meant = |client: &Client| !client.frost.is_queued() || !self.has_process_for_turns();
         self.attached().any(|(_, client)| sleeps(client) && is_meant(client))
     }
 

@@ -5,7 +5,7 @@ use gpushare_proto::{Bytes, ClientId, GpuId};
 use super::{Broken, hold};
 use crate::events::Effect;
 use crate::machine::Core;
-use crate::machine::frost::needs_as_much;
+use crate::machine::thaws::needs_as_much;
 use crate::session::client::Client;
 use crate::session::frost::Stage;
 use crate::session::gate::Passage;
