@@ -1,6 +1,7 @@
 //! Source of the programs under test: cargo builds them, or they lie beside this program.
 
 use std::env;
+use std::fs;
 use std::path::PathBuf;
 
 use anyhow::Context;
@@ -32,7 +33,13 @@ fn built(profile: Profile, what: &str) -> anyhow::Result<Artifacts> {
 
 /// Where results go unless a flag says otherwise: `target` of the workspace, or the stage itself.
 pub(crate) fn results_folder() -> anyhow::Result<PathBuf> {
-    if by_cargo() { Ok(cargo::workspace().join("target")) } else { own_folder() }
+    if !by_cargo() {
+        return own_folder();
+    }
+    // Cargo may build elsewhere.
+    let folder = cargo::workspace().join("target");
+    fs::create_dir_all(&folder).with_context(|| format!("cannot create {}", folder.display()))?;
+    Ok(folder)
 }
 
 fn by_cargo() -> bool {
