@@ -128,6 +128,7 @@ fn standing(facts: &Explanation) -> Option<String> {
 fn runs(facts: &Explanation) -> String {
     match &facts.session.lock {
         LockView::Idle => "it waits for nothing: none of its processes asks for a turn".to_owned(),
+        LockView::Frozen => "it waits for nothing: none of its processes calls the driver".to_owned(),
         LockView::Holding { .. } => "it waits for nothing: it may submit work".to_owned(),
         LockView::Dropping { reason, .. } => format!("it is giving the card to others: {reason}"),
         LockView::Waiting { reason, .. } => format!("it waits: {reason}"),

@@ -254,6 +254,10 @@ fn lock(session: &SessionView) -> (String, String) {
         LockView::Waiting { reason, .. } if session.state.standing != SessionPhase::Good => {
             (standing.to_owned(), reason.clone())
         }
+        LockView::Frozen if session.state.standing == SessionPhase::Good => {
+            ("frozen".to_owned(), String::new())
+        }
+        LockView::Frozen => (format!("{standing}, frozen"), String::new()),
         LockView::Holding { .. } => ("holding".to_owned(), String::new()),
         LockView::Dropping { tries, stuck, reason } => {
             let state = if *stuck { "stuck" } else { "dropping" };

@@ -270,4 +270,6 @@ pub enum LockState {
     Dropping,
     /// The session keeps the lock for so long that the daemon reports it as stuck.
     Stuck,
+    /// The session is frozen: all that its processes had on the cards is in memory of the host.
+    Frozen,
 }

@@ -215,7 +215,7 @@ pub struct UserUsageView {
     pub usage: UsageView,
 }
 
-/// Whether a session holds the lock, waits for it or was asked to give it back.
+/// Whether a session holds the lock, waits for it, was asked to give it back, or is frozen.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum LockView {
@@ -242,6 +242,8 @@ pub enum LockView {
         /// Reason of the wait, in words.
         reason: String,
     },
+    /// The session is frozen: all that its processes had on the cards is in memory of the host.
+    Frozen,
 }
 
 /// State of one connected process: its gate, and whether its memory may move.

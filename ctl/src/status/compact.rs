@@ -89,7 +89,7 @@ fn sessions(all: &[&SessionView], gpu: Option<GpuId>, paint: Paint) -> String {
     let mut text = String::new();
     for (session, mut line) in shown.iter().zip(lines) {
         line[STATE] = match session.lock {
-            LockView::Idle => paint.dim(&line[STATE]),
+            LockView::Idle | LockView::Frozen => paint.dim(&line[STATE]),
             LockView::Waiting { .. } => paint.yellow(&line[STATE]),
             LockView::Holding { .. } => paint.green(&line[STATE]),
             LockView::Dropping { .. } => paint.red(&line[STATE]),

@@ -259,9 +259,9 @@ impl Session {
     /// Returns the state of the session in one word.
     pub(super) fn state(&self) -> &'static str {
         match (self.facts.phase, self.lock()) {
-            (SessionPhase::Paused, LockState::Idle | LockState::Waiting) => "paused",
-            (SessionPhase::Expired, LockState::Idle | LockState::Waiting) => "expired",
-            (SessionPhase::Revoked, LockState::Idle | LockState::Waiting) => "revoked",
+            (SessionPhase::Paused, LockState::Idle | LockState::Waiting | LockState::Frozen) => "paused",
+            (SessionPhase::Expired, LockState::Idle | LockState::Waiting | LockState::Frozen) => "expired",
+            (SessionPhase::Revoked, LockState::Idle | LockState::Waiting | LockState::Frozen) => "revoked",
             (_, lock) => word(lock),
         }
     }
@@ -306,6 +306,7 @@ pub(super) fn word(lock: LockState) -> &'static str {
         LockState::Holding => "holding",
         LockState::Dropping => "dropping",
         LockState::Stuck => "stuck",
+        LockState::Frozen => "frozen",
     }
 }
 

@@ -99,11 +99,12 @@ impl Sort {
 /// Returns the place of a state in the order by states, the most interesting last.
 fn rank(lock: LockState) -> u8 {
     match lock {
-        LockState::Idle => 0,
-        LockState::Waiting => 1,
-        LockState::Moving | LockState::Holding => 2,
-        LockState::Dropping => 3,
-        LockState::Stuck => 4,
+        LockState::Frozen => 0,
+        LockState::Idle => 1,
+        LockState::Waiting => 2,
+        LockState::Moving | LockState::Holding => 3,
+        LockState::Dropping => 4,
+        LockState::Stuck => 5,
     }
 }
 

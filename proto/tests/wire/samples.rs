@@ -27,7 +27,7 @@ use gpushare_proto::{
     UtilizationPart,
 };
 
-use follow::{card_handoffs, increments, remapped};
+use follow::{card_handoffs, increments, increments_of_frozen, remapped};
 pub(crate) use values::status;
 use values::{
     account, card, explained, failure, frost_view, handoff, handoffs, happenings, instance, residence,
@@ -183,6 +183,7 @@ pub(crate) fn tenant_replies() -> Vec<Named<TenantReply>> {
         ),
         ("OwnSession", TenantReply::OwnSession(Some(Box::new(session(LockView::Idle))))),
         ("OwnSession.none", TenantReply::OwnSession(None)),
+        ("OwnSession.frozen", TenantReply::OwnSession(Some(Box::new(session(LockView::Frozen))))),
         ("Gpus", TenantReply::Gpus(vec![card()])),
         ("Error.protocol", error(FailureCode::Protocol)),
         ("Error.bad_request", error(FailureCode::BadRequest)),
@@ -418,6 +419,7 @@ pub(crate) fn admin_replies() -> Vec<Named<AdminReply>> {
         ),
         ("Users", AdminReply::Users(vec![UserView { user: "1001".to_owned(), weight: 300, sessions: 2 }])),
         ("Increments", AdminReply::Increments(increments())),
+        ("Increments.frozen", AdminReply::Increments(increments_of_frozen())),
         (
             "Dashboard",
             AdminReply::Dashboard {

@@ -150,6 +150,9 @@ families! {
     gauge "gpushare_stuck_sessions":
         "Sessions that did not release the lock in time; the log names what they wait for",
         Source::Daemon(|scene| stuck(scene) as f64);
+    gauge "gpushare_frozen_sessions":
+        "Sessions that are frozen: all that their processes had on the cards is in memory of the host",
+        Source::Daemon(|scene| frozen(scene) as f64);
     gauge "gpushare_shared_copies": "Host copies of equal bytes that processes of one user share",
         Source::Daemon(|scene| scene.picture.copies.copies as f64);
     gauge "gpushare_shared_copy_bytes": "Size of the shared host copies, each counted once",
@@ -397,9 +400,17 @@ fn holders(scene: &Scene) -> Vec<Row> {
 }
 
 fn stuck(scene: &Scene) -> usize {
+    count(scene, |lock| matches!(lock, LockView::Dropping { stuck: true, .. }))
+}
+
+fn frozen(scene: &Scene) -> usize {
+    count(scene, |lock| *lock == LockView::Frozen)
+}
+
+/// Returns the number of sessions whose lock is in such a state.
+fn count(scene: &Scene, is_counted: impl Fn(&LockView) -> bool) -> usize {
     let sessions = scene.picture.sessions.iter();
-    let stuck = |lock: &LockView| matches!(lock, LockView::Dropping { stuck: true, .. });
-    sessions.filter(|session| stuck(&session.state.lock)).count()
+    sessions.filter(|session| is_counted(&session.state.lock)).count()
 }
 
 #[cfg(test)]

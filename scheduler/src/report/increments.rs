@@ -183,5 +183,6 @@ fn lock(session: &SessionSnapshot) -> LockState {
         LockView::Holding { .. } => LockState::Holding,
         LockView::Dropping { stuck: true, .. } => LockState::Stuck,
         LockView::Dropping { .. } => LockState::Dropping,
+        LockView::Frozen => LockState::Frozen,
     }
 }

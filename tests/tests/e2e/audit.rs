@@ -78,7 +78,7 @@ fn records(daemon: &Daemon) -> anyhow::Result<Vec<Value>> {
 }
 
 /// Metrics of the daemon, at the address that its log names last.
-fn metrics(daemon: &Daemon) -> anyhow::Result<String> {
+pub(crate) fn metrics(daemon: &Daemon) -> anyhow::Result<String> {
     let address = patience::until("the address of the metrics in the log", || {
         let log = daemon.process().stderr();
         let address = log

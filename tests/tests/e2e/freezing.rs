@@ -5,6 +5,7 @@ use std::process::ExitStatus;
 use std::thread;
 
 use anyhow::{Context, ensure};
+use gpushare_proto::admin::LockView;
 use gpushare_proto::tenant::TenantRequest;
 use gpushare_proto::{Bytes, names};
 use gpushare_tests::patience::until;
@@ -12,6 +13,8 @@ use gpushare_tests::scripted::ScriptedDaemon;
 use gpushare_tests::{Daemon, Dialogue, Program, Sharing, World, foreign};
 use rustix::process::Signal;
 use simgpu_card::wire::ProcessState;
+
+use crate::audit::metrics;
 
 pub(crate) const CARD: Bytes = Bytes::mib(256);
 /// Most bytes that a frozen process leaves on its card.
@@ -67,6 +70,27 @@ fn each_family_of_calls_thaws_a_program_with_its_bytes() -> anyhow::Result<()> {
         }
         assert!(program.quit()?.success());
     }
+    Ok(())
+}
+
+#[test]
+fn a_frozen_session_is_shown_as_frozen_until_it_runs_again() -> anyhow::Result<()> {
+    let (world, daemon) = World::of(CARD)?.with_daemon(&["--metrics", "127.0.0.1:0"])?;
+    let mut program = program(&world, "a", "remap")?;
+    freeze(&world, &daemon, "a", program.process().pid())?;
+    let status = daemon.status()?;
+    ensure!(status.sessions[0].lock == LockView::Frozen, "{status:?}");
+    for words in [&["status"][..], &["top", "--once"]] {
+        let shown = daemon.ctl(words)?;
+        ensure!(shown.contains(" frozen"), "{shown}");
+    }
+    let page = metrics(&daemon)?;
+    ensure!(page.contains("\ngpushare_frozen_sessions 1\n"), "{page}");
+    program.must("check x 7")?;
+    let status = daemon.status()?;
+    ensure!(status.sessions[0].lock != LockView::Frozen, "{status:?}");
+    let page = metrics(&daemon)?;
+    ensure!(page.contains("\ngpushare_frozen_sessions 0\n"), "{page}");
     Ok(())
 }
 

@@ -54,7 +54,7 @@ impl Theme {
 
     pub(super) fn lock(self, lock: LockState) -> Style {
         match lock {
-            LockState::Idle => self.quiet(),
+            LockState::Idle | LockState::Frozen => self.quiet(),
             LockState::Waiting => self.colour(Color::Yellow),
             LockState::Moving | LockState::Holding => self.colour(Color::Green),
             LockState::Dropping => self.colour(Color::Magenta),

@@ -112,6 +112,12 @@ pub(crate) fn card_handoffs() -> Box<Increments> {
     Box::new(Increments { at_ns: Nanos::from_secs(62), whole: false, changes })
 }
 
+/// The figures of a frozen session.
+pub(crate) fn increments_of_frozen() -> Box<Increments> {
+    let changes = vec![Increment::SessionFigures(figures(LockState::Frozen))];
+    Box::new(Increments { at_ns: Nanos::from_secs(63), whole: false, changes })
+}
+
 fn figures(lock: LockState) -> SessionFigures {
     SessionFigures {
         session: SESSION,

@@ -19,6 +19,7 @@ pub(crate) mod users;
 
 use std::collections::VecDeque;
 
+use gpushare_proto::admin::FrostStage;
 use gpushare_proto::{Bytes, ClientId, Epoch, GpuId, Nanos};
 
 use crate::config::Config;
@@ -30,7 +31,7 @@ use crate::values::gpu_set::GpuSet;
 use crate::values::small_map::{ByGpu, SmallMap};
 use client::{Client, Past};
 use compute_limit::ComputeLimits;
-use frost::Frost;
+use frost::{Frost, Stage};
 use gate::Passage;
 use idle::Idle;
 use lock::{Grant, Lock, Ticket};
@@ -165,6 +166,21 @@ impl Session {
     /// Whether the session is to be frozen, or calls of the driver wait in any of its processes.
     pub(crate) fn is_cold(&self) -> bool {
         self.wants_frost || self.frosts().any(Frost::is_cold)
+    }
+
+    /// Stage of the session on its way into a checkpoint and back.
+    pub(crate) fn frost_stage(&self) -> FrostStage {
+        if !self.is_cold() {
+            return FrostStage::Warm;
+        }
+        if !self.wants_frost {
+            return FrostStage::Thawing;
+        }
+        let mut processes = self.attached();
+        match processes.all(|(_, process)| process.frost.stage() == Stage::Frozen) {
+            true => FrostStage::Frozen,
+            false => FrostStage::Freezing,
+        }
     }
 
     /// Frosts of the processes, if any may be cold.

@@ -113,17 +113,8 @@ impl Core {
     /// Stage of a session on its way into a checkpoint and back.
     #[must_use]
     pub fn frost_stage(&self, id: SessionId) -> FrostStage {
-        let Some(session) = self.view.sessions.get(id).filter(|session| session.is_cold()) else {
-            return FrostStage::Warm;
-        };
-        let mut frosts = session.attached().map(|(_, process)| process.frost);
-        if !session.wants_frost {
-            return FrostStage::Thawing;
-        }
-        match frosts.all(|frost| frost.stage() == Stage::Frozen) {
-            true => FrostStage::Frozen,
-            false => FrostStage::Freezing,
-        }
+        let session = self.view.sessions.get(id);
+        session.map_or(FrostStage::Warm, Session::frost_stage)
     }
 
     /// Duration for which a session is idle, if it is frozen after a while and is not frozen yet.

@@ -2,7 +2,7 @@
 //! cards, which the decision machine does not know.
 
 use gpushare_proto::admin::{
-    CapacityView, ClientView, GpuView, LockView, Mode, SessionGpuView, SessionState, SessionView,
+    CapacityView, ClientView, FrostStage, GpuView, LockView, Mode, SessionGpuView, SessionState, SessionView,
 };
 use gpushare_proto::{Bytes, ClientId, GateState, GpuId, GpuUuid, Nanos, SessionId};
 
@@ -332,6 +332,7 @@ fn session_snapshot(id: SessionId, session: &Session, now: Nanos, place: Option<
 
 fn lock_view(session: &Session, place: Option<Place>) -> LockView {
     match &session.lock {
+        Lock::Idle if session.frost_stage() == FrostStage::Frozen => LockView::Frozen,
         Lock::Idle => LockView::Idle,
         Lock::Waiting(_) => {
             let Place { ahead, reason } = place.unwrap_or_default();
