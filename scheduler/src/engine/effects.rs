@@ -5,14 +5,13 @@ use gpushare_proto::page::Goal;
 use gpushare_proto::tenant::TenantReply;
 use gpushare_proto::{Bytes, ClientId, SessionId};
 use gpushare_sys::{clock, peer};
-use tracing::warn;
 
 use super::Engine;
 use crate::freeze::Move;
 use crate::memory::room;
 use crate::operation::Operation;
 use crate::report::log;
-use crate::requests::frost::{has_no_first_thread, is_debugged};
+use crate::requests::frost::outer_obstacle;
 
 impl Engine {
     pub(super) fn perform(&mut self, effect: Effect) {
@@ -81,16 +80,8 @@ impl Engine {
                 }
             }
             // A debugger may have come since the process was asked. Not `feed`, as above.
-            Effect::Freeze { client } if is_debugged(self, client) => {
+            Effect::Freeze { client } if outer_obstacle(self, client).is_some() => {
                 self.machine.decide(Event::FreezeEnded { client, end: FreezeEnd::Busy });
-                self.watchers.note_changes(self.machine.changed());
-            }
-            // The driver finds a process by its first thread.
-            Effect::Freeze { client } if has_no_first_thread(self, client) => {
-                warn!(
-                    "{client} is not frozen: its first thread has ended, by which the driver finds a process"
-                );
-                self.machine.decide(Event::FreezeEnded { client, end: FreezeEnd::Refused });
                 self.watchers.note_changes(self.machine.changed());
             }
             Effect::Freeze { client } => {

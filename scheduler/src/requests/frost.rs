@@ -170,16 +170,15 @@ fn privileges(of: &Privileges) -> Vec<String> {
     user.into_iter().chain(scope).collect()
 }
 
-/// Returns whether a debugger holds a process, which is to be frozen now.
-pub(crate) fn is_debugged(engine: &Engine, client: ClientId) -> bool {
-    let pid = engine.clients.get(client).map(|client| client.peer.pid);
-    pid.is_some_and(|pid| pid != 0 && is_traced(pid))
-}
-
-/// Returns whether the first thread of a process has ended, while others go on.
-pub(crate) fn has_no_first_thread(engine: &Engine, client: ClientId) -> bool {
-    let pid = engine.clients.get(client).map(|client| client.peer.pid);
-    pid.is_some_and(|pid| pid != 0 && process::is_dead(pid))
+/// Returns what the kernel says of a process that keeps it from being frozen now. No process is told of it.
+pub(crate) fn outer_obstacle(engine: &Engine, client: ClientId) -> Option<Obstacle> {
+    let pid = engine.clients.get(client)?.peer.pid;
+    match pid {
+        0 => None,
+        // The first thread has ended, and others go on.
+        _ if process::is_dead(pid) => Some(Obstacle::FirstThread),
+        _ => is_traced(pid).then_some(Obstacle::Debugger),
+    }
 }
 
 fn words(stage: FrostStage) -> String {
@@ -206,13 +205,13 @@ fn obstacle(engine: &Engine, id: SessionId) -> Option<String> {
         let why = failure.map_or(String::new(), |(gpu, reason)| format!(" ({gpu}: {reason})"));
         return Some(format!("process {}: {obstacle}{why}", pid(client)));
     }
-    let clients = engine
+    let mut clients = engine
         .machine
         .session_sight(id)
         .into_iter()
         .flat_map(gpushare_core::SessionSight::clients);
-    let traced = clients.map(pid).find(|&pid| pid != 0 && is_traced(pid))?;
-    Some(format!("process {traced}: {}", Obstacle::Debugger))
+    let (client, obstacle) = clients.find_map(|client| Some((client, outer_obstacle(engine, client)?)))?;
+    Some(format!("process {}: {obstacle}", pid(client)))
 }
 
 /// Returns that a session that is to be frozen waits for host memory, if it does.

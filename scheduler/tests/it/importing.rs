@@ -69,6 +69,20 @@ fn an_importer_waits_for_an_exporter_that_has_not_returned_to_a_new_daemon() {
     }));
 }
 
+/// The bound is `clients::introductions::MOST`.
+#[test]
+fn of_one_users_questions_no_more_than_256_wait() {
+    let folders = Folders::new();
+    let daemon = folders.start(&[]);
+    let exporter = daemon.join(None);
+    let id = exporter.welcome.client;
+    written(&folders, 1);
+    daemon.kill();
+    let _daemon = folders.start(&[]);
+    let (_importer, first) = Process::importing_times(&folders, id, 257);
+    assert_eq!(first, 257, "the others wait");
+}
+
 #[test]
 fn memory_of_another_user_is_not_asked_for() {
     let folders = Folders::new();

@@ -104,9 +104,17 @@ impl Process {
     /// Starts a process that asks for memory of a client, and then for memory of no client. Returns once the second
     /// question is answered and the first one is not.
     pub(crate) fn importing_late(folders: &Folders, exporter: ClientId) -> Self {
-        let mut process = Self::run("imports_late", folders, &exporter.0.to_string());
-        assert_eq!(process.given(), 2, "the second question is answered first");
+        let (process, first) = Self::importing_times(folders, exporter, 1);
+        assert_eq!(first, 2, "the second question is answered first");
         process
+    }
+
+    /// Starts a process that asks for memory of a client a number of times, and then for memory of no client. Returns the
+    /// number of the first question that is answered.
+    pub(crate) fn importing_times(folders: &Folders, exporter: ClientId, times: u64) -> (Self, u64) {
+        let mut process = Self::run("imports_late", folders, &format!("{}:{times}", exporter.0));
+        let first = process.given();
+        (process, first)
     }
 
     /// Returns whether the client of [`Self::importing_late`] was told at last.
@@ -318,8 +326,11 @@ fn a_process_that_imports() {
 #[ignore = "started by other tests"]
 fn a_process_that_imports_late() {
     let mut client = join(&runtime(), None, None).unwrap();
-    let late = ClientId(argument().parse().unwrap());
-    for (request, exporter) in [(1, late), (2, ClientId(u64::MAX))] {
+    let argument = argument();
+    let (late, times) = argument.split_once(':').unwrap();
+    let (late, times): (u64, u64) = (late.parse().unwrap(), times.parse().unwrap());
+    let questions = (1..=times).map(|request| (request, ClientId(late)));
+    for (request, exporter) in questions.chain([(times + 1, ClientId(u64::MAX))]) {
         let (request, export) = (RequestId(request), export_of(exporter));
         client.peer.say(&TenantRequest::Import { request, export, meeting: MEETING });
     }

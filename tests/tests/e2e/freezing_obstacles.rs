@@ -5,7 +5,7 @@ use std::thread;
 
 use anyhow::{Context, ensure};
 use gpushare_tests::patience::until;
-use gpushare_tests::{Artifacts, Daemon, Program, World};
+use gpushare_tests::{Artifacts, Daemon, Dialogue, Program, World, foreign};
 use nix::sys::ptrace;
 use nix::unistd::Pid;
 
@@ -69,6 +69,19 @@ fn a_process_under_a_debugger_is_not_frozen_until_that_lets_it_go() -> anyhow::R
     })?;
     until("it can be frozen", || Ok(daemon.ctl(&["session", "freeze", "a"]).ok()))?;
     program.must("check x 7").map(drop)
+}
+
+/// The driver finds a process by its first thread, and takes a process whose first thread has ended for dead.
+#[test]
+fn a_process_whose_first_thread_has_ended_is_not_frozen() -> anyhow::Result<()> {
+    let (world, daemon) = world()?;
+    let source = foreign::compile(&world, "headless.c", "headless", &["-ldl", "-pthread"])?;
+    let mut program = Dialogue::start(&world, world.sharing(&session("a", "remap"), &source), "headless")?;
+    ensure!(program.answer()? == "ready 0");
+    ensure!(program.ask("leave")? == "left 0");
+    is_kept_warm_by(&daemon, "a", "its first thread has ended, by which the driver finds a process")?;
+    ensure!(program.ask("read")? == "read 7");
+    program.end()
 }
 
 #[test]

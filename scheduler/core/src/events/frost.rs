@@ -20,6 +20,8 @@ pub enum Obstacle {
     Peers,
     /// A debugger holds the process.
     Debugger,
+    /// The first thread of the process has ended.
+    FirstThread,
     /// The driver cannot freeze processes, or no card of this machine was tried with this driver.
     Driver,
     /// The cards are not in persistence mode.
@@ -54,6 +56,7 @@ impl fmt::Display for Obstacle {
             Self::Shared => "it shares memory of a card with another process",
             Self::Peers => "it reaches the memory of another card",
             Self::Debugger => "a debugger holds it",
+            Self::FirstThread => "its first thread has ended, by which the driver finds a process",
             Self::Driver => "this driver is not known to freeze processes",
             Self::Persistence => "its cards are not in persistence mode (`nvidia-smi -pm 1`)",
             Self::Trial => "the trial of a freeze failed on a card of it",

@@ -1,8 +1,8 @@
 //! Frozen sessions: who is frozen and when, what their memory counts as, and how they come back.
 
-use gpushare_proto::admin::Knob;
+use gpushare_proto::admin::{Knob, LockView};
 use gpushare_proto::page::FLAG_FROZEN;
-use gpushare_proto::{Bytes, ClientId, GateState, Nanos, SessionId};
+use gpushare_proto::{Bytes, ClientId, GateState, GpuId, Nanos, SessionId};
 
 use super::world::{GPU, World, gib, ms, plain};
 use crate::session::frost::{PARKING, Stage};
@@ -19,18 +19,28 @@ pub(super) fn world_with(host: Bytes) -> World {
 /// An idle program with so much remapped memory, whose context takes half a gibibyte.
 pub(super) fn remapped(world: &mut World, bytes: Bytes) -> (SessionId, ClientId) {
     let (session, client) = world.remapping_program(bytes);
-    examined(world, session, client)
+    examined(world, GPU, session, client)
 }
 
 /// An idle program with so much memory that never moves.
 pub(super) fn native(world: &mut World, bytes: Bytes) -> (SessionId, ClientId) {
-    let (session, client) = world.program(Bytes::ZERO);
-    assert!(world.allocate_fixed(client, GPU, bytes));
-    examined(world, session, client)
+    native_on(world, GPU, bytes)
 }
 
-pub(super) fn examined(world: &mut World, session: SessionId, client: ClientId) -> (SessionId, ClientId) {
-    world.send(Event::Overhead { client, gpu: GPU, bytes: Some(CONTEXT) });
+/// A [`native`] program on a card.
+pub(super) fn native_on(world: &mut World, gpu: GpuId, bytes: Bytes) -> (SessionId, ClientId) {
+    let (session, client) = world.program_on(&[(gpu, Bytes::ZERO)]);
+    assert!(world.allocate_fixed(client, gpu, bytes));
+    examined(world, gpu, session, client)
+}
+
+pub(super) fn examined(
+    world: &mut World,
+    gpu: GpuId,
+    session: SessionId,
+    client: ClientId,
+) -> (SessionId, ClientId) {
+    world.send(Event::Overhead { client, gpu, bytes: Some(CONTEXT) });
     world.send(Event::Freezable { client, obstacle: None });
     world.run_for(ms(100));
     (session, client)
@@ -67,6 +77,7 @@ fn a_frozen_session_leaves_four_mebibytes_and_comes_back_when_called() {
     assert_eq!(world.card().capacity_bytes, before + CONTEXT - Bytes::mib(4));
     assert_eq!(world.gate(client).state(), GateState::Closed);
     assert!(world.flags(client) & FLAG_FROZEN != 0);
+    assert_eq!(world.view(session).lock, LockView::Frozen);
 
     world.gets_busy(client);
     assert_eq!(world.core.waits_for(session), Some(WaitsFor::Thaw(ThawWait::Driver)));
@@ -74,6 +85,25 @@ fn a_frozen_session_leaves_four_mebibytes_and_comes_back_when_called() {
     assert_eq!(steps(&mut world), [("thaw", client)]);
     assert!(world.passes(client) && world.flags(client) & FLAG_FROZEN == 0);
     assert_eq!((world.resident(client, GPU), world.card().capacity_bytes), (gib(6), before));
+}
+
+#[test]
+fn the_driver_moves_a_process_while_it_freezes_and_while_it_thaws() {
+    let mut world = world_with(gib(100));
+    let (session, client) = native(&mut world, gib(4));
+    let mut moves = vec![world.core.moves_by_driver()];
+    let mut watch = |world: &mut World| {
+        for _ in 0..20 {
+            world.run_for(ms(100));
+            moves.push(world.core.moves_by_driver());
+        }
+    };
+    freezes(&mut world, session);
+    watch(&mut world);
+    world.send(Event::Called { client });
+    watch(&mut world);
+    moves.dedup();
+    assert_eq!(moves, [false, true, false, true, false]);
 }
 
 #[test]

@@ -3,8 +3,9 @@
 use gpushare_proto::admin::{Knob, Mode};
 use gpushare_proto::{Bytes, ClientId, Nanos, SessionId};
 
-use super::freezing::{examined, freezes, native, stage, steps, world_with};
-use super::world::{GPU, World, gib, ms, plain};
+use super::freezing::{examined, freezes, native, native_on, stage, steps, world_with};
+use super::world::{GPU, OTHER_GPU, World, gib, ms, plain};
+use crate::config::StuckPolicy;
 use crate::session::frost::Stage;
 use crate::{Config, Event, ThawEnd, ThawWait, WaitsFor};
 
@@ -147,7 +148,7 @@ fn processes_that_the_last_daemon_froze_come_back_although_their_contexts_were_n
 fn joins(world: &mut World, session: SessionId, bytes: Bytes) -> ClientId {
     let client = world.join_on(session, GPU);
     assert!(world.allocate_fixed(client, GPU, bytes));
-    examined(world, session, client).1
+    examined(world, GPU, session, client).1
 }
 
 #[test]
@@ -232,4 +233,29 @@ fn processes_of_one_session_come_back_one_by_one_after_a_restart() {
     }
     world.run_for(Nanos::from_secs(20));
     assert!(clients.iter().all(|&client| stage(&world, client) == Stage::Warm));
+}
+
+/// What a process of the last daemon has on its card is not known.
+#[test]
+fn a_process_of_the_last_daemon_holds_up_freezes_and_thaws_on_its_own_card_only() {
+    let config = Config { stuck_policy: StuckPolicy::Wait, ..plain() };
+    let mut world = World::after_restart(config, [501]);
+    world.second_card();
+    world.send(Event::HostBudget { bytes: gib(100) });
+    world.send(Event::ExpectedUses { client: ClientId(501), gpu: GPU, bytes: gib(2) });
+    world.run_for(Nanos::from_secs(2));
+    let [here, there] = [GPU, OTHER_GPU].map(|gpu| {
+        let (session, client) = native_on(&mut world, gpu, gib(1));
+        freezes(&mut world, session);
+        client
+    });
+    world.run_for(Nanos::from_secs(5));
+    assert_eq!((stage(&world, here), stage(&world, there)), (Stage::Warm, Stage::Frozen));
+    world.send(Event::Called { client: there });
+    world.run_for(Nanos::from_secs(5));
+    assert_eq!((stage(&world, here), stage(&world, there)), (Stage::Warm, Stage::Warm));
+    assert_eq!(steps(&mut world), [("freeze", there), ("thaw", there)]);
+    world.send(Event::ExpectedGone { client: ClientId(501) });
+    world.run_for(Nanos::from_secs(5));
+    assert_eq!(stage(&world, here), Stage::Frozen);
 }
