@@ -31,7 +31,7 @@ mod trial;
 
 pub use handle::HelperError;
 pub use helper::{SUBCOMMAND, run};
-pub use operation::{FreezeError, Limits, ThawError, freeze, thaw};
+pub use operation::{FreezeError, Limits, ThawError, freeze, thaw, thaw_in_place};
 pub use protocol::{Refusal, State};
 pub use target::Target;
 pub use trial::{TRIAL, TrialError, run_trial, try_freeze};

@@ -71,6 +71,9 @@ pub enum ThawError {
     /// The driver found no memory for the process, which is still in its checkpoint.
     #[error("a card has no memory for the process: {0}")]
     NoRoom(Refusal),
+    /// The process is in its checkpoint, and was not to be restored.
+    #[error("the process is in its checkpoint")]
+    Away,
     /// The driver has given the process up, or refused its restore.
     #[error("the process is lost to the driver: {}", loss(.0.as_ref()))]
     Lost(Option<Refusal>),
@@ -81,7 +84,10 @@ pub enum ThawError {
 
 impl From<HelperError> for FreezeError {
     fn from(error: HelperError) -> Self {
-        Self::Unknown(error.to_string())
+        match error {
+            HelperError::Start(_) | HelperError::Stuck => Self::Unready(error.to_string()),
+            _ => Self::Unknown(error.to_string()),
+        }
     }
 }
 
@@ -128,6 +134,18 @@ pub fn freeze(program: &Path, target: Target, limits: &Limits) -> Result<(), Fre
 /// # Errors
 /// Says whether the process has ended, is lost, or has to be thawed again.
 pub fn thaw(program: &Path, target: Target, limits: &Limits) -> Result<(), ThawError> {
+    bring_back(program, target, limits, true)
+}
+
+/// Lets a process run that is not in its checkpoint, as [`thaw`] does. No memory of a card is needed for that.
+///
+/// # Errors
+/// As [`thaw`], and [`ThawError::Away`] if the process is in its checkpoint.
+pub fn thaw_in_place(program: &Path, target: Target, limits: &Limits) -> Result<(), ThawError> {
+    bring_back(program, target, limits, false)
+}
+
+fn bring_back(program: &Path, target: Target, limits: &Limits, may_restore: bool) -> Result<(), ThawError> {
     let (mut helper, first) = Helper::start(program, target, limits.start)?;
     match first {
         Answer::Ready { .. } => {}
@@ -151,6 +169,7 @@ pub fn thaw(program: &Path, target: Target, limits: &Limits) -> Result<(), ThawE
             }
             (State::Failed, _) => return Err(ThawError::Lost(None)),
             (State::Running, Some((Step::Unlock, _))) => return Ok(()),
+            (State::Checkpointed, _) if !may_restore => return Err(ThawError::Away),
             (State::Checkpointed, _) => Step::Restore,
             // The answer to a running process is a refusal, after a step that is under way.
             (State::Running | State::Locked, _) => Step::Unlock,

@@ -79,16 +79,19 @@ impl Engine {
                     self.peers.reply_if_idle(connection, &TenantReply::Queued { ahead, reason });
                 }
             }
-            // A debugger may have come since the process was asked. Not `feed`, as above.
-            Effect::Freeze { client } if outer_obstacle(self, client).is_some() => {
-                self.machine.decide(Event::FreezeEnded { client, end: FreezeEnd::Busy });
-                self.watchers.note_changes(self.machine.changed());
-            }
-            Effect::Freeze { client } => {
-                // The next daemon must not kill it.
-                self.persistence.client_changed(client);
-                self.move_by_driver(client, Move::Freeze);
-            }
+            // A debugger may have come since the process was asked.
+            Effect::Freeze { client } => match outer_obstacle(self, client) {
+                Some(obstacle) => {
+                    // Not `feed`, as above.
+                    self.machine.decide(Event::FreezeEnded { client, end: FreezeEnd::Prevented(obstacle) });
+                    self.watchers.note_changes(self.machine.changed());
+                }
+                None => {
+                    // The next daemon must not kill it.
+                    self.persistence.client_changed(client);
+                    self.move_by_driver(client, Move::Freeze);
+                }
+            },
             Effect::Thaw { client } => room::thaw(self, client),
             Effect::Kill { client } => self.kill(client),
             Effect::Notice(notice) => self.note(&notice),

@@ -15,7 +15,7 @@ pub(crate) mod tried;
 use std::path::Path;
 use std::thread;
 
-use gpushare_checkpoint::{FreezeError, Limits, Target, ThawError, freeze, thaw};
+use gpushare_checkpoint::{FreezeError, Limits, Target, ThawError, freeze, thaw, thaw_in_place};
 use gpushare_core::{Event, FreezeEnd, ThawEnd};
 use gpushare_proto::admin::FrostStage;
 use gpushare_proto::{ClientId, GpuId, GpuUuid, SessionId};
@@ -31,14 +31,16 @@ use crate::input::{End, Input};
 pub(crate) enum Move {
     Freeze,
     Thaw,
+    /// Thaw of a process that may not be in its checkpoint, while its cards have no memory for it.
+    ThawInPlace,
 }
 
 impl Move {
     /// End of an operation that could not begin.
-    const fn broke_off(self) -> End {
+    const fn not_begun(self) -> End {
         match self {
-            Self::Freeze => End::Freeze(FreezeEnd::BrokeOff),
-            Self::Thaw => End::Thaw(ThawEnd::BrokeOff),
+            Self::Freeze => End::Freeze(FreezeEnd::Busy),
+            Self::Thaw | Self::ThawInPlace => End::Thaw(ThawEnd::BrokeOff),
         }
     }
 
@@ -53,13 +55,18 @@ impl Move {
                     freeze_end(&error)
                 }
             }),
-            Self::Thaw => End::Thaw(match thaw(helper, target, &limits) {
-                Ok(()) => ThawEnd::Thawed,
-                Err(error) => {
-                    warn!("pid {} is not thawed: {error}", target.pid);
-                    thaw_end(&error)
-                }
-            }),
+            Self::Thaw => End::Thaw(thaw_ended(target, thaw(helper, target, &limits))),
+            Self::ThawInPlace => End::Thaw(thaw_ended(target, thaw_in_place(helper, target, &limits))),
+        }
+    }
+}
+
+fn thaw_ended(target: Target, ended: Result<(), ThawError>) -> ThawEnd {
+    match ended {
+        Ok(()) => ThawEnd::Thawed,
+        Err(error) => {
+            warn!("pid {} is not thawed: {error}", target.pid);
+            thaw_end(&error)
         }
     }
 }
@@ -78,6 +85,7 @@ fn thaw_end(error: &ThawError) -> ThawEnd {
     match error {
         // Also a card without memory: the attempt may have taken seconds, so others come first.
         ThawError::Gone | ThawError::NoRoom(_) | ThawError::Unknown(_) => ThawEnd::BrokeOff,
+        ThawError::Away => ThawEnd::NoRoom,
         ThawError::Lost(_) => ThawEnd::Lost,
     }
 }
@@ -103,7 +111,7 @@ impl Engine {
         let id = self.clients.get(client).and_then(|client| client.peer.id);
         let untried = match what {
             Move::Freeze => self.untried_cards(client),
-            Move::Thaw => Vec::new(),
+            Move::Thaw | Move::ThawInPlace => Vec::new(),
         };
         let inputs = self.inputs.clone();
         let run = move || {
@@ -111,14 +119,14 @@ impl Engine {
             let end = match id {
                 Some(id) => trial::failure(&untried, tell)
                     .map_or_else(|| what.carry_out(Target { pid: id.pid, start: id.start }), End::Freeze),
-                None => what.broke_off(),
+                None => what.not_begun(),
             };
             // The receiver is gone only when the daemon ends.
             let _ = inputs.blocking_send(Input::Moved { client, end });
         };
         if let Err(cause) = thread::Builder::new().name("freeze".to_owned()).spawn(run) {
             warn!("no thread for a helper: {cause}");
-            deliver(self.inputs.clone(), Input::Moved { client, end: what.broke_off() });
+            deliver(self.inputs.clone(), Input::Moved { client, end: what.not_begun() });
         }
     }
 
@@ -163,7 +171,7 @@ mod tests {
     async fn an_end_is_not_lost_in_a_full_queue() {
         let (inputs, mut arriving) = tokio::sync::mpsc::channel(1);
         inputs.try_send(Input::Measured(None)).unwrap();
-        deliver(inputs, Input::Moved { client: ClientId(1), end: Move::Thaw.broke_off() });
+        deliver(inputs, Input::Moved { client: ClientId(1), end: Move::Thaw.not_begun() });
         assert!(matches!(arriving.recv().await, Some(Input::Measured(None))));
         let end = End::Thaw(ThawEnd::BrokeOff);
         assert!(matches!(arriving.recv().await, Some(Input::Moved { end: of, .. }) if of == end));

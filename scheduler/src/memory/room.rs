@@ -2,6 +2,7 @@
 //!
 //! ```text
 //!   Effect::Thaw ─▶ question to NVML ~~▶ answer ─▶ enough is free ─▶ helper
+//!                                               ├▶ it may be on its cards as before ─▶ helper, without restore
 //!                                               └▶ ThawEnded: NoRoom, and again after a pause
 //! ```
 //!
@@ -89,11 +90,14 @@ pub(crate) fn answered(engine: &mut Engine, rooms: Option<&Rooms>) {
             let free = engine.cards.get(gpu).and_then(|card| rooms.get(&card.info.uuid)?.free);
             free.is_some_and(|free| free < bytes)
         };
-        if engine.machine.bytes_to_thaw(client).iter().any(lacks) {
+        if !engine.machine.bytes_to_thaw(client).iter().any(lacks) {
+            engine.move_by_driver(client, Move::Thaw);
+        } else if engine.machine.may_be_on_cards(client) {
+            // Its own bytes may be what takes the memory.
+            engine.move_by_driver(client, Move::ThawInPlace);
+        } else {
             debug!("{client} is not thawed yet, since its cards have too little free memory");
             engine.feed(Event::ThawEnded { client, end: ThawEnd::NoRoom });
-        } else {
-            engine.move_by_driver(client, Move::Thaw);
         }
     }
     if !engine.rooms.later.is_empty() {

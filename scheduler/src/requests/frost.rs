@@ -18,7 +18,7 @@ use crate::memory::room;
 use crate::operation::{bad_request, failure};
 
 /// Returns the word of the decision machine for what a process says of itself.
-pub(super) const fn obstacle_of(told: FreezeObstacle) -> Obstacle {
+const fn obstacle_of(told: FreezeObstacle) -> Obstacle {
     match told {
         FreezeObstacle::Managed => Obstacle::Managed,
         FreezeObstacle::HostHandles => Obstacle::HostHandles,
@@ -172,13 +172,22 @@ fn privileges(of: &Privileges) -> Vec<String> {
 
 /// Returns what the kernel says of a process that keeps it from being frozen now. No process is told of it.
 pub(crate) fn outer_obstacle(engine: &Engine, client: ClientId) -> Option<Obstacle> {
-    let pid = engine.clients.get(client)?.peer.pid;
-    match pid {
-        0 => None,
+    match &engine.clients.get(client)?.peer.id {
+        None => Some(Obstacle::Elsewhere),
         // The first thread has ended, and others go on.
-        _ if process::is_dead(pid) => Some(Obstacle::FirstThread),
-        _ => is_traced(pid).then_some(Obstacle::Debugger),
+        Some(id) if process::is_dead(id.pid) => Some(Obstacle::FirstThread),
+        Some(id) => is_traced(id.pid).then_some(Obstacle::Debugger),
     }
+}
+
+/// Returns the obstacle of a process that says that it has none, or what it says.
+pub(super) fn obstacle_with_outer(
+    engine: &Engine,
+    client: ClientId,
+    told: Option<FreezeObstacle>,
+) -> Option<Obstacle> {
+    let outer = || outer_obstacle(engine, client).filter(|obstacle| obstacle.is_lasting());
+    told.map(obstacle_of).or_else(outer)
 }
 
 fn words(stage: FrostStage) -> String {

@@ -16,7 +16,7 @@ use gpushare_proto::{Bytes, ClientId, SessionId, Token};
 use super::checks::unlimited_by_mistake;
 use super::copies::ask_for_copy;
 use super::dry_run::dry_run;
-use super::frost::{self, obstacle_of};
+use super::frost::{self, obstacle_with_outer};
 use super::imports::introduce;
 use super::own::{of_own_user, resize, wait_of};
 use super::register::register;
@@ -252,7 +252,9 @@ fn carry_out(
             event = Some(Event::NearlyDrained { client: client()?, word });
         }
         TenantRequest::Freezable { obstacle } => {
-            event = Some(Event::Freezable { client: client()?, obstacle: obstacle.map(obstacle_of) });
+            let client = client()?;
+            event =
+                Some(Event::Freezable { client, obstacle: obstacle_with_outer(engine, client, obstacle) });
         }
         TenantRequest::Parked { number } => {
             let client = client()?;

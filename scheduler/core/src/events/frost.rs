@@ -20,8 +20,6 @@ pub enum Obstacle {
     Peers,
     /// A debugger holds the process.
     Debugger,
-    /// The first thread of the process has ended.
-    FirstThread,
     /// The driver cannot freeze processes, or no card of this machine was tried with this driver.
     Driver,
     /// The cards are not in persistence mode.
@@ -43,6 +41,18 @@ pub enum Obstacle {
     /// The control groups of the process have no room for what the driver moves into host memory. It may have some
     /// later.
     HostMemory,
+    /// The first thread of the process has ended.
+    FirstThread,
+    /// The daemon sees no process id of the process.
+    Elsewhere,
+}
+
+impl Obstacle {
+    /// Whether the obstacle stays for as long as the process lives.
+    #[must_use]
+    pub const fn is_lasting(self) -> bool {
+        matches!(self, Self::FirstThread | Self::Elsewhere | Self::Refused | Self::Lost)
+    }
 }
 
 impl fmt::Display for Obstacle {
@@ -56,7 +66,6 @@ impl fmt::Display for Obstacle {
             Self::Shared => "it shares memory of a card with another process",
             Self::Peers => "it reaches the memory of another card",
             Self::Debugger => "a debugger holds it",
-            Self::FirstThread => "its first thread has ended, by which the driver finds a process",
             Self::Driver => "this driver is not known to freeze processes",
             Self::Persistence => "its cards are not in persistence mode (`nvidia-smi -pm 1`)",
             Self::Trial => "the trial of a freeze failed on a card of it",
@@ -71,6 +80,10 @@ impl fmt::Display for Obstacle {
             Self::Busy => "the driver or its helper was busy; try again",
             Self::HostMemory => {
                 "its control groups have no room for what the driver moves into host memory; raise their limit of memory"
+            }
+            Self::FirstThread => "its first thread has ended, by which the driver finds a process",
+            Self::Elsewhere => {
+                "it is in a PID namespace that the daemon does not see, so the driver cannot be told which process it is"
             }
         })
     }
@@ -93,6 +106,8 @@ pub enum FreezeEnd {
         /// Card of the trial.
         gpu: GpuId,
     },
+    /// Nothing was done to the process, since the daemon found an obstacle. The process runs as before.
+    Prevented(Obstacle),
 }
 
 /// End of an attempt to thaw a process.

@@ -10,6 +10,7 @@
 //!
 //! Which process comes back and when, `thaws.rs` decides. The driver moves one process at a time on each card.
 
+use gpushare_proto::page::FLAG_FROZEN;
 use gpushare_proto::{Bytes, ClientId, GpuId, Nanos, SessionId};
 
 use crate::card::Card;
@@ -153,7 +154,7 @@ impl Core {
         }
         let ticket = self.next_thaw();
         self.change_frost(client, |frost| match is_shut {
-            true => frost.queue(ticket),
+            true => frost.queue_found(ticket),
             false => frost.count_as_unknown(ticket, Nanos::ZERO),
         });
     }
@@ -178,8 +179,8 @@ impl Core {
         let bytes = self.view.sessions.client(client).map(|process| process.frost.host_bytes());
         self.change_frost(client, |frost| frost.freeze_ended(end, ticket));
         let bytes = bytes.unwrap_or_default();
-        // Else it would be tried again at once, for as long as the process is busy.
-        if matches!(end, FreezeEnd::Busy | FreezeEnd::TrialFailed { .. })
+        // Else it would be tried again at once.
+        if end != FreezeEnd::Frozen
             && let Some(session) = self.view.sessions.get_mut(id)
         {
             session.wants_frost = false;
@@ -193,6 +194,7 @@ impl Core {
             FreezeEnd::TrialFailed { .. } => {
                 Notice::FreezeRefused { session: id, client, obstacle: Obstacle::Trial }
             }
+            FreezeEnd::Prevented(obstacle) => Notice::FreezeRefused { session: id, client, obstacle },
         });
     }
 
@@ -220,6 +222,13 @@ impl Core {
         books
             .map(|(gpu, book)| (gpu, self.view.bytes_to_freeze_on(gpu, book)))
             .collect()
+    }
+
+    /// Whether a process that is to come back may be on its cards as before, so that its thaw may need no memory.
+    #[must_use]
+    pub fn may_be_on_cards(&self, client: ClientId) -> bool {
+        let process = self.view.sessions.client(client);
+        process.is_some_and(|process| process.frost.may_be_here())
     }
 
     /// Notes the end of an attempt to thaw a process.
@@ -338,7 +347,8 @@ impl Core {
         }
     }
 
-    /// Begins all steps that may begin. Returns whether the host memory of frozen processes changed.
+    /// Begins all steps that may begin. Returns whether the host memory of frozen processes changed, or a session's use
+    /// for a turn.
     pub(crate) fn begin_frosts(&mut self) -> bool {
         !self.view.cold.is_empty() && self.begin_steps()
     }
@@ -352,11 +362,23 @@ impl Core {
         ended.into_iter().for_each(|id| self.frost_changed(id));
         // Who died meanwhile takes no host memory any more.
         self.count_frozen();
+        let mut changes_wishes = false;
         if !self.view.recovery.is_early() {
-            self.begin_thaws();
+            changes_wishes = self.begin_thaws();
             self.begin_freezes();
         }
-        self.view.host.frozen() != before
+        changes_wishes || self.view.host.frozen() != before
+    }
+
+    /// Tells a process that its last freeze is over if it does not know. Else it would take the next one for the last
+    /// one, which it has answered.
+    fn end_last_request(&mut self, client: ClientId) {
+        let Some(process) = self.client_mut(client) else { return };
+        if process.told.flags & FLAG_FROZEN != 0 {
+            process.told.flags &= !FLAG_FROZEN;
+            let flags = process.told.flags;
+            self.effects.push_back(Effect::Flags { client, flags });
+        }
     }
 
     /// Cards on which the driver moves a process.
@@ -395,6 +417,7 @@ impl Core {
             match frost.stage() {
                 Stage::Warm => {
                     let now = self.view.now;
+                    self.end_last_request(client);
                     self.change_frost(client, |frost| frost.park(now));
                 }
                 Stage::Parked if !cards.overlaps(taken) => {

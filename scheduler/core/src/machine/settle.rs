@@ -103,6 +103,21 @@ impl Core {
         self.fire_timers();
         self.choose_due_thaws();
         loop {
+            self.choose_modes_and_turns();
+            self.place_memory();
+            // They change how much memory of the host is left, and which sessions have a use for a turn.
+            if !self.begin_frosts() {
+                break;
+            }
+        }
+        self.place_managed();
+        self.touch_members_of_changed_cards();
+        self.look_each(Self::conclude);
+        self.close_agenda();
+    }
+
+    fn choose_modes_and_turns(&mut self) {
+        loop {
             self.choose_modes();
             let were_cold = !self.view.cold.is_empty();
             self.look_each(Self::judge_and_resume);
@@ -117,14 +132,6 @@ impl Core {
                 break;
             }
         }
-        self.place_memory();
-        if self.begin_frosts() {
-            self.place_memory();
-        }
-        self.place_managed();
-        self.touch_members_of_changed_cards();
-        self.look_each(Self::conclude);
-        self.close_agenda();
     }
 
     /// Grants, preempts and drops until nothing more follows.

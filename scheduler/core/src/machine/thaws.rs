@@ -16,6 +16,7 @@ use gpushare_proto::{Bytes, ClientId, GpuId, SessionId};
 
 use crate::events::Effect;
 use crate::machine::Core;
+use crate::memory::book::LEFT;
 use crate::memory::sums::Total;
 use crate::residency::plan;
 use crate::session::client::Client;
@@ -71,11 +72,13 @@ impl Core {
             .map(|(client, process)| (process.frost.ticket(), client))
             .collect();
         queue.sort_unstable();
+        // What is taken if none of them comes back.
         let mut taken: BTreeMap<GpuId, Total> = BTreeMap::new();
         for (_, process) in self.view.returning() {
             for (gpu, book) in process.books.iter() {
                 let taken = taken.entry(gpu).or_insert_with(|| self.view.stays_on(gpu));
                 *taken -= (book.stays_here() + book.overhead_here()).into();
+                *taken += LEFT.into();
             }
         }
         let mut lacking: Vec<Vec<(GpuId, Bytes)>> = Vec::new();
@@ -86,18 +89,18 @@ impl Core {
             let needs: Vec<(GpuId, Bytes)> = books
                 .map(|(gpu, book)| (gpu, book.stays() + book.overhead.unwrap_or_default()))
                 .collect();
-            let with = |gpu, bytes: Bytes| {
+            let with = |&(gpu, bytes): &(GpuId, Bytes)| {
                 let mut sum = taken.get(&gpu).copied().unwrap_or_default();
+                sum -= LEFT.into();
                 sum += bytes.into();
-                sum
+                (gpu, sum)
             };
+            let with_it: Vec<(GpuId, Total)> = needs.iter().map(with).collect();
             let total = |gpu| self.view.cards.get(gpu).map_or(Bytes::ZERO, |card| card.total);
             let overtakes = lacking.iter().any(|earlier| needs_as_much(&needs, earlier));
-            let fits = !overtakes && needs.iter().all(|&(gpu, bytes)| with(gpu, bytes) <= total(gpu).into());
+            let fits = !overtakes && with_it.iter().all(|&(gpu, sum)| sum <= total(gpu).into());
             if fits {
-                needs
-                    .iter()
-                    .for_each(|&(gpu, bytes)| *taken.entry(gpu).or_default() += bytes.into());
+                taken.extend(with_it);
             } else {
                 lacking.push(needs);
             }
@@ -111,23 +114,25 @@ impl Core {
     ///
     /// A process is overtaken on its cards only during the pause after an attempt. If it lacked free memory, it is
     /// overtaken only by those that need less on one of its cards: no other one would find enough.
-    pub(super) fn begin_thaws(&mut self) {
+    ///
+    /// Returns whether a session got or lost its use for a turn, since a process lacks room or does not any more.
+    pub(super) fn begin_thaws(&mut self) -> bool {
         let now = self.view.now;
-        let ticket = |(_, client, frost): (SessionId, ClientId, Frost)| match frost.stage() {
-            Stage::Due(ticket, after) => Some((ticket, client, after > now, frost.lacks_memory())),
+        let due = |(_, client, frost): (SessionId, ClientId, Frost)| match frost.stage() {
+            Stage::Due(ticket, after) => Some((ticket, client, after > now, frost)),
             _ => None,
         };
-        let mut queue: Vec<(u64, ClientId, bool, bool)> =
-            self.view.cold_processes().filter_map(ticket).collect();
-        queue.sort_unstable();
-        let mut taken = self.moving_cards();
+        let mut queue: Vec<(u64, ClientId, bool, Frost)> =
+            self.view.cold_processes().filter_map(due).collect();
+        queue.sort_unstable_by_key(|&(ticket, client, ..)| (ticket, client));
+        let (mut taken, mut changes_wishes) = (self.moving_cards(), false);
         // Needs of those that pause, since they lacked free memory.
         let mut lacking: Vec<Vec<(GpuId, Bytes)>> = Vec::new();
-        for (_, client, pauses, lacks_memory) in queue {
+        for (_, client, pauses, frost) in queue {
             let cards = self.view.cards_of_process(client);
             let needs = self.bytes_to_thaw(client);
             if pauses {
-                lacking.extend(lacks_memory.then_some(needs));
+                lacking.extend(frost.lacks_memory().then_some(needs));
                 continue;
             }
             // It pauses too. Else those behind that need less would wait for it.
@@ -138,13 +143,19 @@ impl Core {
                 .into_iter()
                 .all(|gpu| self.view.fits(gpu) && !self.view.awaits_reports(gpu));
             // One that the last daemon froze is about to announce its cards.
-            if !cards.is_empty() && !cards.overlaps(taken) && fits {
-                self.change_frost(client, Frost::thaw);
-                self.effects.push_back(Effect::Thaw { client });
+            if !cards.is_empty() && !cards.overlaps(taken) {
+                if fits {
+                    self.change_frost(client, Frost::thaw);
+                    self.effects.push_back(Effect::Thaw { client });
+                } else if !frost.lacks_room() {
+                    self.change_frost(client, Frost::miss_room);
+                }
+                changes_wishes |= fits == frost.lacks_room();
             }
             // Nobody overtakes the first one that waits for room.
             taken = taken.with(cards);
         }
+        changes_wishes
     }
 }
 

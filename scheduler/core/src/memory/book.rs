@@ -16,7 +16,7 @@ use gpushare_proto::Bytes;
 /// libraries.
 const ALLOWANCE: Bytes = Bytes::gib(1);
 /// Bytes that stay on the card while a process is frozen (H100, driver 580).
-const LEFT: Bytes = Bytes::mib(4);
+pub(crate) const LEFT: Bytes = Bytes::mib(4);
 /// Part of a remapped block by which it may be rounded up. The smallest block with memory of its own has just over 8
 /// MiB, and takes granules of 2 MiB.
 const ROUNDING: u64 = 4;

@@ -62,8 +62,13 @@ pub(crate) struct Frost {
     called: bool,
     /// Whether the card had no memory for the process at the last attempt to thaw it.
     lacks_memory: bool,
-    /// Whether an attempt of the driver broke off, so that nobody knows what of the process is on its cards.
+    /// Whether the thaw of the process is due, and memory that others could move is in its way.
+    lacks_room: bool,
+    /// Whether an attempt of the driver broke off, so that nobody knows what of the process is on its cards. All its bytes
+    /// count.
     broke_off: bool,
+    /// Whether the process may be on its cards as before: an attempt broke off, or the last daemon had begun to freeze it.
+    may_be_here: bool,
     /// Whether the driver has restored the process at least once, or tried to. Of a process of the last daemon: whether
     /// it may have done so.
     restored: bool,
@@ -80,7 +85,9 @@ impl Frost {
             found: None,
             called: false,
             lacks_memory: false,
+            lacks_room: false,
             broke_off: false,
+            may_be_here: false,
             restored: false,
             bytes: Bytes::ZERO,
         }
@@ -108,6 +115,16 @@ impl Frost {
     /// Whether nobody knows what of the process is on its cards, since an attempt of the driver broke off.
     pub(crate) const fn broke_off(&self) -> bool {
         self.broke_off
+    }
+
+    /// Whether the process may be on its cards as before, so that its thaw may need no memory.
+    pub(crate) const fn may_be_here(&self) -> bool {
+        self.may_be_here
+    }
+
+    /// Whether the process could come back at once if others made room for it.
+    pub(crate) const fn lacks_room(&self) -> bool {
+        self.lacks_room
     }
 
     /// Bytes of host memory that the checkpoint takes.
@@ -231,13 +248,24 @@ impl Frost {
             }
             FreezeEnd::BrokeOff => self.count_as_unknown(ticket, Nanos::ZERO),
             FreezeEnd::Busy | FreezeEnd::TrialFailed { .. } => self.warm(),
+            FreezeEnd::Prevented(obstacle) => {
+                self.found = Some(obstacle).filter(|obstacle| obstacle.is_lasting()).or(self.found);
+                self.warm();
+            }
         }
     }
 
-    /// Puts a frozen process, or one that the last daemon has frozen, among those to thaw.
+    /// Puts a frozen process among those to thaw.
     pub(crate) fn queue(&mut self, ticket: u64) {
-        if matches!(self.stage, Stage::Frozen | Stage::Warm) {
+        if self.stage == Stage::Frozen {
             self.stage = Stage::Queued(ticket);
+        }
+    }
+
+    /// Puts a process that the last daemon has frozen, or had begun to freeze, among those to thaw.
+    pub(crate) fn queue_found(&mut self, ticket: u64) {
+        if self.stage == Stage::Warm {
+            (self.stage, self.may_be_here) = (Stage::Queued(ticket), true);
         }
     }
 
@@ -246,14 +274,17 @@ impl Frost {
     pub(crate) fn fit(&mut self, fits: bool) {
         match (self.stage, fits) {
             (Stage::Queued(ticket), true) => self.stage = Stage::Due(ticket, Nanos::ZERO),
-            (Stage::Due(ticket, _), false) if !self.broke_off => self.stage = Stage::Queued(ticket),
+            (Stage::Due(ticket, _), false) if !self.broke_off => {
+                (self.stage, self.lacks_room) = (Stage::Queued(ticket), false);
+            }
             _ => {}
         }
     }
 
     /// Makes the thaw of a process due of which nobody knows what is on its cards. A thaw brings it back from any state.
     pub(crate) fn count_as_unknown(&mut self, ticket: u64, after: Nanos) {
-        (self.stage, self.broke_off) = (Stage::Due(ticket, after), true);
+        self.stage = Stage::Due(ticket, after);
+        (self.broke_off, self.may_be_here) = (true, true);
     }
 
     /// Notes that the last daemon had frozen the process, or had tried to.
@@ -261,10 +292,15 @@ impl Frost {
         self.restored = true;
     }
 
+    /// Notes that the thaw of a process is due and does not fit yet.
+    pub(crate) fn miss_room(&mut self) {
+        self.lacks_room = matches!(self.stage, Stage::Due(..));
+    }
+
     /// Begins to thaw a process.
     pub(crate) fn thaw(&mut self) {
         if let Stage::Due(ticket, _) = self.stage {
-            self.stage = Stage::Thawing(ticket);
+            (self.stage, self.lacks_room) = (Stage::Thawing(ticket), false);
         }
     }
 
@@ -284,7 +320,11 @@ impl Frost {
                 self.count_as_unknown(ticket, now + PAUSE);
                 self.lacks_memory = false;
             }
-            ThawEnd::NoRoom => (self.stage, self.lacks_memory) = (Stage::Due(own, now + PAUSE), true),
+            // So it is in its checkpoint.
+            ThawEnd::NoRoom => {
+                (self.stage, self.lacks_memory) = (Stage::Due(own, now + PAUSE), true);
+                (self.broke_off, self.may_be_here) = (false, false);
+            }
             ThawEnd::Lost => {
                 self.warm();
                 (self.stage, self.found) = (Stage::Lost, Some(Obstacle::Lost));
@@ -295,7 +335,8 @@ impl Frost {
 
     fn warm(&mut self) {
         (self.stage, self.bytes) = (Stage::Warm, Bytes::ZERO);
-        (self.called, self.lacks_memory, self.broke_off) = (false, false, false);
+        (self.called, self.lacks_memory, self.lacks_room) = (false, false, false);
+        (self.broke_off, self.may_be_here) = (false, false);
     }
 }
 

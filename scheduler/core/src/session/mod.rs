@@ -207,7 +207,7 @@ impl Session {
 
     /// Whether a thread of the session waits at a gate or with a call of the driver, and the session may run.
     pub(crate) fn is_called(&self) -> bool {
-        self.standing == Standing::Good && self.has_sleeper()
+        self.standing == Standing::Good && self.has_waiting_thread()
     }
 
     /// Point in time at which the frost of a process changes if no event comes before.
@@ -295,8 +295,14 @@ impl Session {
         }
     }
 
-    /// Whether any thread of the session's processes sleeps at a gate, or with a call of the driver.
+    /// Whether the session has a use for a turn: a thread waits, or a process is to come back for which others have to
+    /// make room.
     pub(crate) fn has_sleeper(&self) -> bool {
+        self.frosts().any(Frost::lacks_room) || self.has_waiting_thread()
+    }
+
+    /// Whether any thread of the session's processes sleeps at a gate, or with a call of the driver.
+    fn has_waiting_thread(&self) -> bool {
         let calls = |client: &Client| self.may_be_cold && client.frost.is_called();
         let sleeps = |client: &Client| client.gate.waiting() || calls(client);
         // A process that waits for room has no use for a turn.

@@ -315,8 +315,48 @@ fn an_attempt_that_breaks_off_is_repaired_by_thaws_until_one_succeeds() {
     let taken = steps(&mut world);
     assert!(taken.len() >= 3 && taken[1..].iter().all(|step| *step == ("thaw", client)), "{taken:?}");
     world.habits(client).ends.1 = ThawEnd::Thawed;
-    world.run_for(PARKING + Nanos::from_secs(2));
+    world.run_for(Nanos::from_secs(2));
     assert_eq!(stage(&world, client), Stage::Warm);
+}
+
+#[test]
+fn a_freeze_that_is_wanted_while_a_process_comes_back_is_a_new_request() {
+    let mut world = world_with(gib(100));
+    let (session, client) = native(&mut world, gib(2));
+    freezes(&mut world, session);
+    world.run_for(Nanos::from_secs(2));
+    world.take();
+    world.send(Event::Freeze { session, wanted: false });
+    freezes(&mut world, session);
+    world.run_for(Nanos::from_secs(2));
+    assert_eq!(steps(&mut world), [("thaw", client), ("freeze", client)]);
+    assert_eq!(stage(&world, client), Stage::Frozen);
+}
+
+#[test]
+fn an_obstacle_that_the_daemon_finds_at_last_is_named_and_stays_if_it_lasts() {
+    for (obstacle, stays) in [(Obstacle::Debugger, false), (Obstacle::FirstThread, true)] {
+        let mut world = world_with(gib(100));
+        let (session, client) = native(&mut world, gib(2));
+        world.habits(client).ends.0 = FreezeEnd::Prevented(obstacle);
+        freezes(&mut world, session);
+        world.run_for(Nanos::from_secs(2));
+        assert_eq!(stage(&world, client), Stage::Warm);
+        assert!(world.notices().contains(&Notice::FreezeRefused { session, client, obstacle }));
+        assert_eq!(world.core.frost_obstacle(session).is_some(), stays, "{obstacle}");
+    }
+}
+
+#[test]
+fn a_process_of_which_nobody_knows_where_it_is_may_need_no_memory_to_come_back() {
+    let mut world = world_with(gib(100));
+    let (session, client) = native(&mut world, gib(2));
+    world.habits(client).ends = (FreezeEnd::BrokeOff, ThawEnd::NoRoom);
+    freezes(&mut world, session);
+    world.run_for(ms(400));
+    assert!(world.core.may_be_on_cards(client));
+    world.run_for(Nanos::from_secs(2));
+    assert!(!world.core.may_be_on_cards(client), "the driver said that it is in its checkpoint");
 }
 
 #[test]

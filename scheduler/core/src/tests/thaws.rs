@@ -259,3 +259,35 @@ fn a_process_of_the_last_daemon_holds_up_freezes_and_thaws_on_its_own_card_only(
     world.run_for(Nanos::from_secs(5));
     assert_eq!(stage(&world, here), Stage::Frozen);
 }
+
+/// Each frozen process leaves some bytes on the card, so what fits beside others must fit beside those that wait, too.
+#[test]
+fn what_waits_for_room_does_not_keep_those_from_thawing_that_have_it() {
+    let mut world = world_with(gib(100));
+    let clients = frozen_alone(&mut world, &[Bytes::mib(4608); 3]);
+    for &client in &clients {
+        world.send(Event::Called { client });
+    }
+    world.run_for(Nanos::from_secs(5));
+    let warm = clients.iter().filter(|&&client| stage(&world, client) == Stage::Warm);
+    assert_eq!(warm.count(), 1, "two of them and four mebibytes of the third one are more than the card");
+}
+
+/// The holder never gives the lock back by itself, and nobody calls.
+#[test]
+fn a_thaw_that_nobody_calls_for_gets_its_room_from_a_busy_holder() {
+    let mut world = world_with(gib(100));
+    let (session, client) = native(&mut world, gib(5));
+    freezes(&mut world, session);
+    world.run_for(Nanos::from_secs(2));
+    assert_eq!(stage(&world, client), Stage::Frozen);
+    let (_, holder) = world.remapping_program(gib(8));
+    world.gets_busy(holder);
+    world.run_for(Nanos::from_secs(2));
+    assert!(world.passes(holder));
+    world.send(Event::Freeze { session, wanted: false });
+    world.run_for(Nanos::from_secs(10));
+    assert_eq!(stage(&world, client), Stage::Warm);
+    world.run_for(Nanos::from_secs(10));
+    assert!(world.passes(holder), "the one that came back has no work");
+}

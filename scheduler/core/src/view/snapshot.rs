@@ -332,7 +332,8 @@ fn session_snapshot(id: SessionId, session: &Session, now: Nanos, place: Option<
 
 fn lock_view(session: &Session, place: Option<Place>) -> LockView {
     match &session.lock {
-        Lock::Idle if session.frost_stage() == FrostStage::Frozen => LockView::Frozen,
+        // A paused session may wait.
+        Lock::Idle | Lock::Waiting(_) if session.frost_stage() == FrostStage::Frozen => LockView::Frozen,
         Lock::Idle => LockView::Idle,
         Lock::Waiting(_) => {
             let Place { ahead, reason } = place.unwrap_or_default();
