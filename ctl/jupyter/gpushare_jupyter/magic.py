@@ -15,6 +15,7 @@ def lock(session):
         "holding": "holds the card",
         "dropping": "gives the card back",
         "waiting": f"waits, {more.get('ahead', 0)} before it",
+        "frozen": "is frozen; its next use of the card brings its memory back",
     }.get(state, state)
 
 

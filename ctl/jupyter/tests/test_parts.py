@@ -50,6 +50,7 @@ class Words(unittest.TestCase):
         waiting = {"waiting": {"ahead": 2, "reason": "held by somebody"}}
         self.assertEqual(lock({"lock": waiting}), "waits, 2 before it")
         self.assertEqual(lock({"lock": "idle"}), "does not need the card")
+        self.assertIn("is frozen", lock({"lock": "frozen"}))
 
 
     def test_memory_that_gpushare_moves_is_told_with_its_place(self):

@@ -110,6 +110,7 @@ struct SessionRow {
     /// Milliseconds from the daemon's start to the present state.
     since_ms: u64,
     stuck: bool,
+    frozen: bool,
     memory: Vec<OnCard>,
     /// Places of remapped memory on each card; empty for a session without such memory.
     #[serde(skip_serializing_if = "Vec::is_empty")]
@@ -214,7 +215,7 @@ impl Model {
                     known.lane.turn(at, begin, to);
                     known.row.state = to;
                     known.row.since_ms = at.0 / 1_000_000;
-                    known.row.stuck = false;
+                    (known.row.stuck, known.row.frozen) = (false, false);
                 });
             }
             WatchEventKind::Granted { session, waited_ns, .. } => {
@@ -372,6 +373,7 @@ impl Session {
                 state: State::Idle,
                 since_ms: 0,
                 stuck: false,
+                frozen: false,
                 memory: Vec::new(),
                 remapped: Vec::new(),
                 weight: 0,
@@ -418,6 +420,7 @@ impl SessionRow {
         self.memory = memory.collect();
         self.refusals = figures.refusals;
         self.stuck = figures.lock == LockState::Stuck;
+        self.frozen = figures.lock == LockState::Frozen;
     }
 }
 

@@ -83,7 +83,8 @@ impl Engine {
             Effect::Freeze { client } => match outer_obstacle(self, client) {
                 Some(obstacle) => {
                     // Not `feed`, as above.
-                    self.machine.decide(Event::FreezeEnded { client, end: FreezeEnd::Prevented(obstacle) });
+                    self.machine
+                        .decide(Event::FreezeEnded { client, end: FreezeEnd::Prevented(obstacle) });
                     self.watchers.note_changes(self.machine.changed());
                 }
                 None => {

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use anyhow::Context;
 use gpushare_checkpoint::{
-    FreezeError, Limits, SUBCOMMAND, Target, ThawError, TrialError, freeze, thaw, try_freeze,
+    FreezeError, Limits, SUBCOMMAND, Target, ThawError, TrialError, freeze, thaw, thaw_in_place, try_freeze,
 };
 use gpushare_proto::Bytes;
 use gpushare_sys::process;
@@ -64,6 +64,22 @@ fn a_process_is_frozen_and_thawed_with_its_bytes() -> anyhow::Result<()> {
     thaw(&helper, target, &Limits::default())?;
     assert_eq!(state(&world, &program)?, (ProcessState::Running, Bytes::mib(16)));
     thaw(&helper, target, &Limits::default())?;
+    ends_well(program)
+}
+
+#[test]
+fn a_process_is_thawed_in_place_unless_it_is_in_its_checkpoint() -> anyhow::Result<()> {
+    let (world, program) = start()?;
+    let (sound, target) = (helper(&world, "")?, target(&program)?);
+    let broken = helper(&world, "cuCheckpointProcessCheckpoint=dies")?;
+    assert!(freeze(&broken, target, &Limits::default()).is_err());
+    thaw_in_place(&sound, target, &Limits::default())?;
+    assert_eq!(state(&world, &program)?, (ProcessState::Running, Bytes::mib(16)));
+    freeze(&sound, target, &Limits::default())?;
+    let error = thaw_in_place(&sound, target, &Limits::default()).unwrap_err();
+    assert!(matches!(error, ThawError::Away), "{error}");
+    assert_eq!(state(&world, &program)?.0, ProcessState::Checkpointed);
+    thaw(&sound, target, &Limits::default())?;
     ends_well(program)
 }
 

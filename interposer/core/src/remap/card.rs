@@ -312,20 +312,18 @@ impl Copies {
     /// Returns one of gpushare's streams in the current context.
     fn stream(&mut self, driver: &Driver, live: &Live, stream: Stream) -> Result<CUstream, CUresult> {
         let context = live.context().addr();
-        let streams = match self.streams.filter(|(of, _)| *of == context) {
-            Some((_, streams)) => streams,
-            None => {
+        let known = self.streams.filter(|(of, _)| *of == context);
+        let mut streams = known.map_or([0; 3], |(_, streams)| streams);
+        for number in 0..streams.len() {
+            if streams[number] == 0 {
                 // SAFETY: writes one handle; the context is current.
                 let create = |stream: &mut _| unsafe { (driver.stream_create)(stream, STREAM_NON_BLOCKING) };
-                let mut streams = [0; 3];
-                for stream in &mut streams {
-                    let created: CUstream = try_answer(null_mut(), create)?;
-                    *stream = created.expose_provenance();
-                }
+                let created: CUstream = try_answer(null_mut(), create)?;
+                streams[number] = created.expose_provenance();
+                // Kept although the next one may fail.
                 self.streams = Some((context, streams));
-                streams
             }
-        };
+        }
         Ok(with_exposed_provenance_mut(streams[stream as usize]))
     }
 }

@@ -96,6 +96,10 @@ impl Sharing {
                 self.hang_up(&mut desk);
                 return;
             }
+            // A thread that had the desk meanwhile may have claimed the same bytes again.
+            if self.claims.next_ended() != Some(key) {
+                continue;
+            }
             match desk.end(key) {
                 Ok(()) => self.claims.note_told(key),
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return,

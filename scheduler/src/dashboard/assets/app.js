@@ -468,8 +468,9 @@ function rowNode(id) {
 function stateWords(session) {
   if (session.phase !== "good") return session.phase;
   if (session.stuck) return "does not let go";
+  if (session.frozen) return "frozen";
   const nowMs = state.tick * state.tickMs;
-  const words = { idle: "idle", waiting: "waits", moving: "moves in", holding: "holds", dropping: "drains", frozen: "frozen" };
+  const words = { idle: "idle", waiting: "waits", moving: "moves in", holding: "holds", dropping: "drains" };
   const age = Math.max(0, nowMs - session.since_ms);
   const showsAge = session.state !== "idle" && age >= 1000;
   return words[session.state] + (showsAge ? ` ${age < 60000 ? `${Math.floor(age / 1000)} s` : time(age)}` : "");
@@ -505,7 +506,7 @@ function renderSessions() {
   const wanted = [...state.sessions.values()].filter((session) =>
     nameOf(session.id).toLowerCase().includes(state.filter));
   const many = wanted.length > MOST_ROWS;
-  const rank = (session) => (many && ["idle", "frozen"].includes(session.state) ? 1 : 0);
+  const rank = (session) => (many && session.state === "idle" ? 1 : 0);
   wanted.sort((a, b) => rank(a) - rank(b) || a.id - b.id);
   const shown = state.all ? wanted : wanted.slice(0, MOST_ROWS);
   const rows = shown.map(renderRow);

@@ -66,9 +66,13 @@ fn facts(name: &str) -> Increment {
 }
 
 fn figures(bytes: Bytes, gpu_time_ns: Nanos) -> Increment {
+    figures_with(LockState::Stuck, bytes, gpu_time_ns)
+}
+
+fn figures_with(lock: LockState, bytes: Bytes, gpu_time_ns: Nanos) -> Increment {
     Increment::SessionFigures(SessionFigures {
         session: FIRST,
-        lock: LockState::Stuck,
+        lock,
         memory: vec![CardUse { gpu: GpuId(0), allocated_bytes: bytes, limit_bytes: None }],
         gpu_time_ns,
         refusals: 2,
@@ -89,6 +93,16 @@ fn figures_that_the_page_does_not_show_change_no_row() {
     assert_eq!(read(&model.more(true)).get("sessions"), None);
     model.follow(&increments(vec![figures(Bytes(6), Nanos(3))]));
     assert_eq!(read(&model.more(true))["sessions"][0]["memory"], json!([[0, 6, null]]));
+}
+
+#[test]
+fn a_frozen_session_is_shown_as_such_until_it_has_a_turn() {
+    let mut model = model();
+    let frozen = |model: &Model| read(&model.full(true))["sessions"][0]["frozen"].clone();
+    model.follow(&increments(vec![facts("nb"), figures_with(LockState::Frozen, Bytes(5), Nanos(1))]));
+    assert_eq!(frozen(&model), json!(true));
+    model.apply(&turned(4, Activity::Holding));
+    assert_eq!(frozen(&model), json!(false));
 }
 
 #[test]

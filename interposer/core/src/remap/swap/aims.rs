@@ -1,7 +1,7 @@
 //! Aims of the chunks, derived from the goal and the phase of the gate.
 
 use std::cmp::Reverse;
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 
 use gpushare_proto::Bytes;
 use gpushare_proto::page::GoalNumber;
@@ -50,23 +50,27 @@ impl Engine {
         if !may_begin || self.chunks.count(Sum::Promotable) == 0 {
             return;
         }
-        let hosted = self.chunks.values().filter(|entry| entry.is_promotable());
-        let Some(hot) = hosted.max_by_key(|entry| (entry.uses.count(), Reverse(entry.turn))) else {
+        let (size, uses) = (|entry: &Entry| entry.chunk.span().size, |entry: &Entry| entry.uses.count());
+        let is_candidate = |entry: &&Entry| entry.is_victim() && entry.chunk.tier() == Some(Tier::Device);
+        let mut coldest: BTreeMap<Bytes, &Entry> = BTreeMap::new();
+        for entry in self.chunks.values().filter(is_candidate) {
+            let least = coldest.entry(size(entry)).or_insert(entry);
+            if uses(entry) < uses(least) {
+                *least = entry;
+            }
+        }
+        let hosted = || self.chunks.values().filter(|entry| entry.is_promotable());
+        let with_partner = hosted().filter_map(|hot| {
+            let cold = coldest.get(&size(hot)).filter(|cold| uses(cold) + MORE_USES <= uses(hot))?;
+            Some((hot, cold.chunk.span().address))
+        });
+        let Some((hot, address)) = with_partner.max_by_key(|(hot, _)| (uses(hot), Reverse(hot.turn))) else {
             return;
         };
-        let size = hot.chunk.span().size;
-        let is_candidate = |entry: &&Entry| {
-            let is_like = entry.chunk.span().size == size;
-            is_like && entry.is_victim() && entry.chunk.tier() == Some(Tier::Device)
-        };
-        let present = self.chunks.values().filter(is_candidate);
-        let Some(cold) = present.min_by_key(|entry| entry.uses.count()) else {
-            return;
-        };
-        if cold.uses.count() + MORE_USES > hot.uses.count() {
+        // It would take a part of the room.
+        if hosted().any(|other| size(other) < size(hot) && uses(other) > uses(hot)) {
             return;
         }
-        let address = cold.chunk.span().address;
         self.turn(address, Aim::At(Tier::Host));
     }
 

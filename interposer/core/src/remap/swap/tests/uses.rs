@@ -60,6 +60,28 @@ fn chunks_that_work_names_again_and_again_take_the_places_of_others() {
     world.end();
 }
 
+/// All chunks that work names again and again count alike, and the first one has nothing to change places with.
+#[test]
+fn a_hot_chunk_without_a_partner_of_its_size_keeps_no_other_one_from_the_card() {
+    let mut world = World::new(false);
+    world.engine.set_overflows(true);
+    world.set_goal(1, Bytes::mib(512));
+    for _ in 0..4 {
+        world.allocate(LARGE).unwrap();
+    }
+    world.allocate(Bytes::mib(64)).unwrap();
+    world.allocate(LARGE).unwrap();
+    world.work();
+    assert_eq!(mapped(&world), [4, 5]);
+    for _ in 0..3 {
+        span(&mut world, &[4, 5]);
+        begins(&mut world);
+    }
+    let after = mapped(&world);
+    assert!(after.len() == 2 && after.contains(&4) && !after.contains(&5), "{after:?}");
+    world.end();
+}
+
 #[test]
 fn chunks_change_places_where_the_host_has_no_memory_for_both() {
     let mut world = overflowing();
