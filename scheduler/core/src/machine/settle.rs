@@ -105,7 +105,7 @@ impl Core {
         loop {
             self.choose_modes_and_turns();
             self.place_memory();
-            // They change how much memory of the host is left, and which sessions have a use for a turn.
+            // Freezes and thaws change how much memory of the host is left, and which sessions have a use for a turn.
             if !self.begin_frosts() {
                 break;
             }

@@ -11,6 +11,7 @@ mod fixed;
 mod forecasts;
 mod found;
 mod freezing;
+mod freezing_ends;
 mod freezing_idle;
 mod freezing_stuck;
 mod frosts_searched;

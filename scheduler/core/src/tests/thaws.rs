@@ -235,7 +235,7 @@ fn processes_of_one_session_come_back_one_by_one_after_a_restart() {
     assert!(clients.iter().all(|&client| stage(&world, client) == Stage::Warm));
 }
 
-/// What a process of the last daemon has on its card is not known.
+/// Tests a card with a process of the last daemon, whose bytes nobody knows, beside a card without one.
 #[test]
 fn a_process_of_the_last_daemon_holds_up_freezes_and_thaws_on_its_own_card_only() {
     let config = Config { stuck_policy: StuckPolicy::Wait, ..plain() };
