@@ -25,6 +25,15 @@ pub(crate) fn is_told(importer: &mut Client, exporter: ClientId) -> bool {
     })
 }
 
+/// Returns a client of a daemon that was killed.
+fn client_of_last_daemon(folders: &Folders) -> Client {
+    let daemon = folders.start(&[]);
+    let client = daemon.join(None);
+    written(folders, 1);
+    daemon.kill();
+    client
+}
+
 #[test]
 fn the_exporter_hears_where_the_importer_waits() {
     let folders = Folders::new();
@@ -54,11 +63,8 @@ fn an_exporter_that_is_gone_is_not_told() {
 #[test]
 fn an_importer_waits_for_an_exporter_that_has_not_returned_to_a_new_daemon() {
     let folders = Folders::new();
-    let daemon = folders.start(&[]);
-    let exporter = daemon.join(None);
+    let exporter = client_of_last_daemon(&folders);
     let id = exporter.welcome.client;
-    written(&folders, 1);
-    daemon.kill();
     let daemon = folders.start(&[]);
     let mut importer = Process::importing_late(&folders, id);
     let mut exporter = daemon.return_as(returning(&exporter, None));
@@ -73,11 +79,8 @@ fn an_importer_waits_for_an_exporter_that_has_not_returned_to_a_new_daemon() {
 #[test]
 fn of_one_users_questions_no_more_than_256_wait() {
     let folders = Folders::new();
-    let daemon = folders.start(&[]);
-    let exporter = daemon.join(None);
+    let exporter = client_of_last_daemon(&folders);
     let id = exporter.welcome.client;
-    written(&folders, 1);
-    daemon.kill();
     let _daemon = folders.start(&[]);
     let (_importer, first) = Process::importing_times(&folders, id, 257);
     assert_eq!(first, 257, "the others wait");
