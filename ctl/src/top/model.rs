@@ -258,11 +258,13 @@ impl Session {
 
     /// Returns the state of the session in one word.
     pub(super) fn state(&self) -> &'static str {
-        match (self.facts.phase, self.lock()) {
-            (SessionPhase::Paused, LockState::Idle | LockState::Waiting | LockState::Frozen) => "paused",
-            (SessionPhase::Expired, LockState::Idle | LockState::Waiting | LockState::Frozen) => "expired",
-            (SessionPhase::Revoked, LockState::Idle | LockState::Waiting | LockState::Frozen) => "revoked",
-            (_, lock) => word(lock),
+        let lock = self.lock();
+        let has_no_lock = matches!(lock, LockState::Idle | LockState::Waiting | LockState::Frozen);
+        match self.facts.phase {
+            SessionPhase::Paused if has_no_lock => "paused",
+            SessionPhase::Expired if has_no_lock => "expired",
+            SessionPhase::Revoked if has_no_lock => "revoked",
+            _ => word(lock),
         }
     }
 
