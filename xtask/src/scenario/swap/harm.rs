@@ -11,8 +11,8 @@ use simgpu_card::wire::Refusable;
 
 use super::Worker;
 
-/// One of so many programs is killed by a call of its own.
-const MORTALS: u64 = 2;
+/// One of so many programs is not killed by a call of its own. Many others end before that call, so few may be spared.
+const SURVIVORS: u64 = 10;
 /// Numbers of that call, from and to. A program maps five times before its memory moves, and each move takes two to
 /// five calls of a kind.
 const CALLS: (u64, u64) = (6, 30);
@@ -35,7 +35,7 @@ fn deadly_calls(backend: Backend) -> &'static [(&'static str, &'static str)] {
 /// Moment at which a program is to be killed, and the order for its driver.
 pub(super) fn death(dice: &mut Dice, backend: Backend) -> Option<(&'static str, String)> {
     let calls = deadly_calls(backend);
-    let (moment, call) = dice.one_in(MORTALS).then(|| calls[dice.index(calls.len())])?;
+    let (moment, call) = (!dice.one_in(SURVIVORS)).then(|| calls[dice.index(calls.len())])?;
     let number = CALLS.0 + dice.below(CALLS.1 - CALLS.0);
     Some((moment, format!("{call}@{number}=dies")))
 }
