@@ -18,7 +18,6 @@ use gpushare_sys::page::SharedPage;
 use gpushare_sys::{lease, page};
 
 use super::ringer;
-use crate::freeze::tried::untried_driver;
 
 /// Largest number of refusals that one report may stand for. A forged number would otherwise spoil the card's
 /// metrics, which are not the process's own.
@@ -43,11 +42,10 @@ impl ClientPage {
     /// Creates a shared page with a closed gate. Also returns the page's file, for the client.
     pub(crate) fn create() -> io::Result<(OwnedFd, Self)> {
         let (file, page) = page::create()?;
-        // Without it, processes do not look whether anything stands in the way of a freeze.
-        let freeze = if untried_driver().is_none() { FEATURE_FREEZE } else { 0 };
-        let ours = FEATURE_REFUSALS | FEATURE_GOALS | FEATURE_IMPORTS | FEATURE_COPIES | FEATURE_PIECES;
-        let features = ours | freeze;
-        page.features.store(features, Ordering::Relaxed);
+        // Freezes are there whatever the driver is: the last daemon may have frozen the process.
+        let moves = FEATURE_GOALS | FEATURE_IMPORTS | FEATURE_COPIES | FEATURE_PIECES;
+        page.features
+            .store(FEATURE_REFUSALS | FEATURE_FREEZE | moves, Ordering::Relaxed);
         let (leased, known) = ([None; MAX_GPUS], [None; MAX_GPUS]);
         Ok((file, Self { page: Arc::new(page), leased, known, flags: 0, freezes: 0 }))
     }

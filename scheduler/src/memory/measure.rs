@@ -12,10 +12,11 @@ use gpushare_core::Event;
 use gpushare_proto::{Bytes, ClientId, GpuId, Nanos};
 use tracing::{debug, warn};
 
-use super::contradictions;
 use super::metering::{FixedBytes, Step};
+use super::{contradictions, room};
 use crate::clients::{leave, returning};
 use crate::engine::Engine;
+use crate::freeze::tried::untried_driver;
 use crate::nvml::{OnCard, Usages};
 
 /// Sends a question to NVML if one is due. Discards old figures if NVML does not answer.
@@ -34,7 +35,14 @@ pub(crate) fn measure_if_due(engine: &mut Engine, now: Nanos) {
                 fixed
             });
             match engine.metering.ask(now, fixed, &engine.inputs) {
-                Ok(true) if all => contradictions::note_question(engine),
+                Ok(true) if all => {
+                    contradictions::note_question(engine);
+                    note_question(engine);
+                    // Sessions that idle are frozen by what the cards said last of their persistence mode.
+                    if untried_driver().is_none() {
+                        room::ask(engine);
+                    }
+                }
                 Ok(true) => {}
                 Ok(false) => turn_off(engine),
                 Err(cause) => {
@@ -65,6 +73,18 @@ pub(crate) fn measured(engine: &mut Engine, usages: &Usages) {
     leave::remove_unlisted_orphans(engine, usages, asked);
 }
 
+/// Notes the remapped memory of all processes when NVML is asked.
+fn note_question(engine: &mut Engine) {
+    let ids: Vec<ClientId> = engine.clients.iter().map(|(id, _)| id).collect();
+    for id in ids {
+        let Some(client) = engine.clients.get_mut(id) else { continue };
+        for gpu in client.page.gpus() {
+            let resting = engine.machine.resting_bytes(id, gpu);
+            client.overheads.entry(gpu).or_default().ask(resting);
+        }
+    }
+}
+
 /// Reports the driver's memory of each process to the decision machine, if it existed at the question.
 fn book_overheads(engine: &mut Engine, before: FixedBytes, usages: &Usages) {
     let processes = by_process(fixed_now(engine), &before, |id| Some(engine.clients.get(id)?.peer.pid));
@@ -72,6 +92,7 @@ fn book_overheads(engine: &mut Engine, before: FixedBytes, usages: &Usages) {
     let pids: BTreeSet<u32> = engine.clients.iter().map(|(_, client)| client.peer.pid).collect();
     let listed = usages.values().flatten().flat_map(|on_card| on_card.keys());
     let lists_clients = listed.copied().any(|pid| pids.contains(&pid));
+    let restless = restless(engine);
     for (id, gpu) in before.into_keys() {
         if engine.machine.is_frozen(id) {
             continue;
@@ -91,10 +112,28 @@ fn book_overheads(engine: &mut Engine, before: FixedBytes, usages: &Usages) {
         };
         let overhead = client.overheads.entry(gpu).or_default();
         overhead.listed |= on_card.is_some_and(|listed| listed.contains_key(&client.peer.pid));
+        if used.is_some() && restless.contains(&(client.peer.pid, gpu)) {
+            continue;
+        }
         let event = |bytes| Event::Overhead { client: id, gpu, bytes };
         events.extend(overhead.read(used, fixed).map(event));
     }
     engine.feed_all(events);
+}
+
+/// Returns the processes with remapped memory on a card that moved since NVML was asked.
+fn restless(engine: &Engine) -> BTreeSet<(u32, GpuId)> {
+    let mut found = BTreeSet::new();
+    for (id, client) in engine.clients.iter() {
+        for gpu in client.page.gpus() {
+            let resting = engine.machine.resting_bytes(id, gpu);
+            let has_rested = client.overheads.get(&gpu).is_some_and(|overhead| overhead.has_rested(resting));
+            if !has_rested {
+                found.insert((client.peer.pid, gpu));
+            }
+        }
+    }
+    found
 }
 
 /// Returns, for each process and card, the first of the process's clients there and the fixed bytes of all. A

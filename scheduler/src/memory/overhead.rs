@@ -5,6 +5,9 @@
 //!
 //! Memory may come and go between question and answer. So the smallest possible overhead counts: with the
 //! greater of the fixed bytes before and after, and as the smaller of two consecutive answers.
+//!
+//! Remapped memory leaves and comes in by gigabytes, and its reports are a little late. So an answer says nothing of a
+//! process if any of it moved between question and answer.
 
 use gpushare_proto::Bytes;
 
@@ -14,11 +17,23 @@ pub(crate) struct Overhead {
     last: Option<Bytes>,
     /// Overhead in bytes that the decision machine was told last.
     sent: Option<Bytes>,
+    /// Bytes of remapped memory at the latest question; `None` if they moved.
+    rested: Option<Bytes>,
     /// Whether NVML has ever listed the process on the card.
     pub(crate) listed: bool,
 }
 
 impl Overhead {
+    /// Notes the bytes of remapped memory when NVML is asked; `None` if they move.
+    pub(crate) fn ask(&mut self, resting: Option<Bytes>) {
+        self.rested = resting;
+    }
+
+    /// Whether remapped memory, of which so many bytes rest at the answer, has rested since the question.
+    pub(crate) fn has_rested(&self, resting: Option<Bytes>) -> bool {
+        resting.is_some() && self.rested == resting
+    }
+
     /// Evaluates an answer of NVML. Returns the overhead if it changed; `Some(None)` means "not known".
     pub(crate) fn read(&mut self, used: Option<Bytes>, fixed: Bytes) -> Option<Option<Bytes>> {
         let now = used.map(|used| used - fixed);
@@ -50,6 +65,18 @@ mod tests {
         assert_eq!(overhead.read(Some(MIB(900)), Bytes::ZERO), None);
         assert_eq!(overhead.read(Some(MIB(901)), Bytes::ZERO), Some(Some(MIB(900))));
         assert_eq!(overhead.read(Some(MIB(400)), Bytes::ZERO), Some(Some(MIB(400))));
+    }
+
+    #[test]
+    fn an_answer_counts_only_if_no_remapped_memory_moved_meanwhile() {
+        let mut overhead = Overhead::default();
+        assert!(!overhead.has_rested(Some(MIB(8))), "NVML was not asked yet");
+        overhead.ask(Some(MIB(8)));
+        assert!(overhead.has_rested(Some(MIB(8))));
+        assert!(!overhead.has_rested(Some(MIB(4))), "half of it has left");
+        assert!(!overhead.has_rested(None), "it moves");
+        overhead.ask(None);
+        assert!(!overhead.has_rested(None) && !overhead.has_rested(Some(MIB(8))), "it moved");
     }
 
     #[test]

@@ -88,7 +88,9 @@ pub(crate) fn answered(engine: &mut Engine, rooms: Option<&Rooms>) {
     for client in std::mem::take(&mut engine.rooms.thaws) {
         let lacks = |&(gpu, bytes): &(GpuId, Bytes)| {
             let free = engine.cards.get(gpu).and_then(|card| rooms.get(&card.info.uuid)?.free);
-            free.is_some_and(|free| free < bytes)
+            // What others are about to take is free by NVML still.
+            let promised = engine.machine.promised_beside(client, gpu);
+            free.is_some_and(|free| free - promised < bytes)
         };
         if !engine.machine.bytes_to_thaw(client).iter().any(lacks) {
             engine.move_by_driver(client, Move::Thaw);

@@ -186,6 +186,9 @@ pub(super) fn obstacle_with_outer(
     client: ClientId,
     told: Option<FreezeObstacle>,
 ) -> Option<Obstacle> {
+    if untried_driver().is_some() {
+        return Some(Obstacle::Driver);
+    }
     let outer = || outer_obstacle(engine, client).filter(|obstacle| obstacle.is_lasting());
     told.map(obstacle_of).or_else(outer)
 }

@@ -17,6 +17,7 @@ use crate::card::Card;
 use crate::events::{Effect, Event, FreezeEnd, Notice, Obstacle, ThawEnd};
 use crate::machine::Core;
 use crate::memory::book::Book;
+use crate::memory::sums::Total;
 use crate::session::Session;
 use crate::session::client::Client;
 use crate::session::frost::{Frost, Stage};
@@ -222,6 +223,16 @@ impl Core {
         books
             .map(|(gpu, book)| (gpu, self.view.bytes_to_freeze_on(gpu, book)))
             .collect()
+    }
+
+    /// Bytes on a card that processes other than `client` may still take: remapped memory for which they have goals.
+    #[must_use]
+    pub fn promised_beside(&self, client: ClientId, gpu: GpuId) -> Bytes {
+        let mut sum = Total::default();
+        for row in self.view.rows(gpu).iter().filter(|row| row.client != client) {
+            sum += (row.figures.claim - row.figures.resident).into();
+        }
+        sum.get()
     }
 
     /// Whether a process that is to come back may be on its cards as before, so that its thaw may need no memory.

@@ -37,6 +37,15 @@ impl Core {
         self.view.figures(client, gpu).map_or(Bytes::ZERO, |figures| figures.resident)
     }
 
+    /// Returns the bytes of remapped memory that a process reports on a card; `None` while some of it moves.
+    #[must_use]
+    pub fn resting_bytes(&self, client: ClientId, gpu: GpuId) -> Option<Bytes> {
+        let found = self.view.cards.get(gpu).and_then(|card| card.residents.get(client));
+        let Some(resident) = found else { return Some(Bytes::ZERO) };
+        let bytes = resident.facts.said_resident(self.view.book(client, gpu)?);
+        resident.transfer.rest(bytes).is_zero().then_some(bytes)
+    }
+
     /// Returns the remapped memory of a process on a card by its reports and goals alone; `None` if it has none.
     #[must_use]
     pub fn reported(&self, client: ClientId, gpu: GpuId) -> Option<Reported> {
