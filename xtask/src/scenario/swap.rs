@@ -3,14 +3,15 @@
 //! ```text
 //!   choose another program ─▶ ask for its contents ─▶ memory moves ─▶ right?   and write new ones
 //!                                       │
-//!                                       ├─ kill -9 of the leaver, the entrant or the daemon at any time
+//!                                       ├─ kill -9 of the leaver, the entrant or the daemon while memory moves
 //!                                       ├─ kill -9 in a copy, an unmap or a map of the program (harm.rs)
-//!                                       ├─ a call that creates, maps or registers memory fails (harm.rs)
+//!                                       ├─ a call that creates, maps, registers or prefetches memory fails (harm.rs)
 //!                                       └─ the budget for host memory runs out for a while
 //!   now and then: wait until nothing moves, and compare the daemon's figures with the card's
 //! ```
 //!
-//! Memory of `--backend remap` is checked before each copy and unmap, too (`--paranoid`).
+//! A kill counts as one while memory moves if the card says so. Memory of `--backend remap` is checked before each copy
+//! and unmap, too (`--paranoid`).
 
 mod accounts;
 mod harm;
@@ -43,17 +44,24 @@ const PATIENCE: Duration = Duration::from_secs(60);
 const KILLS: u64 = 16;
 /// One of so many handoffs finds a call that fails.
 const REFUSALS: u64 = 10;
-/// One of so many programs cannot register memory at first.
-const UNREGISTERED: u64 = 4;
+/// One of so many programs finds that a first call fails.
+const REFUSED_AT_FIRST: u64 = 4;
+/// Longest time for which a kill waits until memory moves.
+const BEGINNING: Duration = Duration::from_millis(500);
 /// One of so many handoffs begins without a budget for host memory.
-const SHORTAGES: u64 = 60;
-/// Time for which there is hardly a budget.
-const SHORTAGE: Duration = Duration::from_millis(300);
+const SHORTAGES: u64 = 20;
+/// Longest time for which a small budget is kept until a program waits for host memory.
+const SHORTAGE: Duration = Duration::from_secs(3);
+/// Pause between two looks at it.
+const LOOKS: Duration = Duration::from_millis(20);
+/// What `explain` says of a program that waits for it.
+const WITHOUT_HOST_MEMORY: &str = "the host memory is too full";
 const CARD_MISSING: &str = "a simulated card";
 /// Flags of the daemon. Contexts that are not measured yet would take most of the card.
 const FLAGS: [&str; 4] = ["--quantum", "20ms", "--context-reserve", "2MiB"];
 const BUDGET: [&str; 2] = ["--host-budget", "4GiB"];
-const NO_BUDGET: [&str; 2] = ["--host-budget", "1MiB"];
+/// With the card it holds what all programs use. But three of them fill it, so that the fourth cannot leave the card.
+const SMALL_BUDGET: [&str; 2] = ["--host-budget", "160MiB"];
 /// Number of handoffs after which the figures are compared.
 const LOOK: u64 = 10;
 
@@ -181,24 +189,23 @@ impl Run {
     fn try_to_begin(&mut self) -> anyhow::Result<Option<Worker>> {
         self.begun += 1;
         let name = format!("p{}", self.begun);
-        let (fill, death) = (self.fill(), harm::death(&mut self.dice, self.backend));
+        let (fill, (death, orders)) = (self.fill(), harm::orders(&mut self.dice, self.backend));
         let backend = self.backend.to_string();
         let paranoid: &[&str] = if self.backend == Backend::Remap { &["--paranoid"] } else { &[] };
         let sharing = Sharing::session(&name).and(&["--backend", &backend]).and(paranoid);
         let mut command = self.world.workload(&sharing);
-        if let Some((_, order)) = &death {
-            command.env("SIMGPU_FAULTS", order);
-        }
+        command.env("SIMGPU_FAULTS", orders);
         let mut program = Program::begin(command, &self.world, &name)?;
         if let Err(cause) = program.ready() {
             let state = self.daemon.ctl(&["status", "--verbose"]).unwrap_or_default();
             let stderr = program.process().stderr();
-            return Err(cause.context(format!("{name} did not start\n{state}\n{stderr}")));
+            let stats = self.card()?.stats()?;
+            let living: Vec<_> = stats.processes.iter().filter(|process| process.alive).collect();
+            return Err(cause.context(format!("{name} did not start\n{state}\n{living:#?}\n{stderr}")));
         }
-        if self.backend == Backend::Remap && self.dice.one_in(UNREGISTERED) {
-            harm::refuse_registration(self.card()?, program.process().pid());
+        if self.dice.one_in(REFUSED_AT_FIRST) {
+            harm::refuse_first(self.card()?, self.backend, program.process().pid());
         }
-        let death = death.map(|(moment, _)| moment);
         let filled = self.fill_blocks(&mut program, fill);
         if let Err(cause) = filled {
             if self.is_dead(&mut program, death)? {
@@ -216,7 +223,12 @@ impl Run {
 
     fn fill_blocks(&self, program: &mut Program, fill: u8) -> anyhow::Result<()> {
         for (block, size) in BLOCKS {
-            program.must(&format!("alloc {block} {size}MiB; fill {block} {fill}"))?;
+            let line = format!("alloc {block} {size}MiB");
+            // A refused allocation may be made anew.
+            if self.backend == Backend::Remap || program.must(&line).is_err() {
+                program.must(&line)?;
+            }
+            program.must(&format!("fill {block} {fill}"))?;
         }
         program.must("sync").map(drop)
     }
@@ -260,42 +272,95 @@ impl Run {
             harm::refuse(card, &self.workers[who], &mut self.dice);
         }
         if self.backend == Backend::Remap && self.dice.one_in(SHORTAGES) {
-            return self.swap_after_a_shortage(next);
-        }
-        let fill = self.workers[next].fill;
-        let mut tickets = Vec::new();
-        for (block, _) in BLOCKS {
-            // A dead program is noticed by its missing answer.
-            tickets.extend(self.workers[next].program.tell(&format!("check {block} {fill}")));
+            return self.swap_after_a_shortage(last, next);
         }
         let victim = self.dice.one_in(KILLS).then(|| self.dice.index(3));
-        if victim.is_some() {
-            thread::sleep(self.dice.millis(0, 150));
-        }
+        let begin = self.on_card([last, next])?;
+        let tickets = self.ask_for_contents(next);
+        let Some(victim) = victim else { return self.judge(next, &tickets) };
+        let moves = self.wait_for_a_move([last, next], begin, &tickets)?;
+        thread::sleep(self.dice.millis(0, 5));
+        // Once the entrant has all its memory, nothing moves any more.
+        let moves = moves && !self.is_whole(next)?;
+        let count = if victim < 2 {
+            &mut self.outcome.kills
+        } else {
+            &mut self.outcome.daemon_kills
+        };
+        *count += u64::from(moves);
+        self.outcome.kills_at_rest += u64::from(!moves);
         match victim {
-            Some(0) => self.kill(last)?,
-            Some(1) => return self.kill(next),
-            Some(_) => {
-                self.outcome.daemon_kills += 1;
+            0 => self.kill(last)?,
+            1 => return self.kill(next),
+            _ => {
                 self.daemon.kill()?;
                 self.daemon.restart()?;
             }
-            None => {}
         }
         self.judge(next, &tickets)
     }
 
-    /// Lets a program wait for memory that cannot move, since there is no host memory, and then get it.
-    fn swap_after_a_shortage(&mut self, next: usize) -> anyhow::Result<()> {
-        self.outcome.shortages += 1;
-        self.daemon.kill()?;
-        self.daemon.restart_with(&[&FLAGS[..], &NO_BUDGET].concat())?;
-        let fill = self.workers[next].fill;
-        let mut tickets = Vec::new();
-        for (block, _) in BLOCKS {
-            tickets.extend(self.workers[next].program.tell(&format!("check {block} {fill}")));
+    /// Asks a program for the contents of its blocks. A dead one is noticed by its missing answer.
+    fn ask_for_contents(&mut self, at: usize) -> Vec<Ticket> {
+        let Worker { program, fill, .. } = &mut self.workers[at];
+        BLOCKS
+            .iter()
+            .filter_map(|(block, _)| program.tell(&format!("check {block} {fill}")).ok())
+            .collect()
+    }
+
+    /// Bytes of programs' memory that are on the card, by the card's word; none of a program that has died.
+    fn on_card<const N: usize>(&self, who: [usize; N]) -> anyhow::Result<[u64; N]> {
+        let stats = self.card()?.stats()?;
+        Ok(who.map(|at| {
+            let pid = self.workers[at].program.process().pid();
+            let living = stats.processes.iter().filter(|process| process.alive && process.pid == pid);
+            living.map(|process| process.device_bytes + process.resident_bytes).sum()
+        }))
+    }
+
+    /// Whether all memory of a program is on the card.
+    fn is_whole(&self, at: usize) -> anyhow::Result<bool> {
+        let whole: u64 = BLOCKS.iter().map(|(_, mib)| Bytes::mib(*mib).0).sum();
+        Ok(self.on_card([at])?[0] >= whole)
+    }
+
+    /// Waits until memory of the leaver leaves or that of the entrant comes in. Returns false if the entrant answers
+    /// before, or dies, or nothing moves for long.
+    fn wait_for_a_move(
+        &self,
+        who @ [_, entrant]: [usize; 2],
+        begin: [u64; 2],
+        tickets: &[Ticket],
+    ) -> anyhow::Result<bool> {
+        let began = Instant::now();
+        while began.elapsed() < BEGINNING {
+            let now = self.on_card(who)?;
+            if now[0] < begin[0] || now[1] > begin[1] {
+                return Ok(true);
+            }
+            let Some(&first) = tickets.first() else { return Ok(false) };
+            if self.workers[entrant]
+                .program
+                .answer_within(first, Duration::from_micros(500))
+                .is_ok()
+            {
+                return Ok(false);
+            }
         }
-        thread::sleep(SHORTAGE);
+        Ok(false)
+    }
+
+    /// Lets a program wait for memory that cannot move, since there is no host memory, and then get it. The leaver is a
+    /// new program: one that has left before has host memory.
+    fn swap_after_a_shortage(&mut self, last: usize, next: usize) -> anyhow::Result<()> {
+        self.workers[last].program.kill()?;
+        self.replace(last)?;
+        self.daemon.kill()?;
+        self.daemon.restart_with(&[&FLAGS[..], &SMALL_BUDGET].concat())?;
+        let fill = self.workers[next].fill;
+        let mut tickets = self.ask_for_contents(next);
+        self.outcome.shortages += u64::from(self.waits_for_host_memory(next, &tickets)?);
         self.daemon.kill()?;
         self.daemon.restart_with(&[&FLAGS[..], &BUDGET].concat())?;
         for ((block, _), ticket) in BLOCKS.iter().zip(&mut tickets) {
@@ -307,6 +372,26 @@ impl Run {
             }
         }
         self.judge(next, &tickets)
+    }
+
+    /// Whether a program comes to wait because there is no host memory, by the daemon's word.
+    fn waits_for_host_memory(&self, at: usize, tickets: &[Ticket]) -> anyhow::Result<bool> {
+        let Worker { name, program, .. } = &self.workers[at];
+        let began = Instant::now();
+        while began.elapsed() < SHORTAGE {
+            if self
+                .daemon
+                .ctl(&["explain", name])
+                .unwrap_or_default()
+                .contains(WITHOUT_HOST_MEMORY)
+            {
+                return Ok(true);
+            }
+            if tickets.first().is_none_or(|&first| program.answer_within(first, LOOKS).is_ok()) {
+                return Ok(false);
+            }
+        }
+        Ok(false)
     }
 
     /// Compares the contents of a program with what it wrote, and lets it write new ones.

@@ -92,6 +92,8 @@ pub struct Refused {
     pub map: u64,
     /// `cuMemHostRegister`.
     pub register: u64,
+    /// `cuMemAllocManaged`.
+    pub allocate_managed: u64,
 }
 
 impl Refused {
@@ -101,6 +103,7 @@ impl Refused {
             Refusable::CreateOnHost => &mut self.create_on_host,
             Refusable::Map => &mut self.map,
             Refusable::Register => &mut self.register,
+            Refusable::AllocateManaged => &mut self.allocate_managed,
         }
     }
 
@@ -109,6 +112,7 @@ impl Refused {
         self.create_on_host += other.create_on_host;
         self.map += other.map;
         self.register += other.register;
+        self.allocate_managed += other.allocate_managed;
     }
 }
 

@@ -195,6 +195,8 @@ pub enum Refusable {
     Map,
     /// `cuMemHostRegister`.
     Register,
+    /// `cuMemAllocManaged`.
+    AllocateManaged,
 }
 
 /// Steps of the checkpoint of a process.

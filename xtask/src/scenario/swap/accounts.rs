@@ -3,10 +3,13 @@
 use std::collections::BTreeMap;
 
 use anyhow::Context;
-use gpushare_proto::Backend;
+use gpushare_proto::{Backend, Bytes};
 use gpushare_tests::patience::until;
 
 use super::{PROGRAMS, Run, Worker, harm};
+
+/// Most bytes by which the chunks of a program are larger than its blocks.
+const ROUNDING: Bytes = Bytes::mib(8);
 
 impl Run {
     /// Compares what the daemon says with what the card has, once nothing moves.
@@ -79,8 +82,10 @@ impl Run {
             let card = on_card.get(&program.process().pid()).copied().unwrap_or(0);
             let session = self.daemon.session(name)?;
             let Some(here) = session.gpus.first() else { return Ok(None) };
-            let lost = here.allocated_bytes - (place.resident_bytes + place.hosted_bytes);
-            sum += resident.abs_diff(card) + lost.0;
+            let placed = place.resident_bytes + place.hosted_bytes;
+            let lost = here.allocated_bytes - placed;
+            let invented = placed - (here.allocated_bytes + ROUNDING);
+            sum += resident.abs_diff(card) + lost.0 + invented.0;
         }
         Ok(Some(sum))
     }

@@ -12,13 +12,15 @@ pub(super) struct Outcome {
     pub(super) seed: u64,
     /// Handoffs after which the entrant's contents were checked.
     pub(super) swaps: u64,
-    /// Programs killed while memory moved, at any time.
+    /// Programs killed while memory moved.
     pub(super) kills: u64,
+    /// Programs and daemons killed before memory moved or after it.
+    pub(super) kills_at_rest: u64,
     /// Programs killed in a call of their own, by its kind.
     pub(super) killed_in: BTreeMap<&'static str, u64>,
     /// Calls that found no memory, by their kinds.
     pub(super) refused: BTreeMap<&'static str, u64>,
-    /// Times for which host memory had run out.
+    /// Times for which a program waited because host memory had run out.
     pub(super) shortages: u64,
     /// Daemons killed while memory moved.
     pub(super) daemon_kills: u64,
@@ -31,7 +33,7 @@ pub(super) struct Outcome {
     /// Handoffs that did not end.
     pub(super) hung: u64,
     /// Largest difference between the card's bytes of living programs and what the daemon says is resident, and
-    /// bytes that are neither resident nor hosted.
+    /// bytes that are neither resident nor hosted, or are so without being allocated.
     pub(super) bytes_unaccounted: u64,
     pub(super) seconds: f64,
 }
@@ -46,6 +48,7 @@ impl Outcome {
         merge(&mut self.refused, &other.refused);
         self.swaps += other.swaps;
         self.kills += other.kills;
+        self.kills_at_rest += other.kills_at_rest;
         self.shortages += other.shortages;
         self.daemon_kills += other.daemon_kills;
         self.corrupted += other.corrupted;
@@ -63,7 +66,7 @@ impl Outcome {
 
 impl fmt::Display for Outcome {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { backend, swaps, kills, daemon_kills, shortages, seconds, .. } = self;
+        let Self { backend, swaps, kills, kills_at_rest, daemon_kills, shortages, seconds, .. } = self;
         let Self { corrupted, failed, missed, hung, bytes_unaccounted, .. } = self;
         let listed = |counts: &BTreeMap<&str, u64>| {
             let texts: Vec<_> = counts.iter().map(|(kind, count)| format!("{count} {kind}")).collect();
@@ -72,7 +75,7 @@ impl fmt::Display for Outcome {
         write!(
             f,
             "{swaps} handoffs of {backend} memory in {seconds:.0} s; {kills} programs and {daemon_kills} daemons killed \
-             half-way; killed in calls: {}; calls refused: {}; {shortages} times without host memory: \
+             half-way, {kills_at_rest} at rest; killed in calls: {}; calls refused: {}; {shortages} times without host memory: \
              {corrupted} wrong blocks, {failed} failed calls, {missed} times missed work, {hung} hung, \
              {bytes_unaccounted} bytes unaccounted",
             listed(&self.killed_in),

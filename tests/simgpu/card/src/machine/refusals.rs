@@ -5,7 +5,7 @@
 
 use crate::ids::ClientId;
 use crate::machine::Card;
-use crate::wire::{Failure, Place, Refusable, Request, Role};
+use crate::wire::{Failure, Kind, Place, Refusable, Request, Role};
 
 impl Card {
     /// Lets the next calls of a process fail.
@@ -40,6 +40,7 @@ fn refusable(request: &Request) -> Option<Refusable> {
         Request::CreateHandle { place: Place::Host, .. } => Some(Refusable::CreateOnHost),
         Request::Map { .. } => Some(Refusable::Map),
         Request::Register { .. } | Request::PriceRegistration { .. } => Some(Refusable::Register),
+        Request::Allocate { kind: Kind::Managed, .. } => Some(Refusable::AllocateManaged),
         _ => None,
     }
 }

@@ -6,7 +6,7 @@ use simgpu_card::constants::{Constants, HandleRates};
 use simgpu_card::ids::{ClientId, ContextId, GpuIndex, HandleId, StreamId};
 use simgpu_card::kernel::Kernel;
 use simgpu_card::stats::Refused;
-use simgpu_card::wire::{Failure, Op, Place, Refusable, Request, StreamKind, Work};
+use simgpu_card::wire::{Failure, Kind, Op, Place, Refusable, Request, StreamKind, Work};
 
 use crate::bench::{BASE, Bench, MIB};
 
@@ -166,7 +166,14 @@ fn an_observer_lets_the_next_calls_of_one_process_fail() {
             assert!(!refused || answer.unwrap_err() == Failure::OutOfMemory);
         }
     }
-    let each_twice = Refused { create_on_gpu: 2, create_on_host: 2, map: 2, register: 2 };
+    bench
+        .request(other, Request::Refuse { pid: chosen.0, call: Refusable::AllocateManaged, count: 1 })
+        .unwrap();
+    let context = ContextId(0);
+    let managed = Request::Allocate { address: 4 * BASE, len: 4096, kind: Kind::Managed, context };
+    assert_eq!(bench.request(chosen, managed).unwrap_err(), Failure::OutOfMemory);
+    let each_twice =
+        Refused { create_on_gpu: 2, create_on_host: 2, map: 2, register: 2, allocate_managed: 1 };
     assert_eq!(bench.counters(chosen).refused, each_twice);
     bench.request(other, create(ONE, PLACES[0])).unwrap();
     let nobody = Request::Refuse { pid: 99, call: Refusable::Map, count: 1 };
