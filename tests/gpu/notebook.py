@@ -1,5 +1,6 @@
 """A notebook's kernel, driven by `jupyter_client` as Jupyter drives it: cells in, replies and shown texts out."""
 
+import contextlib
 import os
 import queue
 import time
@@ -26,12 +27,15 @@ def until(what, fact, limit=PATIENCE):
 class Notebook:
     """A kernel, and what its cells showed. It ends with the block: it is killed, or ends by itself."""
 
-    def __init__(self, number, kernel, environment=None, *, ends_by_itself=False):
+    def __init__(self, number, kernel, environment=None, *, ends_by_itself=False, log=None):
         from jupyter_client import KernelManager
 
         self.number, self.ends_by_itself = number, ends_by_itself
         self.manager = KernelManager(kernel_name=kernel)
-        self.manager.start_kernel(env=dict(environment or os.environ))
+        # Without a file, what the kernel says on its standard error goes where this process's goes.
+        self.log = log
+        with open(log, "wb") if log else contextlib.nullcontext() as stderr:
+            self.manager.start_kernel(env=dict(environment or os.environ), stderr=stderr)
         self.client = self.manager.client()
         self.pid = self.manager.provisioner.pid
         # Point in time of the last reply, by the kernel's clock, which is that of this machine.
@@ -53,6 +57,11 @@ class Notebook:
         self.client.stop_channels()
         until(f"notebook {self.number} ends", lambda: not self.manager.is_alive())
         self.manager.cleanup_resources()
+
+    def missed(self):
+        """Whether it was told that its work was in flight while gpushare took it for idle. The kernel may show that as a cell's."""
+        said = self.log.read_text(errors="replace") if self.log else ""
+        return "gpushare: paranoid: " in said + "".join(text for texts in self.printed.values() for text in texts)
 
     def send(self, code):
         """Gives the kernel a cell."""

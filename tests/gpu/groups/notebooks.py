@@ -79,7 +79,8 @@ def run(stand):
     if missing:
         stand.figures.row("notebooks", f"not run: there is no {', '.join(missing)} here")
         return
-    with stand.daemon() as daemon, tempfile.TemporaryDirectory(prefix="gpushare-notebooks-") as folder:
+    allows_managed = stand.backend != "remap"
+    with stand.daemon(allows_managed=allows_managed) as daemon, tempfile.TemporaryDirectory(prefix="gpushare-notebooks-") as folder:
         try:
             measure(stand, daemon, Path(folder))
         except NotebookFailed as failure:
@@ -94,13 +95,18 @@ def measure(stand, daemon, folder):
     with Notebook(0, "python3", environment) as alone:
         expected = [alone.result(setup)] + [alone.result(TRAIN) for _ in range(ROUNDS)]
     with contextlib.ExitStack() as stack:
-        notebooks = [stack.enter_context(Notebook(number, KERNEL, environment)) for number in range(1, NOTEBOOKS + 1)]
+        checked = environment | ({"GPUSHARE_PARANOID": "1"} if is_remapped else {})
+        start = lambda number: Notebook(number, KERNEL, checked, log=stand.logs / f"notebook-{number}.err")
+        notebooks = [stack.enter_context(start(number)) for number in range(1, NOTEBOOKS + 1)]
         take_turns(stand, daemon, notebooks, setup, expected)
-        if stand.backend == "remap":
+        if is_remapped:
             # Two of them fit the card.
             make_room_for_one(daemon, notebooks)
         for name, passes in PASSES.items():
             interrupt(stand, daemon, notebooks[0], notebooks[1], folder, name, passes)
+        if is_remapped:
+            missed = [notebook.number for notebook in notebooks if notebook.missed()]
+            stand.figures.equal("notebooks: those whose work was in flight while memory left", missed, [])
 
 
 def prepare(stand, daemon, folder, backend):

@@ -105,7 +105,7 @@ def run(stand):
         figures.row(f"serving: requests a second for each program, a load of {LOAD}", f"{rate:.3f}")
         most[DRIVER] = tell(figures, DRIVER, {1: alone} | measure(stand, native, DRIVER, rate), alone)
         end(native)
-    with stand.daemon(log_name="scheduler-serving") as daemon, stand.programs(daemon) as programs:
+    with stand.daemon(allows_managed=stand.backend != "remap", log_name="scheduler-serving") as daemon, stand.programs(daemon) as programs:
         shared = start(programs, "shared")
         used = max(daemon.used_mib(program.name) for program in shared)
         capacity = capacity_mib(daemon)
