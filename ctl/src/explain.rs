@@ -3,16 +3,18 @@
 
 use gpushare_proto::admin::{AdminReply, AdminRequest, FrostStage, FrostView, LockView, ResidenceView};
 use gpushare_proto::explain::{CardLimitsView, Explanation, OrphanView, RefusalView, WaitReason, WaitView};
+use gpushare_proto::handoff::{CardHandoffs, Direction, Handoff};
 use gpushare_proto::page::{LimitKind, MemoryRefusal};
 use gpushare_proto::session::SessionPhase;
 use gpushare_proto::tenant::FailureCode;
-use gpushare_proto::{Bytes, Nanos};
+use gpushare_proto::{Bytes, Nanos, SessionId};
 use serde::Serialize;
 
 use crate::cli::ExplainArgs;
 use crate::exit::CtlError;
 use crate::output;
 use crate::places::Places;
+use crate::status;
 use crate::table::{count, harmless, short, table};
 use gpushare_connection::{Admin, Client, ClientError};
 
@@ -41,7 +43,16 @@ pub(crate) fn explain(args: &ExplainArgs, places: &Places) -> Result<(), CtlErro
         Ok(AdminReply::Frost(frost)) => Some(frost),
         _ => None,
     };
-    let all = Explained { explanation: *explanation, orphaned, residences, frost };
+    // Without remapped memory there is no handoff to show.
+    let mut handoffs = match residences.is_empty() {
+        true => Vec::new(),
+        false => match client.ask(&AdminRequest::Handoffs) {
+            Ok(AdminReply::Handoffs(handoffs)) => handoffs,
+            _ => Vec::new(),
+        },
+    };
+    keep_own(&mut handoffs, explanation.session.session, &residences);
+    let all = Explained { explanation: *explanation, orphaned, residences, handoffs, frost };
     Ok(output::show(args.json, &all, || page(&all))?)
 }
 
@@ -54,6 +65,8 @@ struct Explained {
     orphaned: Vec<OrphanView>,
     /// Places of the session's remapped memory, by card.
     residences: Vec<ResidenceView>,
+    /// Running and last handoff of each card, where they move or moved the session's memory.
+    handoffs: Vec<CardHandoffs>,
     /// Extent to which the session is frozen, and what stands in the way of it; none from an older daemon.
     frost: Option<FrostView>,
 }
@@ -69,6 +82,7 @@ fn page(all: &Explained) -> String {
         None => vec![runs(facts)],
     });
     lines.extend(all.residences.iter().map(place));
+    lines.extend(all.handoffs.iter().flat_map(|card| handoffs(facts.session.session, card)));
     lines.extend(all.frost.as_ref().and_then(|frost| frozen(name, frost)));
     lines.push(String::new());
     lines.extend(refusals(facts));
@@ -88,12 +102,21 @@ fn frozen(name: &str, frost: &FrostView) -> Option<String> {
              `gpushare-ctl session thaw {name}`"
         )),
         (FrostStage::Freezing, None) => Some("it is being frozen".to_owned()),
-        (FrostStage::Freezing, Some(obstacle)) => Some(format!("it is being frozen, and waits: {obstacle}")),
         (FrostStage::Thawing, _) => Some("it was frozen, and comes back".to_owned()),
-        (FrostStage::Warm | FrostStage::Unexamined, Some(obstacle)) => {
-            Some(format!("it cannot be frozen: {obstacle}"))
+        (FrostStage::Freezing | FrostStage::Warm | FrostStage::Unexamined, Some(_)) => {
+            kept_warm(frost).map(|words| format!("it {words}"))
         }
         (FrostStage::Warm | FrostStage::Unexamined, None) => to_freeze(frost),
+    }
+}
+
+/// Returns what keeps a session from being frozen, in words that follow its name; none if nothing does.
+pub(crate) fn kept_warm(frost: &FrostView) -> Option<String> {
+    let obstacle = frost.obstacle.as_ref()?;
+    match frost.stage {
+        FrostStage::Freezing => Some(format!("is being frozen, and waits: {obstacle}")),
+        FrostStage::Warm | FrostStage::Unexamined => Some(format!("cannot be frozen: {obstacle}")),
+        FrostStage::Frozen | FrostStage::Thawing => None,
     }
 }
 
@@ -235,6 +258,47 @@ fn place(view: &ResidenceView) -> String {
         line += &format!("; {moving_bytes} are to move");
     }
     line
+}
+
+/// Removes the handoffs that do not concern a session.
+///
+/// A running handoff concerns it as soon as memory of it is to move. An ended one has moved memory of it.
+fn keep_own(handoffs: &mut Vec<CardHandoffs>, session: SessionId, residences: &[ResidenceView]) {
+    for card in &mut *handoffs {
+        let here = |place: &ResidenceView| place.gpu == card.gpu && !place.moving_bytes.is_zero();
+        let is_to_move = residences.iter().any(here);
+        card.running
+            .take_if(|running| !is_to_move && own_bytes(session, running) == [None; 2]);
+        card.last.take_if(|last| own_bytes(session, &last.handoff) == [None; 2]);
+    }
+    handoffs.retain(|card| card.running.is_some() || card.last.is_some());
+}
+
+/// Returns the bytes of a session that moved out and in; none for a direction without memory of it.
+fn own_bytes(session: SessionId, handoff: &Handoff) -> [Option<Bytes>; 2] {
+    let own = |way: &Direction| {
+        let mut moves = way.sessions.iter();
+        moves.find(|moved| moved.session == session).map(|moved| moved.bytes)
+    };
+    [own(&handoff.out), own(&handoff.into)]
+}
+
+/// Returns the sentences about the running handoff of a card and the last one.
+fn handoffs(session: SessionId, card: &CardHandoffs) -> Vec<String> {
+    let gpu = card.gpu;
+    let line = |which: String, handoff: &Handoff| {
+        let [out, into] = own_bytes(session, handoff).map(Option::unwrap_or_default);
+        format!("{which}: {}; {out} out and {into} in of it are its own", status::course(handoff))
+    };
+    let running = card
+        .running
+        .iter()
+        .map(|running| line(format!("a handoff on {gpu} is under way"), running));
+    let last = card.last.iter().map(|last| {
+        let ago = short(last.ago_ns);
+        line(format!("the last handoff on {gpu} ended {ago} ago"), &last.handoff)
+    });
+    running.chain(last).collect()
 }
 
 /// Returns the lines about the memory of dead processes, which counts against the session's quota.

@@ -4,6 +4,8 @@
 mod compact;
 mod words;
 
+pub(crate) use self::words::course;
+
 use gpushare_proto::admin::{
     AdminReply, AdminRequest, CapacityView, CopiesView, GpuView, LockView, ResidenceView, SessionView,
     Status, UserView,

@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use gpushare_probe::{CudaFacts, NvmlFacts, Question};
-use gpushare_proto::admin::{AdminReply, AdminRequest, FreezingView, Status};
+use gpushare_proto::admin::{AdminReply, AdminRequest, FreezingView, FrostView, Status};
 use gpushare_proto::names::RuntimeDir;
 use gpushare_sys::peer::Peer;
 
@@ -71,20 +71,31 @@ pub(crate) struct DaemonFacts {
     pub(super) admin: Result<Box<Status>, ClientError>,
     /// Whether the daemon freezes sessions; none without its status, and from an older daemon.
     pub(super) freezing: Option<FreezingView>,
+    /// Sessions with a process that something keeps from being frozen; empty where `freezing` is none.
+    pub(super) kept_warm: Vec<KeptWarm>,
+}
+
+/// Session that something keeps from being frozen.
+#[derive(Clone, Debug)]
+pub(crate) struct KeptWarm {
+    pub(super) name: String,
+    pub(super) frost: FrostView,
 }
 
 impl DaemonFacts {
     fn of(dir: &RuntimeDir) -> Self {
         let tenant = Client::<Tenant>::connect(dir).map(|client| client.peer());
         let mut freezing = None;
+        let mut kept_warm = Vec::new();
         let admin = Client::<Admin>::connect(dir).and_then(|mut client| {
             let status = status::fetch(&mut client).map(Box::new)?;
             if let Ok(AdminReply::Freezing(view)) = client.ask(&AdminRequest::Freezing) {
                 freezing = Some(view);
+                kept_warm = kept_warm_by(&mut client, &status);
             }
             Ok(status)
         });
-        Self { dir: dir.clone(), tenant, admin, freezing }
+        Self { dir: dir.clone(), tenant, admin, freezing, kept_warm }
     }
 
     /// Returns whether no daemon listens on either socket.
@@ -92,6 +103,21 @@ impl DaemonFacts {
         matches!(self.tenant, Err(ClientError::Absent(_)))
             && matches!(self.admin, Err(ClientError::Absent(_)))
     }
+}
+
+/// Asks of each session with a process what keeps it from being frozen. A session that has just ended is left out.
+fn kept_warm_by(client: &mut Client<Admin>, status: &Status) -> Vec<KeptWarm> {
+    let mut kept_warm = Vec::new();
+    for session in status.sessions.iter().filter(|session| !session.clients.is_empty()) {
+        match client.ask(&AdminRequest::Frost { which: session.session.to_string() }) {
+            Ok(AdminReply::Frost(frost)) if frost.obstacle.is_some() => {
+                kept_warm.push(KeptWarm { name: session.name.clone(), frost });
+            }
+            Ok(_) | Err(ClientError::Refused(_)) => {}
+            Err(_) => break,
+        }
+    }
+    kept_warm
 }
 
 #[derive(Debug)]

@@ -76,16 +76,22 @@ pub(super) fn line(gpu: GpuId, residences: &[ResidenceView], handoffs: &[CardHan
         let ended = card.last.as_ref().map(|last| (&last.handoff, "last handoff"));
         card.running.as_ref().map(|running| (running, "handoff so far")).or(ended)
     });
-    if let Some((Handoff { out, into, took_ns, overlap, .. }, which)) = shown {
-        line += &format!(
-            "; {which}: {} out, {} in, {}, {} of it both ways at once",
-            moved(out),
-            moved(into),
-            short(*took_ns),
-            whole_percent(*overlap)
-        );
+    if let Some((handoff, which)) = shown {
+        line += &format!("; {which}: {}", course(handoff));
     }
     Some(line)
+}
+
+/// Returns how a handoff went: bytes and rate of each direction, duration, and overlap of the directions.
+pub(crate) fn course(handoff: &Handoff) -> String {
+    let Handoff { out, into, took_ns, overlap, .. } = handoff;
+    format!(
+        "{} out, {} in, {}, {} of it both ways at once",
+        moved(out),
+        moved(into),
+        short(*took_ns),
+        whole_percent(*overlap)
+    )
 }
 
 /// Returns a line with the number of host copies that processes share; none without copies.

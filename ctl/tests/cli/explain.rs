@@ -4,6 +4,7 @@ use gpushare_proto::admin::{AdminReply, AdminRequest, ResidenceView};
 use gpushare_proto::explain::{
     AheadView, CardLimitsView, Explanation, HolderView, OrphanView, RefusalView, WaitReason, WaitView,
 };
+use gpushare_proto::handoff::{CardHandoffs, EndedHandoff, Handoff};
 use gpushare_proto::page::{LimitKind, MemoryRefusal};
 use gpushare_proto::session::SessionPhase;
 use gpushare_proto::tenant::{FailureCode, PROTOCOL};
@@ -12,7 +13,7 @@ use serde_json::Value;
 
 use crate::ctl::{ctl, json, succeeds};
 use crate::fake::{Fake, failure};
-use crate::status::{daemon, two_that_take_turns};
+use crate::status::{daemon, handoff, two_that_take_turns};
 
 /// The daemon's explanation of a session that waits.
 pub(crate) fn explanation() -> Explanation {
@@ -113,6 +114,58 @@ fn a_session_whose_memory_moves_is_told_where_it_is() {
     let said = succeeds(&mut ctl(daemon.dir(), &["explain", "infer"]));
     let line = "3GiB of its memory are on gpu0, 5GiB in host memory; 2GiB are to move\n";
     assert_eq!(said.matches(line).count(), 1, "{said}");
+}
+
+/// Handoffs of a card: 4 GiB of session 3 went out and 3 GiB of session 4 came in, of which the running one has 1 GiB left.
+fn handoffs(gpu: u8) -> CardHandoffs {
+    let of = |rest| Handoff { gpu: GpuId(gpu), ..handoff(rest) };
+    CardHandoffs {
+        gpu: GpuId(gpu),
+        running: Some(of(Bytes::gib(1))),
+        last: Some(EndedHandoff { ago_ns: Nanos::from_secs(3), handoff: of(Bytes::ZERO) }),
+    }
+}
+
+/// A daemon that explains session 4, which has memory on the first card, with these handoffs.
+fn handing_off(handoffs: Vec<CardHandoffs>) -> Fake {
+    Fake::for_admins(move |request| match request {
+        AdminRequest::Explain { .. } => AdminReply::Explained(Box::new(explanation())),
+        AdminRequest::Orphaned { .. } => AdminReply::Orphaned(Vec::new()),
+        AdminRequest::Residences => AdminReply::Residences([3, 4].map(larger_than_the_card).into()),
+        AdminRequest::Handoffs => AdminReply::Handoffs(handoffs.clone()),
+        _ => AdminReply::Ready { protocol: PROTOCOL },
+    })
+}
+
+#[test]
+fn a_session_is_told_how_the_handoffs_of_its_memory_went() {
+    let daemon = handing_off(vec![handoffs(0)]);
+    let said = succeeds(&mut ctl(daemon.dir(), &["explain", "infer"]));
+    let lines = "\
+a handoff on gpu0 is under way: 4GiB at 40GiB/s out, 3GiB of 4GiB at 30GiB/s in, 125ms, 80% of it both ways at once; \
+                 0B out and 3GiB in of it are its own
+the last handoff on gpu0 ended 3s ago: 4GiB at 40GiB/s out, 3GiB at 30GiB/s in, 125ms, 80% of it both ways at once; \
+                 0B out and 3GiB in of it are its own
+";
+    assert!(said.contains(lines), "{said}");
+    let json: Value = json(daemon.dir(), &["explain", "infer"]);
+    assert_eq!(json["handoffs"][0]["running"]["in"]["rest_bytes"], Bytes::gib(1).0);
+    assert_eq!(json["handoffs"][0]["last"]["handoff"]["overlap"], 8000);
+}
+
+#[test]
+fn handoffs_of_the_memory_of_others_are_not_told() {
+    let mut others = [handoffs(0), handoffs(1)];
+    for card in &mut others {
+        let ended = card.last.iter_mut().map(|last| &mut last.handoff);
+        let moved = card.running.iter_mut().chain(ended);
+        moved.for_each(|handoff| handoff.into.sessions.clear());
+    }
+    let daemon = handing_off(others.into());
+    let said = succeeds(&mut ctl(daemon.dir(), &["explain", "infer"]));
+    assert!(!said.contains("under way") && !said.contains("last handoff"), "{said}");
+    let json: Value = json(daemon.dir(), &["explain", "infer"]);
+    assert_eq!(json["handoffs"], serde_json::json!([]));
 }
 
 #[test]

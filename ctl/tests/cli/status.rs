@@ -165,7 +165,7 @@ gpu0 NVIDIA H100  serialized  6GiB of 4GiB  1 waiting
 }
 
 /// Bytes of a handoff of 4 GiB out and 3 GiB in, of which `rest` has to come in yet.
-fn handoff(rest: Bytes) -> Handoff {
+pub(crate) fn handoff(rest: Bytes) -> Handoff {
     let way = |session, gibs, rest_bytes| Direction {
         sessions: vec![SessionMove { session: SessionId(session), bytes: Bytes::gib(gibs) }],
         bytes: Bytes::gib(gibs),

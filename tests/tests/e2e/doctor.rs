@@ -1,6 +1,7 @@
 //! `gpushare-ctl doctor` on a simulated card, with the real library and the real daemon.
 
 use gpushare_proto::Bytes;
+use gpushare_tests::patience::until;
 use gpushare_tests::{Part, Program, Sharing, World};
 use serde_json::Value;
 
@@ -90,5 +91,32 @@ fn a_card_that_fell_off_the_bus_is_an_error() -> anyhow::Result<()> {
             .any(|(severity, finding)| *severity == "error" && finding.contains("fell off the bus")),
         "{nvml:?}"
     );
+    Ok(())
+}
+
+/// The program's first examination may come after the first question.
+#[test]
+fn a_session_with_managed_memory_is_named_as_no_fault() -> anyhow::Result<()> {
+    let (world, _daemon) = World::of(Bytes::mib(256))?.with_daemon(&[])?;
+    let hold = |name: &str, backend| {
+        let mut program = Program::hold(&world, &Sharing::session(name).and(&["--backend", backend]), name)?;
+        program.must("alloc x 8MiB; fill x 7; sync")?;
+        anyhow::Ok(program)
+    };
+    let (mut managed, mut remap) = (hold("managed", "managed")?, hold("remap", "remap")?);
+    let finding = until("the doctor names the session", || {
+        let found = findings(&world)?;
+        let sessions: Vec<&Value> = found
+            .iter()
+            .filter(|finding| finding["check"] == "daemon.freeze-sessions")
+            .collect();
+        let is_named = sessions.len() == 1 && sessions[0]["subject"] == "session managed";
+        Ok(is_named.then(|| sessions[0].clone()))
+    })?;
+    let pid = managed.process().pid();
+    let said =
+        format!("cannot be frozen: process {pid}: it has managed memory, which the driver cannot freeze");
+    assert_eq!((&finding["severity"], &finding["finding"]), (&"ok".into(), &said.into()), "{finding}");
+    assert!(managed.quit()?.success() && remap.quit()?.success());
     Ok(())
 }

@@ -200,6 +200,7 @@ mod tests {
             tenant: Result::Ok(Peer { pid, uid: 0, gid: 0 }),
             admin: Err(ClientError::Absent("/run/x/admin.sock".into())),
             freezing: None,
+            kept_warm: Vec::new(),
         }];
     }
 

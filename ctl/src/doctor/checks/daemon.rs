@@ -306,6 +306,7 @@ mod tests {
             tenant: Err(ClientError::Absent(dir.tenant_socket())),
             admin: Err(ClientError::Absent(dir.admin_socket())),
             freezing: None,
+            kept_warm: Vec::new(),
             dir,
         });
         facts

@@ -166,6 +166,9 @@ checks! {
             "warning: there are any";
         "daemon.freeze" freeze::daemon: "what keeps the daemon from freezing sessions (docs/design/freeze.md)",
             "warning: anything does, although idle sessions are to be frozen (`freeze_after`)";
+        "daemon.freeze-sessions" freeze::sessions:
+            "what keeps sessions with processes from being frozen: managed memory, IPC, a debugger (the first 8)",
+            "never: a hint only";
         "daemon.locks" daemon::locks: "the folder of the cards' lock files, and the holders of the locks",
             "error: missing or not writable";
     }
