@@ -166,6 +166,10 @@ fn waits(name: &str, wait: &WaitView) -> Vec<String> {
             "{name} waits for {holder} ({session}), which does not give the card back: {reason}; `gpushare-ctl session show \
             {session}` lists its processes"
         ),
+        WaitReason::Recovering { processes: 0 } => {
+            "the daemon restarted just now, and waits for the processes that use cards to come back"
+                .to_owned()
+        }
         WaitReason::Recovering { processes } => format!(
             "the daemon restarted, and {processes} processes that may use the session's cards have neither reconnected nor \
             ended"

@@ -255,3 +255,12 @@ fn a_session_that_waits_for_its_memory_is_told_how_much_and_how_long() {
     let line = "2GiB are missing on its cards; the daemon cannot tell how long that takes\n";
     assert!(stopped.contains(line), "{stopped}");
 }
+
+#[test]
+fn a_session_that_waits_right_after_a_restart_is_told_that_the_daemon_waits_too() {
+    let mut facts = explanation();
+    facts.wait.as_mut().unwrap().reason = WaitReason::Recovering { processes: 0 };
+    let daemon = explaining(facts, AdminReply::Orphaned(Vec::new()));
+    let said = succeeds(&mut ctl(daemon.dir(), &["explain", "infer"]));
+    assert!(said.contains("waits for the processes that use cards to come back"), "{said}");
+}
