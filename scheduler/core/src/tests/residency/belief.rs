@@ -104,3 +104,19 @@ fn processes_without_any_lease_keep_no_more_than_their_quota_and_an_unused_block
     let most_on_host = most + most + Bytes(LIARS * Bytes::mib(256).0);
     assert!(resident <= most && host <= most_on_host, "{resident} on the card, {host} of the host");
 }
+
+#[test]
+fn memory_rests_until_it_is_to_move_and_what_goals_allow_is_promised() {
+    let (mut world, a, b) = two_programs();
+    assert_eq!(world.core.resting_bytes(a, GPU), Some(gib(6)));
+    let beyond = world.goal(a, GPU).unwrap().1 - gib(6);
+    assert_eq!(world.core.promised_beside(b, GPU), beyond);
+    world.habits(a).answers = false;
+    world.habits(b).answers = false;
+    world.run_for(ms(500));
+    world.lets_go(a, ms(2));
+    assert_eq!([a, b].map(|client| world.core.resting_bytes(client, GPU)), [None; 2]);
+    let (_, credit) = world.goal(b, GPU).unwrap();
+    assert_eq!(world.core.promised_beside(a, GPU), credit - world.resident(b, GPU));
+    assert!(world.core.promised_beside(a, GPU) > Bytes::ZERO, "it may take them before it says so");
+}
