@@ -13,14 +13,14 @@ const HIERARCHIES: [(&str, &str); 2] =
     [("/sys/fs/cgroup/memory", "memory.limit_in_bytes"), ("/sys/fs/cgroup", "memory.max")];
 
 /// Control group with a limit of memory. Dropping it removes it; its processes must have ended.
-struct Group {
+pub(crate) struct Group {
     folder: PathBuf,
     limit: &'static str,
 }
 
 impl Group {
     /// Makes the group. None where this machine does not allow it, which is said.
-    fn new(name: &str) -> Option<Self> {
+    pub(crate) fn new(name: &str) -> Option<Self> {
         let made = HIERARCHIES.into_iter().find_map(|(hierarchy, limit)| {
             let folder = PathBuf::from(hierarchy).join(format!("{name}{}", std::process::id()));
             fs::create_dir(&folder).ok()?;
@@ -34,11 +34,11 @@ impl Group {
         made
     }
 
-    fn limit(&self, bytes: Bytes) -> anyhow::Result<()> {
+    pub(crate) fn limit(&self, bytes: Bytes) -> anyhow::Result<()> {
         Ok(fs::write(self.folder.join(self.limit), bytes.0.to_string())?)
     }
 
-    fn add(&self, pid: u32) -> anyhow::Result<()> {
+    pub(crate) fn add(&self, pid: u32) -> anyhow::Result<()> {
         Ok(fs::write(self.folder.join("cgroup.procs"), pid.to_string())?)
     }
 }

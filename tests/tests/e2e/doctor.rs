@@ -6,7 +6,7 @@ use gpushare_tests::{Part, Program, Sharing, World};
 use serde_json::Value;
 
 /// The findings of the doctor in this world. It ends with 2 where the machine has no NVIDIA devices.
-fn findings(world: &World) -> anyhow::Result<Vec<Value>> {
+pub(crate) fn findings(world: &World) -> anyhow::Result<Vec<Value>> {
     let mut doctor = world.part(Part::Ctl);
     doctor.args(["doctor", "--json", "--timeout", "10min", "--program"]);
     doctor.arg(world.path(Part::Workload));
@@ -17,7 +17,7 @@ fn findings(world: &World) -> anyhow::Result<Vec<Value>> {
 }
 
 /// Findings of a check, each as severity and text.
-fn of<'a>(findings: &'a [Value], check: &str) -> Vec<(&'a str, &'a str)> {
+pub(crate) fn of<'a>(findings: &'a [Value], check: &str) -> Vec<(&'a str, &'a str)> {
     let text = |value: &'a Value| value.as_str().unwrap_or_default();
     findings
         .iter()

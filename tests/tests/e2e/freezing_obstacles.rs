@@ -1,15 +1,19 @@
 //! Facts that keep a session from being frozen: the refusal and `explain` name them beforehand, and the program runs on.
 
+use std::fs;
 use std::sync::mpsc;
 use std::thread;
 
 use anyhow::{Context, ensure};
+use gpushare_proto::{Bytes, names};
 use gpushare_tests::patience::until;
 use gpushare_tests::{Artifacts, Daemon, Dialogue, Program, World, foreign};
 use nix::sys::ptrace;
 use nix::unistd::Pid;
 
-use super::freezing::{CARD, program, session, world};
+use super::control_groups::Group;
+use super::doctor::{findings, of};
+use super::freezing::{CARD, freeze, program, session, world};
 
 /// A session is not frozen, and both the refusal and `explain` say why.
 pub(crate) fn is_kept_warm_by(daemon: &Daemon, name: &str, why: &str) -> anyhow::Result<()> {
@@ -46,6 +50,37 @@ fn a_process_with_memory_of_the_host_on_its_addresses_is_not_frozen() -> anyhow:
     program.must("alloc x 160MiB; fill x 7; alloc y 96MiB; fill y 3; sync")?;
     is_kept_warm_by(&daemon, "a", "it has a handle of host memory, with which no process comes back")?;
     program.must("check x 7; check y 3").map(drop)
+}
+
+/// The driver would not bring the process back although the program has released the handle.
+#[test]
+fn a_process_that_ever_made_memory_of_the_host_by_handle_is_not_frozen() -> anyhow::Result<()> {
+    let (world, daemon) = world()?;
+    for backend in ["remap", "native"] {
+        let mut program = program(&world, backend, backend)?;
+        program.must("alloc n 2MiB --door host-handle")?;
+        let why = "it has a handle of host memory, with which no process comes back";
+        is_kept_warm_by(&daemon, backend, why)?;
+        program.must("free n; check x 7")?;
+        is_kept_warm_by(&daemon, backend, why)?;
+        program.must("check x 7")?;
+    }
+    Ok(())
+}
+
+#[test]
+fn a_process_whose_control_group_has_no_room_is_frozen_once_it_has() -> anyhow::Result<()> {
+    let Some(group) = Group::new("gpushare-freeze-") else { return Ok(()) };
+    let (world, daemon) = world()?;
+    let mut program = program(&world, "a", "native")?;
+    group.limit(Bytes::mib(300))?;
+    group.add(program.process().pid())?;
+    let why = "its control groups have no room for what the driver moves into host memory; raise their limit of memory";
+    is_kept_warm_by(&daemon, "a", why)?;
+    program.must("check x 7")?;
+    group.limit(Bytes::gib(4))?;
+    until("it can be frozen", || Ok(daemon.ctl(&["session", "freeze", "a"]).ok()))?;
+    program.must("check x 7").map(drop)
 }
 
 /// A debugger may come at any time, and no process is told of it.
@@ -94,6 +129,24 @@ fn a_driver_without_checkpoints_freezes_nothing() -> anyhow::Result<()> {
 }
 
 #[test]
+fn an_untried_version_of_the_driver_freezes_nothing_and_is_named() -> anyhow::Result<()> {
+    if fs::read_to_string("/proc/driver/nvidia/version").is_ok() {
+        eprintln!("skipped: this machine has a driver of its own, which may have been tried");
+        return Ok(());
+    }
+    let (world, mut daemon) = world()?;
+    daemon.stop()?;
+    daemon.restart_under(&["env", "-u", names::FREEZE_UNTRIED])?;
+    let mut program = program(&world, "a", "remap")?;
+    let why = "this driver is not known to freeze processes (version unknown)";
+    is_kept_warm_by(&daemon, "a", why)?;
+    let found = findings(&world)?;
+    let said = of(&found, "daemon.freeze");
+    assert!(matches!(said[..], [(_, finding)] if finding.contains(why)), "{said:?}");
+    program.must("check x 7").map(drop)
+}
+
+#[test]
 fn without_persistence_mode_nothing_is_frozen() -> anyhow::Result<()> {
     let flags = ["--memory", "256MiB", "--no-persistence"];
     let (world, daemon) = World::with_card_flags(Artifacts::of_tests()?, &flags)?.with_daemon(&[])?;
@@ -102,4 +155,15 @@ fn without_persistence_mode_nothing_is_frozen() -> anyhow::Result<()> {
     assert!(error.contains("its cards are not in persistence mode"), "{error}");
     assert!(daemon.ctl(&["explain", "a"])?.contains("it cannot be frozen: "));
     program.must("check x 7").map(drop)
+}
+
+#[test]
+fn a_daemon_that_does_not_know_the_driver_lets_frozen_programs_come_back() -> anyhow::Result<()> {
+    let (world, mut daemon) = world()?;
+    let mut program = program(&world, "a", "remap")?;
+    freeze(&world, &daemon, "a", program.process().pid())?;
+    daemon.kill()?;
+    daemon.restart_under(&["env", "-u", names::FREEZE_UNTRIED])?;
+    program.must("check x 7")?;
+    program.must("alloc y 1MiB; fill y 3; check y 3").map(drop)
 }

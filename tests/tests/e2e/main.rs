@@ -15,6 +15,7 @@ mod sharing;
 mod hooks;
 mod checkpoints;
 mod freezing;
+mod freezing_calls;
 mod freezing_obstacles;
 mod trials;
 mod letting_go;

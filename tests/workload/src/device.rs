@@ -1,6 +1,6 @@
 //! A device before any context: what it is, without taking anything of it.
 
-use std::ffi::{CStr, c_char};
+use std::ffi::{CStr, c_char, c_int};
 
 use gpushare_proto::{Bytes, GpuUuid};
 use serde::Serialize;
@@ -64,6 +64,14 @@ impl Device {
             total_bytes: self.total_memory()?,
             driver_version,
         })
+    }
+
+    /// An attribute of the device, by its number in the driver's headers.
+    pub fn attribute(&self, number: c_int) -> Result<c_int, CudaError> {
+        let mut value = 0;
+        // SAFETY: `value` is writable.
+        unsafe { self.driver.device_attribute(&raw mut value, number, self.ordinal)? };
+        Ok(value)
     }
 
     /// The memory that the device says it has.

@@ -79,6 +79,8 @@ driver_functions! {
     device_get = "cuDeviceGet" + "" @ 2000 (device: *mut DeviceOrdinal, ordinal: c_int);
     device_name = "cuDeviceGetName" + "" @ 2000 (name: *mut c_char, len: c_int, device: DeviceOrdinal);
     device_uuid = "cuDeviceGetUuid" + "_v2" @ 11040 (uuid: *mut [u8; 16], device: DeviceOrdinal);
+    device_attribute = "cuDeviceGetAttribute" + "" @ 2000
+        (value: *mut c_int, attribute: c_int, device: DeviceOrdinal);
     device_total_mem = "cuDeviceTotalMem" + "_v2" @ 3020 (bytes: *mut usize, device: DeviceOrdinal);
 
     primary_retain = "cuDevicePrimaryCtxRetain" + "" @ 7000 (context: *mut Handle, device: DeviceOrdinal);
@@ -93,6 +95,7 @@ driver_functions! {
     green_ctx_destroy = "cuGreenCtxDestroy" + "" @ 12040 (part: Handle);
     ctx_from_green = "cuCtxFromGreenCtx" + "" @ 12040 (context: *mut Handle, part: Handle);
     ctx_set_current = "cuCtxSetCurrent" + "" @ 4000 (context: Handle);
+    ctx_get_current = "cuCtxGetCurrent" + "" @ 4000 (context: *mut Handle);
     ctx_synchronize = "cuCtxSynchronize" + "" @ 2000 ();
 
     module_load_data = "cuModuleLoadData" + "" @ 2000 (module: *mut Handle, image: *const c_void);
@@ -150,6 +153,10 @@ driver_functions! {
     ipc_open_mem_handle = "cuIpcOpenMemHandle" + "_v2" @ 11000
         (address: *mut DevicePtr, handle: IpcHandle, flags: c_uint);
     ipc_close_mem_handle = "cuIpcCloseMemHandle" + "" @ 4010 (address: DevicePtr);
+    mem_host_alloc = "cuMemHostAlloc" + "" @ 2020 (memory: *mut DevicePtr, bytes: usize, flags: c_uint);
+    mem_free_host = "cuMemFreeHost" + "" @ 2000 (memory: DevicePtr);
+    mem_host_register = "cuMemHostRegister" + "_v2" @ 6050 (memory: DevicePtr, bytes: usize, flags: c_uint);
+    mem_host_unregister = "cuMemHostUnregister" + "" @ 4000 (memory: DevicePtr);
     mem_prefetch_async = "cuMemPrefetchAsync" + "" @ 8000
         (address: DevicePtr, bytes: usize, device: DeviceOrdinal, stream: Handle);
     mem_range_attribute = "cuMemRangeGetAttribute" + "" @ 8000

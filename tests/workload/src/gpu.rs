@@ -36,6 +36,20 @@ impl Gpu {
         unsafe { self.device.driver.ctx_set_current(self.context) }
     }
 
+    /// Whether the context is current on the calling thread.
+    pub fn is_current(&self) -> Result<bool, CudaError> {
+        let mut current = 0;
+        // SAFETY: the result is writable.
+        unsafe { self.device.driver.ctx_get_current(&raw mut current)? };
+        Ok(current == self.context)
+    }
+
+    /// Loads the kernels once more, and launches one of the new ones.
+    pub fn launch_anew(&self, kernel: Kernel) -> Result<(), CudaError> {
+        let driver = &self.device.driver;
+        Kernels::load(driver)?.launch(driver, kernel, LaunchDoor::Plain, DEFAULT_STREAM)
+    }
+
     /// Launches a kernel through the plain door.
     pub fn launch(&self, kernel: Kernel, stream: Handle) -> Result<(), CudaError> {
         self.launch_through(LaunchDoor::Plain, kernel, stream)

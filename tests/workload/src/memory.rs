@@ -1,5 +1,6 @@
 //! Device memory through each of the driver's doors, and what the driver says about it.
 
+use std::alloc::{self, Layout};
 use std::ffi::{c_int, c_uint, c_void};
 use std::sync::atomic::AtomicU32;
 use std::sync::{Mutex, PoisonError};
@@ -18,7 +19,7 @@ use crate::kernels::Kernel;
 
 /// How memory is asked for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, ValueEnum)]
-#[serde(rename_all = "lowercase")]
+#[serde(rename_all = "kebab-case")]
 pub enum Door {
     /// `cuMemAlloc_v2`.
     #[default]
@@ -39,6 +40,12 @@ pub enum Door {
     Array,
     /// `cuMipmappedArrayCreate` of one level, as `Array`.
     Mipmap,
+    /// `cuMemHostAlloc`: memory of the host.
+    Host,
+    /// `cuMemHostRegister` of memory of the program, which it keeps until its end.
+    Registered,
+    /// `cuMemCreate` on the host's first NUMA node, not mapped; its handle stands for an address.
+    HostHandle,
 }
 
 /// Device memory. Nobody frees it but [`Gpu::free`]: a program that ends or dies is part of the tests.
@@ -83,6 +90,8 @@ static POOL: Mutex<Option<Handle>> = Mutex::new(None);
 
 const ATTACH_GLOBAL: c_uint = 1;
 const PITCH_ROW: usize = 1024;
+/// `CU_MEM_LOCATION_TYPE_HOST_NUMA`.
+const HOST_NUMA: c_int = 3;
 /// Device that stands for the host where memory moves (`CU_DEVICE_CPU`).
 const HOST: c_int = -1;
 
@@ -92,6 +101,14 @@ const ATTRIBUTE_IS_MANAGED: c_int = 8;
 const ATTRIBUTE_DEVICE_ORDINAL: c_int = 9;
 const ATTRIBUTE_RANGE_START: c_int = 11;
 const ATTRIBUTE_RANGE_SIZE: c_int = 12;
+
+/// Whole pages of the host, which are never freed; zero if there are none.
+fn pages(len: usize) -> DevicePtr {
+    const PAGE: usize = 4096;
+    let shape = Layout::from_size_align(len.max(1).next_multiple_of(PAGE), PAGE);
+    // SAFETY: the length is not zero.
+    shape.map_or(0, |shape| unsafe { alloc::alloc_zeroed(shape) }.expose_provenance() as DevicePtr)
+}
 
 /// Every method fails with what the driver answered.
 impl Gpu {
@@ -121,6 +138,16 @@ impl Gpu {
                     address = array as DevicePtr;
                 }
                 Door::Managed => driver.mem_alloc_managed(&raw mut address, len, ATTACH_GLOBAL)?,
+                Door::Host => driver.mem_host_alloc(&raw mut address, len, 0)?,
+                Door::Registered => {
+                    address = pages(len);
+                    driver.mem_host_register(address, len, 0)?;
+                }
+                Door::HostHandle => {
+                    let location = [HOST_NUMA, 0];
+                    let properties = HandleProperties { kind: 1, handle_types: 0, location, rest: [0; 2] };
+                    driver.mem_create(&raw mut address, len, &raw const properties, 0)?;
+                }
                 Door::Pitch => driver.mem_alloc_pitch(
                     &raw mut address,
                     &raw mut pitch,
@@ -284,6 +311,9 @@ impl Gpu {
                 }
                 Door::Array => driver.array_destroy(buffer.address as Handle),
                 Door::Mipmap => driver.mipmapped_array_destroy(buffer.address as Handle),
+                Door::Host => driver.mem_free_host(buffer.address),
+                Door::Registered => driver.mem_host_unregister(buffer.address),
+                Door::HostHandle => driver.mem_release(buffer.address),
                 _ => driver.mem_free(buffer.address),
             }
         }

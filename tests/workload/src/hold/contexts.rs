@@ -4,12 +4,18 @@ use clap::Subcommand;
 use gpushare_proto::Bytes;
 use serde_json::json;
 
-use super::desk::{Answer, Desk, done};
+use super::desk::{self, Answer, Desk, done};
 use crate::contexts::Held;
 use crate::memory::Door;
 
 #[derive(Clone, Debug, Subcommand)]
 pub(super) enum ContextCommand {
+    /// Keep the primary context current on this thread: each later command of it makes its own calls only
+    Stay,
+    /// Make the primary context current
+    Enter,
+    /// Whether the primary context is current
+    Current,
     /// Make a context
     Make { context: String },
     /// Make a part of the card, and its context
@@ -30,6 +36,9 @@ impl Desk {
     pub(super) fn in_contexts(&self, command: &ContextCommand) -> Answer {
         let gpu = self.gpu()?;
         match command {
+            ContextCommand::Stay => desk::stay(),
+            ContextCommand::Enter => gpu.enter()?,
+            ContextCommand::Current => return Ok(json!({ "matches": gpu.is_current()? })),
             ContextCommand::Make { context } => self.contexts.put(context, gpu.make_context()?),
             ContextCommand::Green { context } => self.contexts.put(context, gpu.make_part()?),
             ContextCommand::Attach { context } => gpu.attach(self.contexts.get(context)?)?,

@@ -1,5 +1,6 @@
 //! What all threads of `hold` work on: the GPU, from the first command that needs it, and every named thing.
 
+use std::cell::Cell;
 use std::sync::atomic::AtomicU32;
 use std::sync::{Mutex, OnceLock};
 
@@ -86,7 +87,9 @@ impl Desk {
     /// The GPU, with its context current on this thread.
     pub(super) fn gpu(&self) -> Result<&Gpu, CudaError> {
         let gpu = self.gpu_without_context()?;
-        gpu.enter()?;
+        if !STAYS.get() {
+            gpu.enter()?;
+        }
         Ok(gpu)
     }
 
@@ -127,6 +130,16 @@ impl Desk {
             Command::Host(command) => self.host(command),
         }
     }
+}
+
+thread_local! {
+    /// Whether the context of this thread is made current no more, so that a command makes its own calls only.
+    static STAYS: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Makes the context current no more before each command of this thread.
+pub(super) fn stay() {
+    STAYS.set(true);
 }
 
 /// The answer of a command that has nothing to tell.

@@ -28,6 +28,8 @@ pub(super) enum LaunchCommand {
         #[command(flatten)]
         launch: Launch,
     },
+    /// Load the kernels once more, and fill a buffer by the new ones
+    Load { buffer: String, value: u32 },
     /// Launch: VALUE is added to every word
     Add {
         buffer: String,
@@ -71,6 +73,12 @@ impl Desk {
                 let buffer = self.buffers.get(buffer)?;
                 let kernel = Kernel::Fill { p: buffer.address, n: buffer.words(), value: *value };
                 self.launch(kernel, launch)
+            }
+            LaunchCommand::Load { buffer, value } => {
+                let buffer = self.buffers.get(buffer)?;
+                let kernel = Kernel::Fill { p: buffer.address, n: buffer.words(), value: *value };
+                self.gpu()?.launch_anew(kernel)?;
+                done()
             }
             LaunchCommand::Add { buffer, value, launch } => {
                 let buffer = self.buffers.get(buffer)?;

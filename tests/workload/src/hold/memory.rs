@@ -36,6 +36,8 @@ pub(super) enum MemoryCommand {
     MemInfo,
     /// Total memory of the device
     TotalMem,
+    /// Attribute of the device, by its number in the driver's headers
+    DeviceAttribute { number: i32 },
     /// Attributes of a buffer's address, OFFSET bytes in
     Attributes {
         buffer: String,
@@ -110,6 +112,9 @@ impl Desk {
                 Ok(json!({ "free_bytes": free, "total_bytes": total }))
             }
             MemoryCommand::TotalMem => Ok(json!({ "total_bytes": gpu.device.total_memory()? })),
+            MemoryCommand::DeviceAttribute { number } => {
+                Ok(json!({ "value": gpu.device.attribute(*number)? }))
+            }
             MemoryCommand::Attributes { buffer, offset } => {
                 Ok(json!(gpu.pointer_facts(self.buffers.get(buffer)?.address + offset.0)?))
             }
