@@ -15,6 +15,7 @@
 
 mod accounts;
 mod harm;
+mod moments;
 mod outcome;
 
 use std::process::ExitCode;
@@ -46,16 +47,8 @@ const KILLS: u64 = 16;
 const REFUSALS: u64 = 10;
 /// One of so many programs finds that a first call fails.
 const REFUSED_AT_FIRST: u64 = 4;
-/// Longest time for which a kill waits until memory moves.
-const BEGINNING: Duration = Duration::from_millis(500);
 /// One of so many handoffs begins without a budget for host memory.
 const SHORTAGES: u64 = 20;
-/// Longest time for which a small budget is kept until a program waits for host memory.
-const SHORTAGE: Duration = Duration::from_secs(3);
-/// Pause between two looks at it.
-const LOOKS: Duration = Duration::from_millis(20);
-/// What `explain` says of a program that waits for it.
-const WITHOUT_HOST_MEMORY: &str = "the host memory is too full";
 const CARD_MISSING: &str = "a simulated card";
 /// Flags of the daemon. Contexts that are not measured yet would take most of the card.
 const FLAGS: [&str; 4] = ["--quantum", "20ms", "--context-reserve", "2MiB"];
@@ -309,48 +302,6 @@ impl Run {
             .collect()
     }
 
-    /// Bytes of programs' memory that are on the card, by the card's word; none of a program that has died.
-    fn on_card<const N: usize>(&self, who: [usize; N]) -> anyhow::Result<[u64; N]> {
-        let stats = self.card()?.stats()?;
-        Ok(who.map(|at| {
-            let pid = self.workers[at].program.process().pid();
-            let living = stats.processes.iter().filter(|process| process.alive && process.pid == pid);
-            living.map(|process| process.device_bytes + process.resident_bytes).sum()
-        }))
-    }
-
-    /// Whether all memory of a program is on the card.
-    fn is_whole(&self, at: usize) -> anyhow::Result<bool> {
-        let whole: u64 = BLOCKS.iter().map(|(_, mib)| Bytes::mib(*mib).0).sum();
-        Ok(self.on_card([at])?[0] >= whole)
-    }
-
-    /// Waits until memory of the leaver leaves or that of the entrant comes in. Returns false if the entrant answers
-    /// before, or dies, or nothing moves for long.
-    fn wait_for_a_move(
-        &self,
-        who @ [_, entrant]: [usize; 2],
-        begin: [u64; 2],
-        tickets: &[Ticket],
-    ) -> anyhow::Result<bool> {
-        let began = Instant::now();
-        while began.elapsed() < BEGINNING {
-            let now = self.on_card(who)?;
-            if now[0] < begin[0] || now[1] > begin[1] {
-                return Ok(true);
-            }
-            let Some(&first) = tickets.first() else { return Ok(false) };
-            if self.workers[entrant]
-                .program
-                .answer_within(first, Duration::from_micros(500))
-                .is_ok()
-            {
-                return Ok(false);
-            }
-        }
-        Ok(false)
-    }
-
     /// Lets a program wait for memory that cannot move, since there is no host memory, and then get it. The leaver is a
     /// new program: one that has left before has host memory.
     fn swap_after_a_shortage(&mut self, last: usize, next: usize) -> anyhow::Result<()> {
@@ -372,26 +323,6 @@ impl Run {
             }
         }
         self.judge(next, &tickets)
-    }
-
-    /// Whether a program comes to wait because there is no host memory, by the daemon's word.
-    fn waits_for_host_memory(&self, at: usize, tickets: &[Ticket]) -> anyhow::Result<bool> {
-        let Worker { name, program, .. } = &self.workers[at];
-        let began = Instant::now();
-        while began.elapsed() < SHORTAGE {
-            if self
-                .daemon
-                .ctl(&["explain", name])
-                .unwrap_or_default()
-                .contains(WITHOUT_HOST_MEMORY)
-            {
-                return Ok(true);
-            }
-            if tickets.first().is_none_or(|&first| program.answer_within(first, LOOKS).is_ok()) {
-                return Ok(false);
-            }
-        }
-        Ok(false)
     }
 
     /// Compares the contents of a program with what it wrote, and lets it write new ones.
