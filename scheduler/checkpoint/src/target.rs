@@ -7,8 +7,8 @@ use std::os::fd::OwnedFd;
 use gpushare_sys::{peer, process};
 use rustix::process::{Gid, Uid, getuid};
 use rustix::thread::{
-    CapabilitySet, CapabilitySets, capabilities, set_capabilities, set_no_new_privs, set_thread_groups,
-    set_thread_res_gid, set_thread_res_uid,
+    CapabilitySet, CapabilitySets, capabilities, set_capabilities, set_keep_capabilities, set_no_new_privs,
+    set_thread_groups, set_thread_res_gid, set_thread_res_uid,
 };
 
 /// Process, by its pid and its start time. The driver's functions know the pid only.
@@ -49,8 +49,8 @@ impl Process {
         self.lives() && !process::is_dead(self.target.pid)
     }
 
-    /// Makes this process the user's: same user and groups, and no capability that the process lacks. Only its
-    /// one thread changes, so it comes before the first other one.
+    /// Makes this process the user's: same user and groups, and no capability but what the driver's calls need. Only
+    /// its one thread changes, so it comes before the first other one.
     pub(crate) fn become_its_user(&self) -> io::Result<()> {
         let status = fs::read_to_string(format!("/proc/{}/status", self.target.pid))?;
         let user = User::of(&status).ok_or_else(|| {
@@ -60,11 +60,26 @@ impl Process {
             .ok_or_else(|| io::Error::other("the kernel does not tell which capabilities the process has"))?;
         set_no_new_privs(true)?;
         if user.uid != getuid() {
+            set_keep_capabilities(true)?;
             set_thread_groups(&user.groups)?;
             set_thread_res_gid(user.gid, user.gid, user.gid)?;
             set_thread_res_uid(user.uid, user.uid, user.uid)?;
         }
-        keep_capabilities(theirs)
+        if !keep_least(theirs, || self.shows_descriptors())? {
+            let pid = self.target.pid;
+            eprintln!(
+                "pid {pid} has rights that the daemon lacks: it is frozen only by a daemon with CAP_SYS_PTRACE"
+            );
+        }
+        Ok(())
+    }
+
+    /// Whether the kernel lets this process open descriptors of the process, as the driver does.
+    fn shows_descriptors(&self) -> bool {
+        let listed = fs::read_dir(format!("/proc/{}/fd", self.target.pid));
+        listed.is_ok_and(|mut listed| {
+            listed.any(|entry| entry.is_ok_and(|fd| fs::read_link(fd.path()).is_ok()))
+        })
     }
 }
 
@@ -74,15 +89,26 @@ fn capabilities_of(status: &str) -> Option<CapabilitySet> {
     u64::from_str_radix(set.trim(), 16).ok().map(CapabilitySet::from_bits_retain)
 }
 
-/// Gives up all capabilities of this thread but these.
-fn keep_capabilities(kept: CapabilitySet) -> io::Result<()> {
-    let CapabilitySets { effective, permitted, inheritable } = capabilities(None)?;
-    let sets = CapabilitySets {
-        effective: effective & kept,
-        permitted: permitted & kept,
-        inheritable: inheritable & kept,
-    };
-    Ok(set_capabilities(None, sets)?)
+/// Gives up all capabilities of this thread but the fewest with which it `sees` the other process: none, then
+/// `CAP_SYS_PTRACE`, then those of `theirs` that this thread has. Returns whether it sees the process.
+fn keep_least(theirs: CapabilitySet, sees: impl Fn() -> bool) -> io::Result<bool> {
+    let ours = capabilities(None)?.permitted;
+    for least in [CapabilitySet::empty(), CapabilitySet::SYS_PTRACE, theirs] {
+        let least = least & ours;
+        let keep = |permitted| {
+            let inheritable = CapabilitySet::empty();
+            set_capabilities(None, CapabilitySets { effective: least, permitted, inheritable })
+        };
+        keep(ours)?;
+        if sees() {
+            keep(least)?;
+            return Ok(true);
+        }
+    }
+    let permitted = theirs & ours;
+    let inheritable = CapabilitySet::empty();
+    set_capabilities(None, CapabilitySets { effective: permitted, permitted, inheritable })?;
+    Ok(false)
 }
 
 /// User of a process.
@@ -129,21 +155,42 @@ mod tests {
     }
 
     #[test]
-    fn the_helper_keeps_no_capability_that_the_process_lacks() {
+    fn the_capabilities_of_a_process_are_read() {
         let theirs = capabilities_of("Name:\tpython\nCapPrm:\t0000000000000021\nCapEff:\t0\n").unwrap();
         assert_eq!(theirs, CapabilitySet::CHOWN | CapabilitySet::KILL);
         assert_eq!(capabilities_of("Name:\tpython\n"), None);
-        let keeps = |kept| {
-            let thread = std::thread::spawn(move || {
-                let before = capabilities(None).unwrap().permitted;
-                keep_capabilities(kept).unwrap();
-                (before, capabilities(None).unwrap())
-            });
-            thread.join().unwrap()
+    }
+
+    /// Capabilities of a thread that had `ours`, after it has kept those with which it sees a process that asks for
+    /// `needed`, and whether it sees the process. `None` without the right to drop any.
+    fn kept(
+        ours: CapabilitySet,
+        theirs: CapabilitySet,
+        needed: CapabilitySet,
+    ) -> Option<(CapabilitySet, bool)> {
+        let of_thread = move || {
+            let sets =
+                CapabilitySets { effective: ours, permitted: ours, inheritable: CapabilitySet::empty() };
+            set_capabilities(None, sets).ok()?;
+            let sees = || capabilities(None).unwrap().effective.contains(needed);
+            let seen = keep_least(theirs, sees).unwrap();
+            let CapabilitySets { effective, permitted, .. } = capabilities(None).unwrap();
+            assert_eq!(effective, permitted);
+            Some((permitted, seen))
         };
-        let (before, after) = keeps(theirs);
-        assert_eq!((after.permitted, after.effective & !theirs), (before & theirs, CapabilitySet::empty()));
-        assert_eq!(keeps(CapabilitySet::empty()).1.permitted, CapabilitySet::empty());
+        std::thread::spawn(of_thread).join().unwrap()
+    }
+
+    #[test]
+    fn the_helper_keeps_the_fewest_capabilities_that_show_it_the_process() {
+        let (none, ptrace) = (CapabilitySet::empty(), CapabilitySet::SYS_PTRACE);
+        let (chown, kill) = (CapabilitySet::CHOWN, CapabilitySet::KILL);
+        // Only root has capabilities to drop.
+        let Some(of_user) = kept(chown | kill | ptrace, none, none) else { return };
+        assert_eq!(of_user, (none, true));
+        assert_eq!(kept(chown | ptrace, chown | kill, ptrace), Some((ptrace, true)));
+        assert_eq!(kept(chown | kill, chown, chown), Some((chown, true)));
+        assert_eq!(kept(chown, chown | kill, ptrace), Some((chown, false)));
     }
 
     #[test]

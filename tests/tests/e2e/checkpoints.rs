@@ -13,7 +13,8 @@ use gpushare_sys::process;
 use gpushare_tests::patience::until;
 use gpushare_tests::process::write_executable;
 use gpushare_tests::{Artifacts, Part, Program, Sharing, World};
-use rustix::process::{Pid, Signal, kill_process};
+use rustix::process::{Pid, Signal, getuid, kill_process};
+use rustix::thread::{CapabilitySet, CapabilitySets, capabilities, set_capabilities, set_no_new_privs};
 use simgpu_card::wire::ProcessState;
 
 /// A helper is the daemon's program with the environment of this world. The operations start it with their own
@@ -80,6 +81,37 @@ fn a_process_is_thawed_in_place_unless_it_is_in_its_checkpoint() -> anyhow::Resu
     assert!(matches!(error, ThawError::Away), "{error}");
     assert_eq!(state(&world, &program)?.0, ProcessState::Checkpointed);
     thaw(&sound, target, &Limits::default())?;
+    ends_well(program)
+}
+
+/// Runs `work` in a thread that has no capabilities but these, as far as it may drop any. What it starts has no others.
+fn with_only<T: Send>(kept: CapabilitySet, work: impl FnOnce() -> T + Send) -> anyhow::Result<T> {
+    let of_thread = || -> anyhow::Result<T> {
+        set_no_new_privs(true)?;
+        let permitted = capabilities(None)?.permitted & kept;
+        let inheritable = CapabilitySet::empty();
+        set_capabilities(None, CapabilitySets { effective: permitted, permitted, inheritable })?;
+        Ok(work())
+    };
+    thread::scope(|scope| scope.spawn(of_thread).join()).expect("no panic")
+}
+
+#[test]
+fn a_process_with_capabilities_that_the_daemon_lacks_needs_one_of_the_daemon() -> anyhow::Result<()> {
+    let world = World::simulated(Artifacts::of_tests()?, Bytes::mib(256))?;
+    // As root in a container, if root runs the tests.
+    let theirs = CapabilitySet::KILL | CapabilitySet::CHOWN;
+    let mut program = with_only(theirs, || Program::hold(&world, &Sharing::Native, "a"))??;
+    program.must("alloc x 16MiB; fill x 7; sync")?;
+    let (helper, target) = (helper(&world, "")?, target(&program)?);
+    let freeze_with = |kept| with_only(kept, || freeze(&helper, target, &Limits::default()));
+    if getuid().is_root() {
+        let refused = freeze_with(CapabilitySet::KILL)?;
+        assert!(matches!(&refused, Err(FreezeError::Refused(refusal)) if refusal.code == 304), "{refused:?}");
+    }
+    freeze_with(CapabilitySet::KILL | CapabilitySet::SYS_PTRACE)??;
+    assert_eq!(state(&world, &program)?, (ProcessState::Checkpointed, Bytes::ZERO));
+    thaw(&helper, target, &Limits::default())?;
     ends_well(program)
 }
 

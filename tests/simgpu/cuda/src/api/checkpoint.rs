@@ -1,5 +1,6 @@
 //! Checkpoints of other processes.
 
+use std::fs::{self, DirEntry};
 use std::time::Duration;
 
 use simgpu_card::connection::CallError;
@@ -15,6 +16,12 @@ fn step(pid: i32, step: Step) -> Answer<wire::Answer> {
     let pid = u32::try_from(pid).map_err(|_| Code::INVALID_VALUE)?;
     let driver = driver()?;
     driver.healthy()?;
+    // The driver opens pipes of the process, which the kernel refuses to a caller that lacks rights of the process.
+    let is_seen = |fd: DirEntry| fs::read_link(fd.path()).is_ok();
+    let seen = fs::read_dir(format!("/proc/{pid}/fd")).map(|fds| fds.flatten().any(|fd| is_seen(fd)));
+    if !seen.unwrap_or(false) {
+        return Err(Code::OPERATING_SYSTEM);
+    }
     match driver.ask(Request::Checkpoint { pid, step }) {
         Ok(reply) => Ok(reply.answer),
         Err(CallError::Refused(Failure::Unknown)) => Err(Code::INVALID_VALUE),
