@@ -116,12 +116,15 @@ def running(
     log_name="scheduler",
     log_filter="info",
     is_systems=False,
+    owner=None,
     prefix=(),
 ):
-    """A daemon for as long as the block runs: the user's own, or the system's, with which all users may register sessions. It runs
-    under the command `prefix`, if there is one."""
+    """A daemon for as long as the block runs: the user's own, that of the user `owner`, or the system's, with which all users may
+    register sessions. It runs under the command `prefix`, if there is one."""
     log_path = logs / f"{log_name}.err"
     with tempfile.TemporaryDirectory(prefix="gpushare-") as folder, open(log_path, "ab") as log:
+        if owner is not None:
+            os.chown(folder, owner, owner)
         ready, told = os.pipe()
         whose = systems(Path(folder)) if is_systems else ["--user"]
         command = [*prefix, stage / "gpushare-scheduler", *whose, "--runtime-dir", folder, "--lock-dir", folder]

@@ -1,5 +1,5 @@
 """Programs that are frozen and come back on a real card: one of the driver API on the backends `remap` and `native`, and PyTorch. With
-a daemon of the system also programs of another user and with process numbers of their own, as containers have them.
+daemons of other rights also programs of other users and with process numbers of their own, as containers have them.
 
     freeze ──▶ NVML shows at most 4 MiB of it ──▶ its next call waits for the thaw ──▶ right values ──▶ again ──▶ it ends by itself
 
@@ -28,12 +28,45 @@ ROUNDS = 5
 LEFT_MIB, SLACK_MIB = 4, 4
 # The daemon freezes with any driver here: with which ones it works is what this group finds out.
 ENVIRONMENT = {"GPUSHARE_FREEZE_UNTRIED": "1"}
-# Commands under which a program is another user's, or has process numbers of its own.
-USER = ("setpriv", "--reuid", "1000", "--regid", "1000", "--clear-groups")
-CONTAINER = ("unshare", "--pid", "--fork", "--mount-proc", "--kill-child")
-# The unit of systemd, with whose capabilities the daemon runs.
+# The unit of systemd, with whose capabilities a daemon of the system runs.
 UNIT = Path(__file__).resolve().parents[3] / "scheduler" / "systemd" / "gpushare-scheduler.service"
-STRANGERS = {"user": USER, "container": CONTAINER, "user-in-container": CONTAINER + USER}
+# Which processes a process may read, by the kernel's module Yama.
+YAMA = Path("/proc/sys/kernel/yama/ptrace_scope")
+
+
+def bounded(*capabilities):
+    """The command under which root has no other capabilities."""
+    return ("setpriv", "--no-new-privs", "--bounding-set", ",".join(["-all", *(f"+{name}" for name in capabilities)]))
+
+
+def of_the_unit():
+    """The capabilities of a daemon that systemd starts."""
+    (names,) = re.findall(r"^CapabilityBoundingSet=(.*)$", UNIT.read_text(), re.MULTILINE)
+    return [name.removeprefix("CAP_").lower() for name in names.split()]
+
+
+# Commands under which a program is another user's, or has process numbers of its own. That user has no capabilities.
+OTHER = 1000
+USER = ("setpriv", "--reuid", str(OTHER), "--regid", str(OTHER), "--clear-groups")
+CONTAINER = ("unshare", "--pid", "--fork", "--mount-proc", "--kill-child")
+# What the common runtimes of containers leave root by default. The unit lacks some of it.
+OF_RUNTIMES = (
+    *("chown", "dac_override", "fsetid", "fowner", "mknod", "net_raw", "setgid", "setuid", "setfcap", "setpcap"),
+    *("net_bind_service", "sys_chroot", "kill", "audit_write"),
+)
+# Programs, by what they are under.
+STRANGERS = {
+    "user": USER,
+    "container": CONTAINER,
+    "user-in-container": CONTAINER + USER,
+    "root-of-a-runtime": CONTAINER + bounded(*OF_RUNTIMES),
+}
+# Daemons, by what they may do, and the programs that each of them freezes. The least one may only become another user.
+DAEMONS = {
+    "unit": (bounded(*of_the_unit()), STRANGERS),
+    "least": (bounded("setuid", "setgid"), ("user", "user-in-container")),
+    "users": (USER, ("user",)),
+}
 
 
 def run(stand):
@@ -47,25 +80,26 @@ def run(stand):
 
 
 def of_strangers(stand, nvml):
-    """Programs of other users and in other namespaces, which the daemon's helper reaches with the capabilities of the unit."""
-    unit = of_the_unit()
-    strangers = {name: prefix for name, prefix in STRANGERS.items() if may_run(stand, unit) and may_run(stand, prefix)}
-    for name in STRANGERS.keys() - strangers.keys():
-        stand.figures.row(f"freezing: {name}", "not run: it needs root, setpriv, unshare, and a stage that all users can read")
-    if not strangers:
-        return
-    with stand.daemon(environment=ENVIRONMENT, is_systems=True, log_name="scheduler-system", prefix=unit) as daemon:
+    """Programs that a daemon's helper reaches with few capabilities, or with none."""
+    scope = YAMA.read_text().strip() if YAMA.exists() else "none"
+    stand.figures.row("freezing: Yama's ptrace_scope", scope)
+    for whose, (rights, strangers) in DAEMONS.items():
+        may = [name for name in strangers if may_run(stand, rights) and may_run(stand, STRANGERS[name])]
+        for name in set(strangers) - set(may):
+            why = "not run: it needs root, setpriv, unshare, and a stage that all users can read"
+            stand.figures.row(f"freezing: {whose}, {name}", why)
+        if may:
+            of_daemon(stand, nvml, whose, rights, may)
+
+
+def of_daemon(stand, nvml, whose, rights, strangers):
+    """Programs that one daemon freezes: the system's, or that of the other user."""
+    owner = {"owner": OTHER} if rights == USER else {"is_systems": True}
+    with stand.daemon(environment=ENVIRONMENT, log_name=f"scheduler-{whose}", prefix=rights, **owner) as daemon:
         with stand.programs(daemon) as programs:
-            for name, prefix in strangers.items():
+            for name in strangers:
                 for backend in ("remap", "native"):
-                    of_the_driver(stand, daemon, programs, nvml, backend, f"freezing-{name}", prefix)
-
-
-def of_the_unit():
-    """The command under which root has no other capabilities than a daemon that systemd starts."""
-    (names,) = re.findall(r"^CapabilityBoundingSet=(.*)$", UNIT.read_text(), re.MULTILINE)
-    left = ",".join(f"+{name.removeprefix('CAP_').lower()}" for name in names.split())
-    return ("setpriv", "--no-new-privs", "--bounding-set", f"-all,{left}")
+                    of_the_driver(stand, daemon, programs, nvml, backend, f"freezing-{whose}-{name}", STRANGERS[name])
 
 
 @contextlib.contextmanager

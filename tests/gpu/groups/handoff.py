@@ -30,8 +30,6 @@ ROUNDS = 4
 PART_OF_COPY = 0.90
 # Bound on a handoff / both plain copies at once, from a size on.
 FLOORS = {1: 1.25, 4: 1.15}
-# The first handoff of so much and its bound. It begins before the programs can have prepared much host memory.
-COLD_GIB, COLD_SECONDS = 40, 2.5
 HANDOFF_LIMIT = 60
 # What a program waits beside the handoff: its request, the other one's idleness, the proof, and the launch.
 BEYOND_MS = 20
@@ -58,7 +56,6 @@ def run(stand):
         capacity = f"0={held_mib(gib) + CHECK_MIB}MiB"
         with stand.daemon(allows_managed=False, flags=["--capacity", capacity], log_name=f"scheduler-{gib}") as daemon, stand.programs(daemon) as programs:
             Size(stand.figures, daemon, programs, gib, floor).run()
-    first_handoff(stand)
 
 
 def while_given_back(figures, programs, plain, gib, seconds):
@@ -76,21 +73,6 @@ def while_given_back(figures, programs, plain, gib, seconds):
     figures.sample(f"copies of {gib} GiB while memory is given back", {"both": both, "gave": gave})
     figures.check(f"handoff of {gib} GiB: memory was given back meanwhile", max(gave) <= LATEST * seconds, gave)
     return statistics.median(both)
-
-
-def first_handoff(stand):
-    """Of a block that fills the capacity, for another one that is allocated."""
-    figures, name = stand.figures, f"handoff of {COLD_GIB} GiB"
-    flags = ["--capacity", f"0={held_mib(COLD_GIB) + CHECK_MIB}MiB"]
-    with stand.daemon(allows_managed=False, flags=flags, log_name="scheduler-cold") as daemon, stand.programs(daemon) as programs:
-        size = Size(figures, daemon, programs, COLD_GIB, None)
-        first, second = size.start("cold-first"), size.start("cold-second")
-        held = size.hold(first)
-        taken = size.hold(second) - held
-        figures.row(f"{name}: the first one, at once", f"{taken:.2f} s, {COLD_GIB * 1.073741824 / taken:.1f} GB/s")
-        figures.check(f"{name}: the first one takes at most {COLD_SECONDS} s", taken <= COLD_SECONDS, f"{taken:.2f} s")
-        for program in (first, second):
-            figures.check(f"{name}: every word of {program.name} is right", program.ask("check", HANDOFF_LIMIT)["right"])
 
 
 def held_mib(gib):
