@@ -4,6 +4,7 @@
 //! ```text
 //!   choose a program ─▶ session freeze ─▶ a call of some family ─▶ right?   and write new contents now and then
 //!                            │                  │
+//!                            │                  ├─ a program without gpushare takes all free memory for a moment
 //!                            └──────────────────┴─ kill -9 of the program, the daemon or a helper
 //! ```
 
@@ -30,6 +31,11 @@ const MEMORY: u64 = 24;
 const PATIENCE: Duration = Duration::from_secs(60);
 /// One of so many freezes, and of so many thaws, meets a kill.
 const KILLS: u64 = 6;
+/// In one of so many thaws the card has no free memory for a moment.
+const SHORTAGES: u64 = 10;
+/// Longest time for which the card has none, in milliseconds. It is shorter than the time after which a process maps
+/// memory from the host, as it could not be frozen from then on.
+const LONGEST_SHORTAGE: u64 = 500;
 const FLAGS: [&str; 4] = ["--quantum", "20ms", "--context-reserve", "2MiB"];
 /// Calls of each family that bring a program back: through the gate, hooked otherwise, not hooked.
 const CALLS: [&str; 5] =
@@ -78,6 +84,8 @@ struct Outcome {
     program_kills: u64,
     daemon_kills: u64,
     helper_kills: u64,
+    /// Frozen programs that were to come back while their card had no free memory.
+    shortages: u64,
     /// Programs that ended, failed or hung although nobody killed them.
     lost: u64,
     /// Programs whose memory was wrong.
@@ -103,6 +111,8 @@ struct Run {
     world: World,
     daemon: Daemon,
     workers: Vec<Worker>,
+    /// A program without gpushare.
+    stranger: Program,
     begun: u64,
     dice: Dice,
     outcome: Outcome,
@@ -127,11 +137,12 @@ fn freezes(options: &Options) -> anyhow::Result<Outcome> {
 impl std::fmt::Display for Outcome {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let Self { cycles, frozen, lost, corrupted, seconds, .. } = self;
-        let Self { program_kills, daemon_kills, helper_kills, .. } = self;
+        let Self { program_kills, daemon_kills, helper_kills, shortages, .. } = self;
         write!(
             f,
             "{cycles} cycles, frozen in {frozen}; {program_kills} programs, {daemon_kills} daemons and \
-             {helper_kills} helpers killed; {lost} lost, {corrupted} corrupted; {seconds:.0} s"
+             {helper_kills} helpers killed; {shortages} thaws without memory; {lost} lost, {corrupted} corrupted; \
+             {seconds:.0} s"
         )
     }
 }
@@ -151,7 +162,9 @@ impl Run {
     fn new(artifacts: &Artifacts, seed: u64) -> anyhow::Result<Self> {
         let (world, daemon) = World::simulated(artifacts, CARD)?.with_daemon(&FLAGS)?;
         let (dice, outcome) = (Dice::new(seed), Outcome { seed, ..Outcome::default() });
-        let mut run = Self { world, daemon, workers: Vec::new(), begun: 0, dice, outcome };
+        let mut stranger = Program::hold(&world, &Sharing::Native, "stranger")?;
+        stranger.must("mem-info")?;
+        let mut run = Self { world, daemon, workers: Vec::new(), stranger, begun: 0, dice, outcome };
         for _ in 0..PROGRAMS {
             let worker = run.begin()?;
             run.workers.push(worker);
@@ -215,7 +228,15 @@ impl Run {
             }
             Some(Victim::Helper) | None => {}
         }
-        self.wake(at)
+        self.wake(at, frozen)
+    }
+
+    /// Takes all memory that the card has free.
+    fn take_free_memory(&mut self) -> anyhow::Result<()> {
+        let free = self.stranger.must("mem-info")?.number("free_bytes") >> 20;
+        // Others may have taken some since.
+        let _ = self.stranger.must(&format!("alloc s {free}MiB"));
+        Ok(())
     }
 
     fn victim(&mut self) -> Option<Victim> {
@@ -224,9 +245,14 @@ impl Run {
     }
 
     /// Brings a program back by a call, and checks its memory.
-    fn wake(&mut self, at: usize) -> anyhow::Result<()> {
+    fn wake(&mut self, at: usize, frozen: bool) -> anyhow::Result<()> {
         let call = CALLS[self.dice.index(CALLS.len())];
         let (victim, delay) = (self.victim(), self.dice.millis(0, 120));
+        let lacks_memory = frozen && self.dice.one_in(SHORTAGES);
+        if lacks_memory {
+            self.take_free_memory()?;
+            self.outcome.shortages += 1;
+        }
         let worker = &mut self.workers[at];
         let fill = worker.fill.to_string();
         let mut tickets = Vec::new();
@@ -240,6 +266,7 @@ impl Run {
         match victim {
             Some(victim @ Victim::Program) => {
                 self.outcome.count_kill(victim);
+                let _ = self.stranger.must("free s");
                 return self.replace(at);
             }
             Some(victim @ Victim::Daemon) => {
@@ -251,6 +278,10 @@ impl Run {
                 self.outcome.count_kill(victim);
             }
             Some(Victim::Helper) | None => {}
+        }
+        if lacks_memory {
+            thread::sleep(self.dice.millis(0, LONGEST_SHORTAGE));
+            let _ = self.stranger.must("free s");
         }
         let worker = &self.workers[at];
         for ticket in tickets {
