@@ -15,11 +15,16 @@
 //!        1096  goals[1] ...
 //!        1216  host_targets[0] bytes of host memory to have ready for what leaves the card
 //!        1224  host_targets[1] ...
+//!        1344  freezes  number of times that the process was asked to park
+//!        1348  restores cards on which the driver brings a frozen process back
+//!        1352  creations[0] contexts that the process is creating
+//!        1356  creations[1] ...
 //! ```
 //!
 //! The daemon writes every field. The process writes two by compare-and-swap: the *state* of the gate under
 //! an unchanged change number, and `free`, from which it takes and to which it returns bytes. It also rings
-//! the bell, counts its refusals, and owns the flags [`FLAGS_OF_PROCESS`] and the bit [`GateWord::EVICTING`].
+//! the bell, counts its refusals and its creations of contexts, and owns the flags [`FLAGS_OF_PROCESS`] and the bit
+//! [`GateWord::EVICTING`].
 //! The daemon does not trust the page: other writes of a process affect only that process's own accounts.
 //!
 //! A thread that is about to sleep reads the bell before it reads the gate and the flags, and then sleeps
@@ -77,6 +82,11 @@ pub const fn flag_overflows(gpu: GpuId) -> u32 {
     }
 }
 
+/// Bit of a card in [`Page::restores`]. A number beyond [`MAX_GPUS`] has none.
+pub const fn card_bit(gpu: GpuId) -> u32 {
+    if (gpu.0 as usize) < MAX_GPUS { 1 << gpu.0 } else { 0 }
+}
+
 /// Feature in [`Page::features`]: the daemon takes the number of refusals from [`LeaseRow::refused`] when it
 /// handles a report, so a process reports only the first of them.
 pub const FEATURE_REFUSALS: u32 = 1;
@@ -95,6 +105,9 @@ pub const FEATURE_COPIES: u32 = 16;
 /// Feature in [`Page::features`]: the daemon knows requests for pieces of shared blocks
 /// ([`ReservePiece`](crate::tenant::TenantRequest::ReservePiece)).
 pub const FEATURE_PIECES: u32 = 32;
+/// Feature in [`Page::features`]: the daemon says on which cards frozen processes come back
+/// ([`Page::restores`]), and waits for contexts that are being created there ([`Page::creations`]).
+pub const FEATURE_RESTORES: u32 = 64;
 
 /// State of a process's gate, which decides whether a thread that submits work passes or sleeps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -278,7 +291,7 @@ pub struct Page {
     /// Number that rises after each change of `gate` or `flags`, on which threads sleep.
     pub bell: AtomicU32,
     /// Bit set of what the daemon does beyond the layout's version: [`FEATURE_REFUSALS`], [`FEATURE_GOALS`],
-    /// [`FEATURE_IMPORTS`], [`FEATURE_FREEZE`], [`FEATURE_COPIES`] and [`FEATURE_PIECES`].
+    /// [`FEATURE_IMPORTS`], [`FEATURE_FREEZE`], [`FEATURE_COPIES`], [`FEATURE_PIECES`] and [`FEATURE_RESTORES`].
     pub features: AtomicU32,
     /// Leases and limits of memory, one row per card, indexed by [`GpuId`].
     pub gpus: [LeaseRow; MAX_GPUS],
@@ -291,6 +304,13 @@ pub struct Page {
     /// Number of times that [`FLAG_FROZEN`] was set in this page. Written by the daemon before it sets the
     /// flag.
     pub freezes: AtomicU32,
+    /// Bit set of the cards ([`card_bit`]) on which a frozen process is about to come back, or does. Written by the
+    /// daemon, which rings the bells of the card's processes when it clears a bit. No process begins to create a
+    /// context there meanwhile.
+    pub restores: AtomicU32,
+    /// Number of contexts that the process is creating on each card, written by the process and indexed by [`GpuId`].
+    /// The daemon lets no frozen process come back meanwhile.
+    pub creations: [AtomicU32; MAX_GPUS],
 }
 
 impl Page {
@@ -307,6 +327,8 @@ impl Page {
             goals: [const { AtomicU64::new(0) }; MAX_GPUS],
             host_targets: [const { AtomicU64::new(0) }; MAX_GPUS],
             freezes: AtomicU32::new(0),
+            restores: AtomicU32::new(0),
+            creations: [const { AtomicU32::new(0) }; MAX_GPUS],
         }
     }
 }
@@ -374,6 +396,7 @@ mod tests {
         });
         assert_eq!(all.count_ones(), others.count_ones() + MAX_GPUS as u32);
         assert_eq!(flag_overflows(GpuId(MAX_GPUS as u8)), 0);
+        assert_eq!((card_bit(GpuId(15)), card_bit(GpuId(16)), card_bit(GpuId(255))), (1 << 15, 0, 0));
     }
 
     #[test]
@@ -416,6 +439,9 @@ mod tests {
         assert_eq!(std::mem::offset_of!(Page, gpus), 64);
         assert_eq!(std::mem::offset_of!(Page, goals), 1088);
         assert_eq!(std::mem::offset_of!(Page, host_targets), 1216);
+        assert_eq!(std::mem::offset_of!(Page, freezes), 1344);
+        assert_eq!(std::mem::offset_of!(Page, restores), 1348);
+        assert_eq!(std::mem::offset_of!(Page, creations), 1352);
         assert_eq!(size_of::<LeaseRow>(), 64);
         assert_eq!(std::mem::offset_of!(LeaseRow, part), 32);
         assert_eq!(std::mem::offset_of!(LeaseRow, refused), 40);

@@ -1,13 +1,15 @@
 //! Linux interfaces that need `unsafe`, or that daemon and clients share.
 //!
-//! Modules in reading order: memory files; the shared page and the bytes leased in it; sleeping until the
-//! page changes; sockets, passed descriptors, their peers, and facts from `/proc`; descriptors and pipes;
-//! clocks; turns on the processor; folders of one user; unwinding through hooks; host copies.
+//! Modules in reading order: memory files; the shared page, the bytes leased in it, and who may take free memory
+//! of a card past it; sleeping until the page changes; sockets, passed descriptors, their peers, and facts from
+//! `/proc`; descriptors and pipes; clocks; turns on the processor; folders of one user; unwinding through hooks;
+//! host copies.
 
 pub mod memory_file;
 pub mod memory_limit;
 pub mod page;
 pub mod lease;
+pub mod growth;
 pub mod futex;
 pub mod bell;
 pub mod socket;
