@@ -84,6 +84,11 @@ impl Drop for Pass {
     }
 }
 
+/// Returns whether the calling thread has a pass.
+pub(super) fn has_pass() -> bool {
+    OWN_PASSES.get() > 0
+}
+
 /// Returns whether no thread has a pass.
 pub(super) fn has_no_passes() -> bool {
     PASSES.load(Ordering::SeqCst) == 0

@@ -15,6 +15,7 @@
 //! asleep after `HOLD` was set is not between them, nor is one that has run for a while since. What is further in the
 //! driver, the driver itself waits for before it freezes the process.
 
+pub(crate) mod creations;
 pub mod entry;
 pub(crate) mod facts;
 pub mod hold;

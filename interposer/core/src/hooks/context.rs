@@ -58,11 +58,16 @@ pub unsafe fn create(
     if let Err(refused) = state.admit(device) {
         return refused;
     }
-    let called = Instant::now();
-    let result = match kind {
+    let creation = match kind {
         // The context exists already and only gets one more user.
-        Kind::Primary if state.contexts.visit().primary(device).is_some() => real(),
-        _ => state.memory.call_for_the_driver(device, &mut real),
+        Kind::Primary if state.contexts.visit().primary(device).is_some() => None,
+        // Until the daemon was told of the context.
+        _ => Some(state.begin_creation(device)),
+    };
+    let called = Instant::now();
+    let result = match &creation {
+        None => real(),
+        Some(_) => state.memory.call_for_the_driver(device, &mut real),
     };
     let theirs = called.elapsed();
     if result == CUDA_SUCCESS && !made.is_null() {
@@ -143,6 +148,7 @@ pub unsafe fn create_green(
         return refused;
     }
     let has_primary = || state.contexts.visit().primary(device).is_some();
+    let _creation = state.begin_creation(device);
     let result = state.memory.call_for_the_driver(device, real);
     if let (CUDA_SUCCESS, Some(convert), false) = (result, state.driver.ctx_from_green_ctx, made.is_null()) {
         if !has_primary() {

@@ -26,6 +26,7 @@ use gpushare_proto::tenant::TenantRequest;
 use crate::daemon::{Daemon, address::Address};
 use crate::driver::types::{CUDA_ERROR_SYSTEM_NOT_READY, CUdevice, CUresult};
 use crate::driver::{Driver, contexts::Contexts, dynlink::LIBCUDA};
+use crate::freeze::creations::{Creation, Creations};
 use crate::freeze::park::{self, Parking};
 use crate::freeze::{entry::entry_of, hold};
 use crate::gate::{
@@ -64,6 +65,7 @@ pub(crate) struct State {
     pub(crate) driver: Driver,
     pub(crate) daemon: Arc<Daemon>,
     pub(crate) contexts: Contexts,
+    creations: Creations,
     pub(crate) memory: Memory,
     pub(crate) gate: Gatekeeper,
     pub(crate) window: ProcessWindow,
@@ -123,6 +125,7 @@ impl State {
         Self {
             driver,
             contexts: Contexts::default(),
+            creations: Creations::default(),
             memory,
             gate: Gatekeeper::new(daemon.clone()),
             daemon,
@@ -139,6 +142,11 @@ impl State {
         if let (Some(link), Some(gpu)) = (self.daemon.link(), self.memory.lease.gpu(device)) {
             link.send(&TenantRequest::Contexts { gpu, live });
         }
+    }
+
+    /// Begins the creation of a context, once no frozen process comes back on the card. Called right before the driver.
+    pub(crate) fn begin_creation(&self, device: CUdevice) -> Creation<'_> {
+        self.creations.begin(&self.memory.lease, device, || self.daemon.is_connected())
     }
 
     /// Follows the flag in the page by which the daemon freezes the process. Returns whether calls wait, and whether to

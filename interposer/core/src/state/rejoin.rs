@@ -95,6 +95,8 @@ impl State {
         self.gate.waiters.ask_again();
         let enforce = || {
             self.memory.remap.carry_over(page, || replace_page(page));
+            // The daemon lets no process come back before it hears from this one.
+            self.creations.show(&self.memory.lease);
             self.gate.captures.show();
         };
         link.plug(&connection, &welcome, |device| self.memory.lease.gpu(device), enforce)
