@@ -68,6 +68,8 @@ pub(crate) fn join(
             return Err(failure);
         }
     };
+    // Restores that begin later write it too.
+    page.hold_back(engine.restores.held_back(), 0);
     let name = welcome(engine, connection, (id, session), gpus.clone(), file);
     let mut client = Client::new(session, peer, page, restored);
     client.connection = Some(connection);

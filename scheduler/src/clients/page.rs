@@ -11,11 +11,11 @@ use std::sync::atomic::Ordering;
 
 use gpushare_proto::page::{
     FEATURE_COPIES, FEATURE_FREEZE, FEATURE_GOALS, FEATURE_IMPORTS, FEATURE_PIECES, FEATURE_REFUSALS,
-    FLAG_FROZEN, FLAGS_OF_PROCESS, Goal, LeaseRow, MAX_GPUS,
+    FEATURE_RESTORES, FLAG_FROZEN, FLAGS_OF_PROCESS, Goal, LeaseRow, MAX_GPUS, card_bit,
 };
 use gpushare_proto::{Bytes, GateState, GateWord, GpuId, Nanos, UtilizationPart};
 use gpushare_sys::page::SharedPage;
-use gpushare_sys::{lease, page};
+use gpushare_sys::{growth, lease, page};
 
 use super::ringer;
 
@@ -45,7 +45,7 @@ impl ClientPage {
         // Freezes are there whatever the driver is: the last daemon may have frozen the process.
         let moves = FEATURE_GOALS | FEATURE_IMPORTS | FEATURE_COPIES | FEATURE_PIECES;
         page.features
-            .store(FEATURE_REFUSALS | FEATURE_FREEZE | moves, Ordering::Relaxed);
+            .store(FEATURE_REFUSALS | FEATURE_FREEZE | FEATURE_RESTORES | moves, Ordering::Relaxed);
         let (leased, known) = ([None; MAX_GPUS], [None; MAX_GPUS]);
         Ok((file, Self { page: Arc::new(page), leased, known, flags: 0, freezes: 0 }))
     }
@@ -203,6 +203,19 @@ impl ClientPage {
         }
     }
 
+    /// Writes the set of cards on which no context may be created. Wakes the process if it is on one of the `freed` cards.
+    pub(crate) fn hold_back(&self, cards: u32, freed: u32) {
+        growth::hold_back(&self.page, cards);
+        if self.gpus().any(|gpu| freed & card_bit(gpu) != 0) {
+            ringer::ring(&self.page);
+        }
+    }
+
+    /// Returns whether the process is creating a context on one of these cards, as it says.
+    pub(crate) fn creates_on(&self, cards: u32) -> bool {
+        growth::creating(&self.page, cards) != 0
+    }
+
     /// Writes a card's figures: the session's limit, bytes of its other processes, and most free bytes
     /// allowed.
     pub(crate) fn set_figures(&self, gpu: GpuId, limit: Bytes, siblings: Bytes, ceiling: Bytes) {
@@ -332,6 +345,22 @@ mod tests {
         });
         assert_eq!(numbers, [1, 1, 1, 2]);
         assert!(ours.is_last_freeze(2) && !ours.is_last_freeze(1));
+    }
+
+    #[test]
+    fn a_process_wakes_when_its_own_card_is_free_for_contexts_again() {
+        let (file, mut ours) = ClientPage::create().unwrap();
+        let theirs = page::map(&file).unwrap();
+        ours.attach(GPU, Bytes::ZERO);
+        ours.hold_back(card_bit(GPU), 0);
+        assert!(growth::announce(&theirs, GPU, 1));
+        assert!(ours.creates_on(card_bit(GPU)) && !ours.creates_on(card_bit(GpuId(4))));
+        let heard = bell::heard(&theirs);
+        ours.hold_back(0, card_bit(GpuId(4)));
+        assert_eq!(bell::heard(&theirs), heard);
+        ours.hold_back(0, card_bit(GPU));
+        assert_eq!(bell::sleep(&theirs, heard, None).unwrap(), Woken::Changed);
+        assert!(!growth::announce(&theirs, GPU, 0));
     }
 
     #[test]

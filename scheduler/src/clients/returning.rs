@@ -132,6 +132,7 @@ pub(super) fn come_back(
     let Some(client) = engine.clients.get_mut(id) else {
         return Ok(());
     };
+    page.hold_back(engine.restores.held_back(), 0);
     let before = std::mem::replace(&mut client.page, page);
     before.close();
     let session = client.session;

@@ -7,8 +7,7 @@ use gpushare_proto::{Bytes, ClientId, SessionId};
 use gpushare_sys::{clock, peer};
 
 use super::Engine;
-use crate::freeze::Move;
-use crate::memory::room;
+use crate::freeze::{Move, restores};
 use crate::operation::Operation;
 use crate::report::log;
 use crate::requests::frost::outer_obstacle;
@@ -93,7 +92,7 @@ impl Engine {
                     self.move_by_driver(client, Move::Freeze);
                 }
             },
-            Effect::Thaw { client } => room::thaw(self, client),
+            Effect::Thaw { client } => restores::begin(self, client),
             Effect::Kill { client } => self.kill(client),
             Effect::Notice(notice) => self.note(&notice),
         }

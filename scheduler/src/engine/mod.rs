@@ -42,6 +42,7 @@ use crate::config::{Owner, Reader, Settings};
 use crate::connections::{ConnectionId, ConnectionLimit};
 use crate::copies::{Bounds, Copies, MemoryFiles};
 use crate::dashboard::Dashboard;
+use crate::freeze::restores::Restores;
 use crate::freeze::trial::Trials;
 use crate::identity::{PeerProcess, Principal, Watch};
 use crate::input::{Asker, Input, Watched};
@@ -103,6 +104,7 @@ pub(crate) struct Engine {
     pub(crate) persistence: Persistence,
     pub(crate) metering: Metering,
     pub(crate) rooms: RoomQuestions,
+    pub(crate) restores: Restores,
     pub(crate) trials: Trials,
     pub(crate) copies: Copies,
     /// Budget for host memory that the decision machine was told; none before the first remapped memory.
@@ -161,6 +163,7 @@ impl Engine {
             persistence: Persistence::default(),
             metering: Metering::default(),
             rooms: RoomQuestions::default(),
+            restores: Restores::default(),
             trials: Trials::default(),
             copies: Copies::new(MemoryFiles::default(), Bounds::of_this_process()),
             host_budget: None,

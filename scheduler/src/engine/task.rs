@@ -11,6 +11,7 @@ use super::{Engine, POLL};
 use crate::clients::hello::ClientHello;
 use crate::clients::{leave, pods};
 use crate::connections::{ConnectionEvent, ConnectionId, Socket};
+use crate::freeze::restores;
 use crate::identity::PeerProcess;
 use crate::input::{Input, Watched};
 use crate::memory::{host, measure, reserve, room};
@@ -114,6 +115,7 @@ impl Engine {
         }
         measure::measure_if_due(self, now);
         update::update_if_due(self, now);
+        restores::look_if_due(self, now);
         room::give_up_if_late(self, now);
         if let Err(cause) = self.followers.begin_if_due(now, &self.inputs) {
             warn!("the sensors of the cards are not read now: {cause}");
@@ -149,6 +151,7 @@ impl Engine {
             self.unknown_pods.due(),
             self.metering.due(self.orphans.due()),
             self.utilization.due(),
+            self.restores.due(),
             self.rooms.due(),
             self.persistence.due(),
             // The daemon looks at it again at least every two seconds, so also after a suspend.

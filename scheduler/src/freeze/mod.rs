@@ -1,6 +1,7 @@
 //! Freezes and thaws processes for the decision machine, by helpers (`gpushare-checkpoint`).
 //!
 //! ```text
+//!   Effect::Thaw ─▶ restores ─▶ memory/room.rs ─▶ thread ─▶ helper process ─▶ driver
 //!   Effect::Freeze ─▶ thread ─▶ trial, before the first freeze on a card
 //!                       └─────▶ helper process ─▶ driver
 //!   Event::FreezeEnded ◀── Input::Tried, Input::Moved ◀── thread
@@ -9,6 +10,7 @@
 //! An operation lasts as long as the driver takes, so each has a thread of its own. The decision machine asks
 //! for one at a time on each card.
 
+pub(crate) mod restores;
 pub(crate) mod trial;
 pub(crate) mod tried;
 
@@ -55,13 +57,13 @@ impl Move {
                     freeze_end(&error)
                 }
             }),
-            Self::Thaw => End::Thaw(thaw_ended(target, thaw(helper, target, &limits))),
-            Self::ThawInPlace => End::Thaw(thaw_ended(target, thaw_in_place(helper, target, &limits))),
+            Self::Thaw => End::Thaw(end_of_thaw(target, thaw(helper, target, &limits))),
+            Self::ThawInPlace => End::Thaw(end_of_thaw(target, thaw_in_place(helper, target, &limits))),
         }
     }
 }
 
-fn thaw_ended(target: Target, ended: Result<(), ThawError>) -> ThawEnd {
+fn end_of_thaw(target: Target, ended: Result<(), ThawError>) -> ThawEnd {
     match ended {
         Ok(()) => ThawEnd::Thawed,
         Err(error) => {
@@ -145,10 +147,16 @@ impl Engine {
     /// Reports the end of an operation to the decision machine.
     pub(crate) fn moved_by_driver(&mut self, client: ClientId, end: End) {
         self.persistence.client_changed(client);
-        self.feed(match end {
-            End::Freeze(end) => Event::FreezeEnded { client, end },
-            End::Thaw(end) => Event::ThawEnded { client, end },
-        });
+        match end {
+            End::Freeze(end) => self.feed(Event::FreezeEnded { client, end }),
+            End::Thaw(end) => self.thaw_ended(client, end),
+        }
+    }
+
+    /// Reports the end of a thaw to the decision machine, also of one that the driver was not asked for.
+    pub(crate) fn thaw_ended(&mut self, client: ClientId, end: ThawEnd) {
+        restores::end(self, client);
+        self.feed(Event::ThawEnded { client, end });
     }
 }
 

@@ -19,7 +19,7 @@ use gpushare_sys::clock;
 use tracing::{debug, warn};
 
 use crate::engine::Engine;
-use crate::freeze::Move;
+use crate::freeze::{Move, restores};
 use crate::input::Input;
 use crate::nvml::{self, Reader, Rooms};
 
@@ -90,7 +90,8 @@ pub(crate) fn answered(engine: &mut Engine, rooms: Option<&Rooms>) {
             let free = engine.cards.get(gpu).and_then(|card| rooms.get(&card.info.uuid)?.free);
             // What others are about to take is free by NVML still.
             let promised = engine.machine.promised_beside(client, gpu);
-            free.is_some_and(|free| free - promised < bytes)
+            let contexts = restores::creating_on(engine, client, gpu).map(|_| engine.machine.context_on(gpu));
+            free.is_some_and(|free| free - promised - contexts.sum() < bytes)
         };
         if !engine.machine.bytes_to_thaw(client).iter().any(lacks) {
             engine.move_by_driver(client, Move::Thaw);
@@ -99,7 +100,7 @@ pub(crate) fn answered(engine: &mut Engine, rooms: Option<&Rooms>) {
             engine.move_by_driver(client, Move::ThawInPlace);
         } else {
             debug!("{client} is not thawed yet, since its cards have too little free memory");
-            engine.feed(Event::ThawEnded { client, end: ThawEnd::NoRoom });
+            engine.thaw_ended(client, ThawEnd::NoRoom);
         }
     }
     if !engine.rooms.later.is_empty() {

@@ -235,6 +235,12 @@ impl Core {
         sum.get()
     }
 
+    /// Bytes that a context takes on a card until it is measured.
+    #[must_use]
+    pub fn context_on(&self, gpu: GpuId) -> Bytes {
+        self.view.cards.get(gpu).map_or(Bytes::ZERO, Card::assumed)
+    }
+
     /// Whether a process that is to come back may be on its cards as before, so that its thaw may need no memory.
     #[must_use]
     pub fn may_be_on_cards(&self, client: ClientId) -> bool {
