@@ -36,7 +36,7 @@ pub(crate) fn program(world: &World, name: &str, backend: &str) -> anyhow::Resul
 }
 
 /// State of a process on the simulated card, and its bytes there. A frozen one keeps its place and nothing else.
-fn on_card(world: &World, pid: u32) -> anyhow::Result<(ProcessState, Bytes)> {
+pub(crate) fn on_card(world: &World, pid: u32) -> anyhow::Result<(ProcessState, Bytes)> {
     let stats = world.card().context("a simulated card")?.stats()?;
     let known = stats.processes.into_iter().find(|known| known.pid == pid);
     let known = known.context("the program is on the card")?;

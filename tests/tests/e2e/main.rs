@@ -16,6 +16,7 @@ mod hooks;
 mod checkpoints;
 mod freezing;
 mod freezing_calls;
+mod freezing_contexts;
 mod freezing_obstacles;
 mod trials;
 mod letting_go;
