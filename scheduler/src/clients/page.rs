@@ -211,6 +211,13 @@ impl ClientPage {
         }
     }
 
+    /// Takes over the contexts that the process announced in its last page. It writes them itself once it has this one.
+    pub(crate) fn carry_creations(&self, last: &Self) {
+        for (word, last) in self.page.creations.iter().zip(&last.page.creations) {
+            word.store(last.load(Ordering::SeqCst), Ordering::SeqCst);
+        }
+    }
+
     /// Returns whether the process is creating a context on one of these cards, as it says.
     pub(crate) fn creates_on(&self, cards: u32) -> bool {
         growth::creating(&self.page, cards) != 0
@@ -360,6 +367,9 @@ mod tests {
         assert_eq!(bell::heard(&theirs), heard);
         ours.hold_back(0, card_bit(GPU));
         assert_eq!(bell::sleep(&theirs, heard, None).unwrap(), Woken::Changed);
+        let (_file, next) = ClientPage::create().unwrap();
+        next.carry_creations(&ours);
+        assert!(next.creates_on(card_bit(GPU)) && !next.creates_on(card_bit(GpuId(4))));
         assert!(!growth::announce(&theirs, GPU, 0));
     }
 

@@ -133,6 +133,7 @@ pub(super) fn come_back(
         return Ok(());
     };
     page.hold_back(engine.restores.held_back(), 0);
+    page.carry_creations(&client.page);
     let before = std::mem::replace(&mut client.page, page);
     before.close();
     let session = client.session;
