@@ -19,6 +19,8 @@
 //!        1348  restores cards on which the driver brings a frozen process back
 //!        1352  creations[0] contexts that the process is creating
 //!        1356  creations[1] ...
+//!        1416  capacities[0] most bytes that a grant brings to the card
+//!        1424  capacities[1] ...
 //! ```
 //!
 //! The daemon writes every field. The process writes two by compare-and-swap: the *state* of the gate under
@@ -311,6 +313,9 @@ pub struct Page {
     /// Number of contexts that the process is creating on each card, written by the process and indexed by [`GpuId`].
     /// The daemon lets no frozen process come back meanwhile.
     pub creations: [AtomicU32; MAX_GPUS],
+    /// Capacity of each card in bytes: most movable memory that can be there at once. Written by the daemon before it
+    /// gives the lock, and indexed by [`GpuId`]. An older daemon leaves zero, which bounds nothing.
+    pub capacities: [AtomicU64; MAX_GPUS],
 }
 
 impl Page {
@@ -329,6 +334,7 @@ impl Page {
             freezes: AtomicU32::new(0),
             restores: AtomicU32::new(0),
             creations: [const { AtomicU32::new(0) }; MAX_GPUS],
+            capacities: [const { AtomicU64::new(0) }; MAX_GPUS],
         }
     }
 }
@@ -442,6 +448,7 @@ mod tests {
         assert_eq!(std::mem::offset_of!(Page, freezes), 1344);
         assert_eq!(std::mem::offset_of!(Page, restores), 1348);
         assert_eq!(std::mem::offset_of!(Page, creations), 1352);
+        assert_eq!(std::mem::offset_of!(Page, capacities), 1416);
         assert_eq!(size_of::<LeaseRow>(), 64);
         assert_eq!(std::mem::offset_of!(LeaseRow, part), 32);
         assert_eq!(std::mem::offset_of!(LeaseRow, refused), 40);

@@ -194,6 +194,13 @@ impl ClientPage {
         }
     }
 
+    /// Writes the most movable memory that can be on a card at once. Zero would bound nothing.
+    pub(crate) fn set_capacity(&self, gpu: GpuId, bytes: Bytes) {
+        if let Some(word) = self.page.capacities.get(usize::from(gpu.0)) {
+            word.store(bytes.0.max(1), Ordering::Release);
+        }
+    }
+
     /// Writes how much host memory the process should have ready for what leaves a card, and wakes all
     /// threads that sleep on the page.
     pub(crate) fn set_host_target(&self, gpu: GpuId, bytes: Bytes) {
@@ -352,6 +359,16 @@ mod tests {
         });
         assert_eq!(numbers, [1, 1, 1, 2]);
         assert!(ours.is_last_freeze(2) && !ours.is_last_freeze(1));
+    }
+
+    #[test]
+    fn a_capacity_of_nothing_is_told_from_none() {
+        let (file, ours) = ClientPage::create().unwrap();
+        let theirs = page::map(&file).unwrap();
+        for bytes in [Bytes::ZERO, Bytes::gib(80)] {
+            ours.set_capacity(GPU, bytes);
+            assert_eq!(theirs.capacities[3].load(Ordering::Relaxed), bytes.0.max(1));
+        }
     }
 
     #[test]

@@ -3,7 +3,7 @@
 use gpushare_core::{Effect, Event, FreezeEnd, Notice};
 use gpushare_proto::page::Goal;
 use gpushare_proto::tenant::TenantReply;
-use gpushare_proto::{Bytes, ClientId, SessionId};
+use gpushare_proto::{Bytes, ClientId, GateState, SessionId};
 use gpushare_sys::{clock, peer};
 
 use super::Engine;
@@ -17,6 +17,10 @@ impl Engine {
         match effect {
             Effect::Gate { client, word, epoch } => {
                 if let Some(client) = self.clients.get(client) {
+                    if word.state() == GateState::Moving {
+                        let gpus = client.page.gpus();
+                        gpus.for_each(|gpu| client.page.set_capacity(gpu, self.machine.capacity(gpu)));
+                    }
                     client.page.set_gate(word);
                 }
                 self.tell(client, &TenantReply::Gate { word, epoch });

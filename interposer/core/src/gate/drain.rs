@@ -27,7 +27,7 @@ use std::time::{Duration, Instant};
 
 use gpushare_proto::page::{FLAG_MAPPED, FLAG_OVERLAPPING, FLAG_WANTED, Page};
 use gpushare_proto::tenant::{NEARLY_DRAINED, TenantRequest};
-use gpushare_proto::{Bytes, GateState, GateWord, Nanos};
+use gpushare_proto::{GateState, GateWord, Nanos};
 use gpushare_sys::{bell, clock};
 
 use super::in_flight::{Failed, InFlight};
@@ -236,9 +236,9 @@ impl Drainer {
         let since = Instant::now();
         self.graces.judge(self.gate.waiters.since());
         self.way_out.abandon();
-        let parts = (self.driver, self.contexts, self.memory);
-        let mut moving = Moves::new(Way::In, self.driver, self.contexts, self.memory);
-        let mut advance = || moving.advance(parts, |_| Bytes::MAX);
+        let (memory, parts) = (self.memory, (self.driver, self.contexts, self.memory));
+        let mut moving = Moves::new(Way::In, self.driver, self.contexts, memory);
+        let mut advance = || moving.advance(parts, |device| memory.capacity(page, device));
         // The driver forbids moves during a capture. A process that met its daemon again may be in one.
         let moved = self.is_capturing() || poll(page, word, AWAITED_POLL_MAX, &mut advance);
         let hosted = self.memory.remap.hosted();

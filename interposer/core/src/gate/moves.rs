@@ -11,7 +11,7 @@
 //!
 //! | way | limit on a card |
 //! |---|---|
-//! | in | the size of the card |
+//! | in | the capacity of the card, as the daemon wrote it when it gave the lock; at most its size |
 //! | out | all, less what may stay there |
 //!
 //! More than that would only push out what has just arrived, so page faults bring the rest. Blocks leave in the order
@@ -91,7 +91,7 @@ impl Moves {
     }
 
     /// Asks for the next batch in each context whose last batch has arrived. `goal` is the most bytes that may be on
-    /// a card. Returns whether all has arrived that should move now.
+    /// a card: its capacity on the way in. Returns whether all has arrived that should move now.
     pub(super) fn advance(
         &mut self,
         (driver, contexts, memory): (&Driver, &Contexts, &Memory),
@@ -187,6 +187,10 @@ impl OfContext {
 pub(super) mod tests {
     use std::ptr::without_provenance_mut;
     use std::sync::Arc;
+    use std::sync::atomic::Ordering;
+
+    use gpushare_proto::GpuId;
+    use gpushare_proto::page::Page;
 
     use super::*;
     use crate::daemon::Daemon;
@@ -242,6 +246,20 @@ pub(super) mod tests {
         assert_eq!(calls(), 6, "the rest does not fit");
         assert!(advance());
         assert_eq!(moving.moved(), Bytes::mib(1200));
+    }
+
+    #[test]
+    fn no_more_comes_in_than_the_capacity_that_the_daemon_wrote() {
+        let (driver, contexts, memory) = process();
+        let page: &Page = Box::leak(Box::default());
+        memory.lease.use_page(page);
+        memory.lease.attach(0, GpuId(3));
+        memory.lease.attach(1, GpuId(4));
+        page.capacities[3].store(400 * MIB, Ordering::Relaxed);
+        let mut moving = Moves::new(Way::In, &driver, &contexts, &memory);
+        let limit = |device| memory.capacity(page, device);
+        while !moving.advance((&driver, &contexts, &memory), limit) {}
+        assert_eq!([0, 1].map(asked), [400, 600], "an older daemon writes none for the other card");
     }
 
     #[test]

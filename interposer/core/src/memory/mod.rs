@@ -218,6 +218,16 @@ impl Memory {
         if goal.is_bound() { goal.bytes } else { Bytes::MAX }
     }
 
+    /// Returns the most bytes of managed memory that a grant should bring to a device: the capacity of the card as the
+    /// daemon wrote it, or [`Bytes::MAX`].
+    pub(crate) fn capacity(&self, page: &Page, device: CUdevice) -> Bytes {
+        let word = self.lease.gpu(device).and_then(|gpu| page.capacities.get(usize::from(gpu.0)));
+        match word.map_or(0, |word| word.load(Ordering::Acquire)) {
+            0 => Bytes::MAX,
+            bytes => Bytes(bytes),
+        }
+    }
+
     /// Returns whether memory was ever given to another process, or opened.
     pub(crate) fn shares(&self) -> bool {
         self.imports.is_used() || self.remap.was_exported()

@@ -3,6 +3,7 @@
 
 use gpushare_proto::{Bytes, GpuId};
 
+use crate::card::Card;
 use crate::events::Effect;
 use crate::machine::Core;
 use crate::residency::plan;
@@ -20,6 +21,12 @@ impl View {
 }
 
 impl Core {
+    /// Returns the most movable bytes that can be on a card at once.
+    #[must_use]
+    pub fn capacity(&self, gpu: GpuId) -> Bytes {
+        self.view.cards.get(gpu).map_or(Bytes::ZERO, Card::capacity)
+    }
+
     /// Lifts the goals of handoffs that ended, and gives those of handoffs that began.
     pub(crate) fn place_managed(&mut self) {
         if !self.hints_due.is_empty() {
