@@ -237,3 +237,45 @@ pub(crate) fn remove_unlisted(engine: &mut Engine, usages: &Usages) {
     }
     over.into_iter().for_each(|id| remove_client(engine, id));
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::engine::bench::{Bench, GPU, usages};
+
+    const PID: u32 = 70;
+    const OTHER: (u32, Bytes) = (71, Bytes::mib(500));
+
+    /// A client without a connection, which NVML has listed once.
+    fn away(bench: &mut Bench) -> ClientId {
+        let client = bench.client(PID, Bytes::gib(4));
+        let known = bench.engine.clients.get_mut(client).unwrap();
+        known.overheads.entry(GPU).or_default().listed = true;
+        client
+    }
+
+    #[tokio::test]
+    async fn a_frozen_process_that_hung_up_is_not_taken_for_ended() {
+        let mut bench = Bench::new();
+        let client = away(&mut bench);
+        bench.freeze(client);
+        for _ in 0..3 {
+            remove_unlisted(&mut bench.engine, &usages(&[OTHER]));
+            assert!(bench.engine.clients.get(client).is_some(), "NVML lists no frozen process");
+        }
+        bench.thaw(client);
+        remove_unlisted(&mut bench.engine, &usages(&[OTHER]));
+        assert!(bench.engine.clients.get(client).is_some(), "answers of before do not count");
+    }
+
+    #[tokio::test]
+    async fn a_process_that_runs_another_program_is_gone_after_two_answers() {
+        let mut bench = Bench::new();
+        let client = away(&mut bench);
+        let is_client = [&[(PID, Bytes::mib(500)), OTHER][..], &[OTHER], &[OTHER]].map(|listed| {
+            remove_unlisted(&mut bench.engine, &usages(listed));
+            bench.engine.clients.get(client).is_some()
+        });
+        assert_eq!(is_client, [true, true, false]);
+    }
+}

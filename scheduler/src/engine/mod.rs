@@ -14,6 +14,8 @@
 //! [`Engine`] only holds the parts. Each part keeps its facts private and lies in the folder of its
 //! capability, beside the functions that handle events with several parts.
 
+#[cfg(test)]
+pub(crate) mod bench;
 mod effects;
 mod machine;
 mod task;
