@@ -43,9 +43,13 @@ pub(super) fn note_question(engine: &mut Engine) {
 
 /// Tells the decision machine how much remapped memory each process has at least, where that has changed.
 pub(super) fn book(engine: &mut Engine, usages: &Usages) {
-    if !*SEES_ALL_PIDS {
-        return;
+    if *SEES_ALL_PIDS {
+        compare(engine, usages);
     }
+}
+
+/// Compares NVML's figures with the reports, and tells the decision machine what has changed.
+fn compare(engine: &mut Engine, usages: &Usages) {
     let mut processes = BTreeMap::<(u32, GpuId), Vec<ClientId>>::new();
     for (id, client) in engine.clients.iter().filter(|(_, client)| client.peer.id.is_some()) {
         for gpu in client.page.gpus() {
@@ -105,4 +109,98 @@ fn reading(
     }
     reading.beside_fixed = used - all_fixed;
     reading
+}
+
+#[cfg(test)]
+mod tests {
+    use gpushare_proto::page::GoalNumber;
+    use gpushare_proto::tenant::Residence;
+
+    use super::*;
+    use crate::engine::bench::{Bench, GPU, usages};
+
+    const PID: u32 = 70;
+    const GIB: fn(u64) -> Bytes = Bytes::gib;
+
+    /// Asks NVML, which answers with so many bytes for the process.
+    fn measure(bench: &mut Bench, used: Bytes) {
+        note_question(&mut bench.engine);
+        compare(&mut bench.engine, &usages(&[(PID, used)]));
+    }
+
+    #[tokio::test]
+    async fn a_process_that_says_too_little_counts_with_what_nvml_shows() {
+        let mut bench = Bench::new();
+        let client = bench.client(PID, GIB(40));
+        let resident = |bench: &Bench| bench.engine.machine.resident_bytes(client, GPU);
+        measure(&mut bench, GIB(39));
+        assert_eq!(resident(&bench), Bytes::ZERO, "one answer may be older than a move");
+        measure(&mut bench, GIB(39));
+        assert_eq!(resident(&bench), GIB(38), "less a gibibyte of the driver's");
+        measure(&mut bench, GIB(1));
+        assert_eq!(resident(&bench), Bytes::ZERO);
+    }
+
+    #[tokio::test]
+    async fn what_a_process_has_reported_since_the_question_contradicts_nobody() {
+        let mut bench = Bench::new();
+        let client = bench.client(PID, GIB(40));
+        let reports = |bench: &mut Bench, resident, hosted| {
+            note_claim(&mut bench.engine, client, GPU);
+            let residence = Residence { resident, hosted, ..Residence::default() };
+            let seen = GoalNumber::default();
+            bench.engine.feed(Event::Resides { client, gpu: GPU, seen, residence });
+        };
+        for _ in 0..3 {
+            note_question(&mut bench.engine);
+            reports(&mut bench, GIB(40), Bytes::ZERO);
+            reports(&mut bench, Bytes::ZERO, GIB(40));
+            compare(&mut bench.engine, &usages(&[(PID, GIB(41))]));
+            assert_eq!(bench.engine.machine.resident_bytes(client, GPU), Bytes::ZERO);
+        }
+    }
+
+    #[tokio::test]
+    async fn clients_of_one_process_explain_its_figure_together() {
+        let mut bench = Bench::new();
+        let [first, second] = [GIB(10), GIB(20)].map(|bytes| bench.client(PID, bytes));
+        for _ in 0..2 {
+            measure(&mut bench, GIB(29));
+        }
+        let resident = [first, second].map(|client| bench.engine.machine.resident_bytes(client, GPU));
+        assert_eq!(resident, [GIB(28), Bytes::ZERO]);
+    }
+
+    #[tokio::test]
+    async fn nvml_contradicts_no_process_that_the_driver_freezes_or_thaws() {
+        let mut bench = Bench::new();
+        let client = bench.client(PID, GIB(40));
+        let resident = |bench: &Bench| bench.engine.machine.resident_bytes(client, GPU);
+        bench.freeze(client);
+        for _ in 0..3 {
+            measure(&mut bench, GIB(39));
+            assert_eq!(resident(&bench), Bytes::ZERO, "its checkpoint is on the way");
+        }
+        bench.thaw(client);
+        measure(&mut bench, GIB(39));
+        assert_eq!(resident(&bench), Bytes::ZERO, "answers of before do not count");
+        measure(&mut bench, GIB(39));
+        assert_eq!(resident(&bench), GIB(38));
+    }
+
+    #[tokio::test]
+    async fn a_list_that_could_not_be_read_changes_nothing() {
+        let mut bench = Bench::new();
+        let client = bench.client(PID, GIB(40));
+        for _ in 0..2 {
+            measure(&mut bench, GIB(39));
+        }
+        let mut unread = usages(&[]);
+        unread.values_mut().for_each(|on_card| *on_card = None);
+        note_question(&mut bench.engine);
+        compare(&mut bench.engine, &unread);
+        assert_eq!(bench.engine.machine.resident_bytes(client, GPU), GIB(38));
+        compare(&mut bench.engine, &usages(&[]));
+        assert_eq!(bench.engine.machine.resident_bytes(client, GPU), Bytes::ZERO, "it is not listed");
+    }
 }
