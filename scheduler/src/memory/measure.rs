@@ -28,12 +28,7 @@ pub(crate) fn measure_if_due(engine: &mut Engine, now: Nanos) {
             book_overheads(engine, fixed, &Usages::new());
         }
         Some(Step::Ask { all }) => {
-            // A process that is frozen now may have come back when the answer is here, which does not list it.
-            let fixed = all.then(|| {
-                let mut fixed = fixed_now(engine);
-                fixed.retain(|&(client, _), _| !engine.machine.is_frozen(client));
-                fixed
-            });
+            let fixed = all.then(|| fixed_at_question(engine));
             match engine.metering.ask(now, fixed, &engine.inputs) {
                 Ok(true) if all => {
                     contradictions::note_question(engine);
@@ -164,6 +159,14 @@ fn figure(on_card: &OnCard, pid: u32, lists_clients: bool) -> Option<Bytes> {
     }
 }
 
+/// Returns the [`fixed_now`] bytes of each process about which NVML is asked.
+fn fixed_at_question(engine: &Engine) -> FixedBytes {
+    let mut fixed = fixed_now(engine);
+    // A process that is frozen now may have come back when the answer is here, which does not list it.
+    fixed.retain(|&(client, _), _| !engine.machine.is_frozen(client));
+    fixed
+}
+
 /// Returns the bytes of each process that NVML's figure contains beside the driver's own memory. What NVML shows beyond
 /// them counts as the driver's own.
 fn fixed_now(engine: &Engine) -> FixedBytes {
@@ -177,6 +180,51 @@ fn fixed_now(engine: &Engine) -> FixedBytes {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::engine::bench::{Bench, usages};
+
+    const PID: u32 = 70;
+    const OTHER: (u32, Bytes) = (71, Bytes::mib(500));
+    const CONTEXT: Bytes = Bytes::mib(600);
+
+    /// Two processes of which NVML has said what their contexts take.
+    fn measured_processes(bench: &mut Bench) -> ClientId {
+        let [client, _other] = [PID, OTHER.0].map(|pid| bench.client(pid, Bytes::gib(1)));
+        measures(bench, |_| (), &[(PID, CONTEXT), OTHER]);
+        assert_eq!(contexts(bench), CONTEXT + OTHER.1);
+        client
+    }
+
+    /// Asks NVML, lets something happen, and takes NVML's answer.
+    fn measures(bench: &mut Bench, happens: impl FnOnce(&mut Bench), listed: &[(u32, Bytes)]) {
+        let fixed = fixed_at_question(&bench.engine);
+        note_question(&mut bench.engine);
+        happens(bench);
+        book_overheads(&mut bench.engine, fixed, &usages(listed));
+    }
+
+    /// Bytes of all contexts on the card.
+    fn contexts(bench: &Bench) -> Bytes {
+        bench.engine.machine.capacities()[0].contexts_bytes
+    }
+
+    #[tokio::test]
+    async fn a_process_that_comes_back_before_the_answer_has_its_context() {
+        let mut bench = Bench::new();
+        let client = measured_processes(&mut bench);
+        bench.freeze(client);
+        measures(&mut bench, |bench| bench.thaw(client), &[OTHER]);
+        assert_eq!(contexts(&bench), CONTEXT + OTHER.1, "the answer is of the time when it was frozen");
+    }
+
+    #[tokio::test]
+    async fn what_nvml_says_of_a_frozen_process_is_not_taken_for_told() {
+        let mut bench = Bench::new();
+        let client = measured_processes(&mut bench);
+        measures(&mut bench, |bench| bench.freeze(client), &[OTHER]);
+        bench.thaw(client);
+        measures(&mut bench, |_| (), &[OTHER]);
+        assert_eq!(contexts(&bench), OTHER.1, "its context is gone");
+    }
 
     #[test]
     fn a_process_with_many_clients_is_charged_once_less_all_their_fixed_bytes() {
