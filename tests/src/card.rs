@@ -58,6 +58,11 @@ impl Card {
         Ok(Observer::connect(&self.socket)?.xid(GpuIndex(0), xid)?)
     }
 
+    /// Sets whether its first GPU is in persistence mode, as NVML says.
+    pub fn set_persistence(&self, is_on: bool) -> anyhow::Result<()> {
+        Ok(Observer::connect(&self.socket)?.set_persistence(GpuIndex(0), is_on)?)
+    }
+
     /// Lets the next `count` calls of a process fail for want of memory.
     pub fn refuse(&self, pid: u32, call: Refusable, count: u32) -> anyhow::Result<()> {
         Ok(Observer::connect(&self.socket)?.refuse(pid, call, count)?)

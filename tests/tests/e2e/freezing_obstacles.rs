@@ -4,10 +4,11 @@ use std::fs;
 use std::sync::mpsc;
 use std::thread;
 
-use anyhow::{Context, ensure};
+use anyhow::{Context, bail, ensure};
+use gpushare_proto::admin::{AdminReply, AdminRequest, SessionRequest};
 use gpushare_proto::{Bytes, names};
 use gpushare_tests::patience::until;
-use gpushare_tests::{Artifacts, Daemon, Dialogue, Program, World, foreign};
+use gpushare_tests::{Administrator, Artifacts, Daemon, Dialogue, Program, World, foreign};
 use nix::sys::ptrace;
 use nix::unistd::Pid;
 
@@ -154,6 +155,29 @@ fn without_persistence_mode_nothing_is_frozen() -> anyhow::Result<()> {
     let error = daemon.ctl(&["session", "freeze", "a"]).unwrap_err().to_string();
     assert!(error.contains("its cards are not in persistence mode"), "{error}");
     assert!(daemon.ctl(&["explain", "a"])?.contains("it cannot be frozen: "));
+    program.must("check x 7").map(drop)
+}
+
+/// Nobody asks: neither `explain`, nor a thaw, nor `session freeze` of `gpushare-ctl`, which looks at the session.
+#[test]
+fn the_daemon_sees_by_itself_that_a_card_comes_into_persistence_mode() -> anyhow::Result<()> {
+    let flags = ["--memory", "256MiB", "--no-persistence"];
+    let (world, _daemon) = World::with_card_flags(Artifacts::of_tests()?, &flags)?.with_daemon(&[])?;
+    let mut program = program(&world, "a", "remap")?;
+    let mut administrator = Administrator::of(&world.runtime_dir())?;
+    let mut is_refused_for = |why: &str| -> anyhow::Result<bool> {
+        administrator.say(&AdminRequest::Session(SessionRequest::Freeze { which: "a".to_owned() }))?;
+        match administrator.hear()? {
+            AdminReply::Changed { .. } => Ok(why.is_empty()),
+            AdminReply::Error(failure) => Ok(!why.is_empty() && failure.message.contains(why)),
+            other => bail!("the daemon answered {other:?}"),
+        }
+    };
+    until("the daemon knows that it is not", || {
+        Ok(is_refused_for("its cards are not in persistence mode")?.then_some(()))
+    })?;
+    world.card().context("a simulated card")?.set_persistence(true)?;
+    until("the daemon knows that it is", || Ok(is_refused_for("")?.then_some(())))?;
     program.must("check x 7").map(drop)
 }
 

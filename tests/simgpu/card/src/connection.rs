@@ -243,6 +243,11 @@ impl Observer {
         self.0.call(Request::Xid(gpu, xid), &[]).map(|_| ())
     }
 
+    /// Sets whether a GPU is in persistence mode.
+    pub fn set_persistence(&self, gpu: GpuIndex, is_on: bool) -> Result<(), CallError> {
+        self.0.call(Request::SetPersistence(gpu, is_on), &[]).map(|_| ())
+    }
+
     /// Lets the next `count` calls of a process fail for want of memory.
     pub fn refuse(&self, pid: u32, call: Refusable, count: u32) -> Result<(), CallError> {
         self.0.call(Request::Refuse { pid, call, count }, &[]).map(|_| ())

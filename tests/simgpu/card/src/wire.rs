@@ -134,6 +134,8 @@ pub enum Request {
     Reset(GpuIndex),
     /// A GPU reports an Xid.
     Xid(GpuIndex, u64),
+    /// A GPU comes into persistence mode, or leaves it.
+    SetPersistence(GpuIndex, bool),
     /// A step of the checkpoint of another process, or a question about it.
     Checkpoint { pid: u32, step: Step },
     /// The next calls of a process find no memory.

@@ -45,6 +45,16 @@ impl Card {
         Ok(())
     }
 
+    /// A GPU comes into persistence mode, or leaves it. Only NVML says so.
+    pub(super) fn set_persistence(&mut self, gpu: GpuIndex, is_on: bool) -> Result<(), Failure> {
+        self.gpus
+            .get_mut(gpu.0 as usize)
+            .ok_or(Failure::Unknown)?
+            .description
+            .persistence = is_on;
+        Ok(())
+    }
+
     /// A GPU reports an Xid. What it means is up to those who read it.
     pub(super) fn xid(&mut self, gpu: GpuIndex, xid: u64) -> Result<(), Failure> {
         self.gpus.get_mut(gpu.0 as usize).ok_or(Failure::Unknown)?.xids.push(xid);

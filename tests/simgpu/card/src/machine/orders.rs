@@ -200,6 +200,7 @@ impl Card {
             Request::FallOff(gpu) => self.fall_off(gpu)?,
             Request::Reset(gpu) => self.reset(gpu)?,
             Request::Xid(gpu, xid) => self.xid(gpu, xid)?,
+            Request::SetPersistence(gpu, is_on) => self.set_persistence(gpu, is_on)?,
             Request::Checkpoint { pid, step } => return self.checkpoint(id, token, pid, step),
             Request::Refuse { pid, call, count } => self.refuse(pid, call, count)?,
             // The shell answers it: the machine does not know the clock.
