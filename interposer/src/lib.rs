@@ -13,6 +13,7 @@ mod order;
 mod addresses;
 mod memory;
 mod pool;
+mod graphics;
 mod context;
 mod nvml;
 mod control;
@@ -37,6 +38,7 @@ static TABLE: Table = Table::new(&[
     addresses::ROWS,
     memory::ROWS,
     pool::ROWS,
+    graphics::ROWS,
     context::ROWS,
     lookup::ROWS,
 ]);

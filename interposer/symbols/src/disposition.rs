@@ -78,6 +78,7 @@ families! {
     Mapping = "memory that an application maps itself is charged by handle, and moves where that is simple";
     Array = "arrays are charged at the size that they take on the card";
     Ipc = "memory that other processes share stays, and its process is not frozen; managed memory is not shared";
+    Graphics = "a process that has memory, frames or events of a graphics interface is not frozen";
     GraphMemory = "memory of graphs is charged when their reserve grows";
     Addresses = "the driver looks at addresses only while remapped memory is on the card";
     Module = "a call that finds no memory for code is repeated if the card has some";

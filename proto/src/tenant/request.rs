@@ -279,7 +279,7 @@ pub enum FreezeObstacle {
     Managed,
     /// Handles of host memory.
     HostHandles,
-    /// Memory that is shared with another process.
+    /// Memory that is shared with another process or a graphics interface.
     Shared,
     /// Memory of another card that the process reaches.
     Peers,

@@ -44,6 +44,36 @@ fn processes_that_share_memory_are_not_frozen() -> anyhow::Result<()> {
 }
 
 #[test]
+fn a_process_that_has_taken_memory_of_a_graphics_interface_is_not_frozen() -> anyhow::Result<()> {
+    let (world, daemon) = world()?;
+    let source = foreign::program(&world, "graphics")?;
+    for function in [
+        "cuGraphicsGLRegisterBuffer",
+        "cuGraphicsGLRegisterImage",
+        "cuGraphicsVDPAURegisterOutputSurface",
+        "cuGraphicsVDPAURegisterVideoSurface",
+        "cuGraphicsEGLRegisterImage",
+        "cuGLRegisterBufferObject",
+        "cuEGLStreamConsumerConnect",
+        "cuEGLStreamConsumerConnectWithFlags",
+        "cuEGLStreamProducerConnect",
+        "cuEventCreateFromEGLSync",
+    ] {
+        let command = world.sharing(&session(function, "remap"), &source);
+        let mut program = Dialogue::start(&world, command, function)?;
+        ensure!(program.answer()? == "ready");
+        let refused = program.ask(&format!("{function} 0"))?;
+        ensure!(refused == format!("{function} 1"), "{refused}");
+        freeze(&world, &daemon, function, program.process.pid())?;
+        let done = program.ask(&format!("{function} 5"))?;
+        ensure!(done == format!("{function} 0"), "{done}");
+        is_kept_warm_by(&daemon, function, "it shares memory of a card with another process")?;
+        program.end()?;
+    }
+    Ok(())
+}
+
+#[test]
 fn a_process_with_memory_of_the_host_on_its_addresses_is_not_frozen() -> anyhow::Result<()> {
     let (world, daemon) = World::of(CARD)?.with_daemon(&["--host-budget", "2GiB"])?;
     let sharing = session("a", "remap").and(&["--oversubscribe"]);

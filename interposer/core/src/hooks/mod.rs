@@ -13,6 +13,7 @@ pub mod capture;
 pub mod context;
 pub mod figures;
 pub mod graph_memory;
+pub mod graphics;
 mod handles;
 pub mod identity;
 pub mod interrupt;

@@ -36,11 +36,7 @@ pub fn create_multicast(real: impl FnOnce() -> CUresult) -> CUresult {
 
 /// Makes a call, and notes that the process has peers if it succeeds.
 fn noted(real: impl FnOnce() -> CUresult) -> CUresult {
-    let result = real();
-    if result == CUDA_SUCCESS {
-        NOTED.note(Noted::Peers);
-    }
-    result
+    NOTED.note_if_done(Noted::Peers, real)
 }
 
 /// `cuMemPoolSetAccess`: notes that a device reaches the memory of another one, if a device gets access to the pool

@@ -21,6 +21,7 @@ pub(crate) mod device;
 pub(crate) mod edge;
 pub(crate) mod event;
 pub(crate) mod graph;
+pub(crate) mod graphics;
 pub(crate) mod host;
 pub(crate) mod init;
 pub(crate) mod launch;
@@ -62,7 +63,7 @@ unsafe impl Sync for Pointer {}
 
 /// Every row of every family.
 pub(crate) fn rows() -> impl Iterator<Item = &'static Row> {
-    let families: [&'static [Row]; 26] = [
+    let families: [&'static [Row]; 27] = [
         init::ROWS,
         device::ROWS,
         context::ROWS,
@@ -79,6 +80,7 @@ pub(crate) fn rows() -> impl Iterator<Item = &'static Row> {
         set::ROWS,
         stream::ROWS,
         texture::ROWS,
+        graphics::ROWS,
         event::ROWS,
         launch::ROWS,
         capture::ROWS,
