@@ -39,14 +39,14 @@ pub(crate) fn explain(args: &ExplainArgs, places: &Places) -> Result<(), CtlErro
     };
     residences.retain(|place| place.session == explanation.session.session);
     let which = explanation.session.session.to_string();
-    let frost = match client.ask(&AdminRequest::Frost { which }) {
+    let frost = match client.ask(&AdminRequest::Frost { which: which.clone() }) {
         Ok(AdminReply::Frost(frost)) => Some(frost),
         _ => None,
     };
     // Without remapped memory there is no handoff to show.
     let mut handoffs = match residences.is_empty() {
         true => Vec::new(),
-        false => match client.ask(&AdminRequest::Handoffs) {
+        false => match client.ask(&AdminRequest::HandoffsOf { which }) {
             Ok(AdminReply::Handoffs(handoffs)) => handoffs,
             _ => Vec::new(),
         },
@@ -65,7 +65,7 @@ struct Explained {
     orphaned: Vec<OrphanView>,
     /// Places of the session's remapped memory, by card.
     residences: Vec<ResidenceView>,
-    /// Running and last handoff of each card, where they move or moved the session's memory.
+    /// Running and last handoff on each card that move or moved the session's memory; none from an older daemon.
     handoffs: Vec<CardHandoffs>,
     /// Extent to which the session is frozen, and what stands in the way of it; none from an older daemon.
     frost: Option<FrostView>,
@@ -287,7 +287,7 @@ fn own_bytes(session: SessionId, handoff: &Handoff) -> [Option<Bytes>; 2] {
     [own(&handoff.out), own(&handoff.into)]
 }
 
-/// Returns the sentences about the running handoff of a card and the last one.
+/// Returns the sentences about the running handoff of a card and the session's last one there.
 fn handoffs(session: SessionId, card: &CardHandoffs) -> Vec<String> {
     let gpu = card.gpu;
     let line = |which: String, handoff: &Handoff| {
@@ -300,7 +300,7 @@ fn handoffs(session: SessionId, card: &CardHandoffs) -> Vec<String> {
         .map(|running| line(format!("a handoff on {gpu} is under way"), running));
     let last = card.last.iter().map(|last| {
         let ago = short(last.ago_ns);
-        line(format!("the last handoff on {gpu} ended {ago} ago"), &last.handoff)
+        line(format!("its last handoff on {gpu} ended {ago} ago"), &last.handoff)
     });
     running.chain(last).collect()
 }

@@ -67,7 +67,7 @@ pub struct CardHandoffs {
     pub gpu: GpuId,
     /// Handoff that has not ended; none if no memory moves.
     pub running: Option<Handoff>,
-    /// Handoff that ended last; none before the first one of this daemon.
+    /// Handoff that ended last; none before the first one of this daemon. For one session: that moved its memory.
     pub last: Option<EndedHandoff>,
 }
 

@@ -132,7 +132,7 @@ fn handing_off(handoffs: Vec<CardHandoffs>) -> Fake {
         AdminRequest::Explain { .. } => AdminReply::Explained(Box::new(explanation())),
         AdminRequest::Orphaned { .. } => AdminReply::Orphaned(Vec::new()),
         AdminRequest::Residences => AdminReply::Residences([3, 4].map(larger_than_the_card).into()),
-        AdminRequest::Handoffs => AdminReply::Handoffs(handoffs.clone()),
+        AdminRequest::HandoffsOf { .. } => AdminReply::Handoffs(handoffs.clone()),
         _ => AdminReply::Ready { protocol: PROTOCOL },
     })
 }
@@ -144,7 +144,7 @@ fn a_session_is_told_how_the_handoffs_of_its_memory_went() {
     let lines = "\
 a handoff on gpu0 is under way: 4GiB at 40GiB/s out, 3GiB of 4GiB at 30GiB/s in, 125ms, 80% of it both ways at once; \
                  0B out and 3GiB in of it are its own
-the last handoff on gpu0 ended 3s ago: 4GiB at 40GiB/s out, 3GiB at 30GiB/s in, 125ms, 80% of it both ways at once; \
+its last handoff on gpu0 ended 3s ago: 4GiB at 40GiB/s out, 3GiB at 30GiB/s in, 125ms, 80% of it both ways at once; \
                  0B out and 3GiB in of it are its own
 ";
     assert!(said.contains(lines), "{said}");

@@ -39,7 +39,7 @@ pub(crate) fn daemon(status: Status) -> Fake {
         AdminRequest::Capacities => AdminReply::Capacities(capacities(&status)),
         AdminRequest::Users => AdminReply::Users(users(&status)),
         AdminRequest::Residences => AdminReply::Residences(Vec::new()),
-        AdminRequest::Handoffs => AdminReply::Handoffs(Vec::new()),
+        AdminRequest::Handoffs | AdminRequest::HandoffsOf { .. } => AdminReply::Handoffs(Vec::new()),
         AdminRequest::Copies => AdminReply::Copies(CopiesView::default()),
         AdminRequest::Frost { .. } => AdminReply::Frost(FrostView {
             stage: FrostStage::Warm,

@@ -99,6 +99,12 @@ pub enum AdminRequest {
     Freezing,
     /// Asks how many host copies processes share. Answered by [`AdminReply::Copies`].
     Copies,
+    /// Asks for the running handoff of each card, and the last one there that moved memory of a session. Answered by
+    /// [`AdminReply::Handoffs`].
+    HandoffsOf {
+        /// Number (`3`, `s3`) or name of the session.
+        which: String,
+    },
 }
 
 /// Creation or change of a session.
@@ -253,7 +259,8 @@ pub enum AdminReply {
     UserUsage(Vec<UserUsageView>),
     /// Answers [`AdminRequest::Residences`], ordered by session and card.
     Residences(Vec<ResidenceView>),
-    /// Answers [`AdminRequest::Handoffs`], ordered by card. Cards that had no handoff are left out.
+    /// Answers [`AdminRequest::Handoffs`] and [`AdminRequest::HandoffsOf`], ordered by card. Cards without any of these
+    /// handoffs are left out.
     Handoffs(Vec<CardHandoffs>),
     /// Answers [`AdminRequest::Frost`].
     Frost(FrostView),

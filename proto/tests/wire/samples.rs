@@ -329,6 +329,7 @@ pub(crate) fn admin_requests() -> Vec<Named<AdminRequest>> {
         ("Frost", AdminRequest::Frost { which: which() }),
         ("Freezing", AdminRequest::Freezing),
         ("Copies", AdminRequest::Copies),
+        ("HandoffsOf", AdminRequest::HandoffsOf { which: which() }),
     ]
 }
 

@@ -190,6 +190,7 @@ pub(crate) fn end_session_if_over(engine: &mut Engine, id: SessionId) {
 pub(crate) fn forget_session(engine: &mut Engine, id: SessionId, session: &Session) {
     engine.joined.remove_session(id);
     engine.refusals.forget(id);
+    engine.last_handoffs.forget(id);
     engine.audit.forget(id, session);
     usage::count_last(engine, id, session);
     engine.metrics.keep_last(id, &session.name, &engine.machine);

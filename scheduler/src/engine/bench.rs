@@ -62,14 +62,15 @@ impl Bench {
         let mut engine = Engine::new(settings, limit, inputs, machine, started, (1, 1));
         let info = GpuInfo { uuid: UUID, name: "card".to_owned(), total: Bytes::gib(80) };
         assert_eq!(engine.add_card(&info).unwrap(), GPU);
-        let origin = Origin::Created { token: None, binding: Binding::Token, uid: 0 };
-        let session = engine.open_session(
-            |id| id.to_string(),
-            |name| Session::new(name, Terms::default(), origin, false, None),
-        );
+        let session = open_session(&mut engine);
         let (own, _other) = UnixStream::pair().unwrap();
         let peer = PeerProcess::of(&own).unwrap();
         Self { engine, session, peer, _inputs, _folder: folder }
+    }
+
+    /// Adds a session without clients.
+    pub(crate) fn session(&mut self) -> SessionId {
+        open_session(&mut self.engine)
     }
 
     /// Adds a client with this pid that has no connection, and so many bytes of remapped memory, all on the host.
@@ -100,6 +101,12 @@ impl Bench {
         self.engine.feed(Event::ThawEnded { client, end: ThawEnd::Thawed });
         assert!(!self.engine.machine.is_frozen(client));
     }
+}
+
+fn open_session(engine: &mut Engine) -> SessionId {
+    let origin = Origin::Created { token: None, binding: Binding::Token, uid: 0 };
+    let make = |name| Session::new(name, Terms::default(), origin, false, None);
+    engine.open_session(|id| id.to_string(), make)
 }
 
 /// NVML's answer that lists these processes with their bytes on the card.

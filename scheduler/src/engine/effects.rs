@@ -139,6 +139,9 @@ impl Engine {
         if let &Notice::Granted { session, waited, quantum, .. } = notice {
             self.followers.note_grant(session, waited, quantum);
         }
+        if let Notice::HandedOver(handoff) = notice {
+            self.last_handoffs.keep(now, handoff, &self.sessions);
+        }
         if let &Notice::Refused { session, client, gpu, refusal, times } = notice {
             let process = self.clients.get(client);
             let (pid, uid) = process.map_or((0, 0), |client| (client.peer.pid, client.peer.uid));

@@ -62,6 +62,7 @@ use crate::peers::Peers;
 use crate::persist::queue::{ActReply, Persistence};
 use crate::report::audit::AuditTrail;
 use crate::report::follow::Followers;
+use crate::report::handoffs::LastHandoffs;
 use crate::report::sketch::Sketch;
 use crate::report::watch::{Scene, Watchers};
 use crate::sessions::terms::{memory_limit, quota_events, terms_events};
@@ -115,6 +116,7 @@ pub(crate) struct Engine {
     pub(crate) watchers: Watchers,
     pub(crate) followers: Followers,
     pub(crate) refusals: Refusals,
+    pub(crate) last_handoffs: LastHandoffs,
     pub(crate) dry_runs: LogLimiter<u32, DRY_RUNS>,
     pub(crate) dry_run_budget: Budget,
     pub(crate) audit: AuditTrail,
@@ -173,6 +175,7 @@ impl Engine {
             watchers: Watchers::default(),
             followers: Followers::default(),
             refusals: Refusals::default(),
+            last_handoffs: LastHandoffs::default(),
             dry_runs: LogLimiter::default(),
             dry_run_budget: DRY_RUN_BUDGET,
             audit: AuditTrail::default(),

@@ -4,6 +4,7 @@
 // Facts, each with one owner.
 pub(crate) mod audit;
 pub(crate) mod follow;
+pub(crate) mod handoffs;
 pub(crate) mod progress;
 pub(crate) mod sketch;
 pub(crate) mod watch;

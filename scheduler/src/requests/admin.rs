@@ -49,6 +49,11 @@ pub(crate) fn handle(engine: &mut Engine, connection: ConnectionId, request: &Ad
         AdminRequest::Freezing => Ok(AdminReply::Freezing(frost::freezing(engine))),
         AdminRequest::Copies => Ok(AdminReply::Copies(engine.copies.view())),
         AdminRequest::Handoffs => Ok(AdminReply::Handoffs(engine.machine.handoffs(clock::monotonic()))),
+        AdminRequest::HandoffsOf { ref which } => named(&engine.sessions, which).map(|id| {
+            let now = clock::monotonic();
+            let of_cards = engine.machine.handoffs(now);
+            AdminReply::Handoffs(engine.last_handoffs.of_session(id, now, of_cards))
+        }),
         AdminRequest::Users => Ok(AdminReply::Users(users(engine))),
         AdminRequest::Status => Ok(AdminReply::Status(Box::new(status(engine)))),
         AdminRequest::Set(setting) => {

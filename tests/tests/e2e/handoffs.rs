@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use anyhow::Context;
 use gpushare_proto::admin::{WatchEvent, WatchEventKind};
-use gpushare_proto::handoff::{Direction, Handoff};
+use gpushare_proto::handoff::{Direction, EndedHandoff, Handoff};
 use gpushare_proto::{Bytes, Nanos, SessionId};
 use gpushare_tests::patience::until;
 use gpushare_tests::{Artifacts, Daemon, Part, Process, Program, Sharing, World};
@@ -459,6 +459,32 @@ fn the_events_of_a_handoff_tell_exactly_what_left_and_what_came_in() -> anyhow::
     let hosted: u64 = places.filter_map(|place| place["hosted_bytes"].as_u64()).sum();
     assert!(hosted > 0 && top["gpus"][0]["residence"]["hosted_bytes"] == hosted, "{top}");
     Ok(())
+}
+
+#[test]
+fn a_session_is_told_its_last_handoff_after_later_ones_of_others() -> anyhow::Result<()> {
+    let (world, daemon) = world()?;
+    let mut programs = [program(&world, "a", 10)?, program(&world, "b", 20)?, program(&world, "c", 30)?];
+    let a_id = daemon.session("a")?.session;
+    let last = |words: &[&str]| -> anyhow::Result<Option<EndedHandoff>> {
+        let said: serde_json::Value = serde_json::from_str(&daemon.ctl(words)?)?;
+        Ok(serde_json::from_value(said["handoffs"][0]["last"].clone())?)
+    };
+    let is_of_a = |ended: &EndedHandoff| {
+        let ways = [&ended.handoff.out, &ended.handoff.into];
+        ways.iter().any(|way| way.sessions.iter().any(|of| of.session == a_id))
+    };
+    check(&mut programs[0], 10)?;
+    until("a handoff that a has no part in is the card's last one", || {
+        check(&mut programs[1], 20)?;
+        check(&mut programs[2], 30)?;
+        Ok(last(&["status", "--json"])?.filter(|ended| !is_of_a(ended)))
+    })?;
+    let own = last(&["explain", "a", "--json"])?.context("a is told none")?;
+    assert!(is_of_a(&own), "{own:?}");
+    let said = daemon.ctl(&["explain", "a"])?;
+    assert!(said.contains("its last handoff on gpu0 ended "), "{said}");
+    check(&mut programs[0], 10)
 }
 
 #[test]
