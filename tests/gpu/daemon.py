@@ -41,9 +41,13 @@ class Daemon:
         """The session's view, or None."""
         return next((session for session in self.status()["sessions"] if session["name"] == name), None)
 
+    def allocated(self, name):
+        """Bytes that a session has allocated."""
+        return sum(gpu["allocated_bytes"] for gpu in self.session(name)["gpus"])
+
     def used_mib(self, name):
         """What a session has allocated."""
-        return sum(gpu["allocated_bytes"] for gpu in self.session(name)["gpus"]) >> 20
+        return self.allocated(name) >> 20
 
     def usage(self, name):
         """What a session has used so far."""

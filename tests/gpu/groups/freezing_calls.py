@@ -6,6 +6,7 @@ The calls are those of the tests on the simulated card. Nobody kills a program t
 
 import operator
 import statistics
+import time
 from pathlib import Path
 
 from groups.freezing import ENVIRONMENT, frozen_in_the_end
@@ -35,12 +36,13 @@ def of_calls(stand, daemon, programs, backend):
         program.ask("stay")
         freezes = []
         for call, effect, wanted in (family for family in known if family[0]):
+            had = daemon.allocated(name)
             freezes.append(daemon.freeze(name))
             was_frozen = daemon.frost(name)["stage"] == "frozen"
             answers = tell(program, call)
             is_thawed = daemon.frost(name)["stage"] != "frozen"
             answers += tell(program, effect)
-            is_right = says(answers[-1], wanted, card)
+            is_right = waited_for(lambda: says(answers[-1] | {"freed": had - daemon.allocated(name)}, wanted, card))
             answers += tell(program, "check x 7")
             right = was_frozen and is_thawed and is_right and all(map(went, answers))
             figures.check(f"{name}: `{call}` thaws it, and is right", right, (was_frozen, is_thawed, answers))
@@ -57,6 +59,14 @@ def families():
 def tell(program, lines):
     """The answers to some lines."""
     return [program.ask(line.strip()) for line in lines.split(";") if line.strip()]
+
+
+def waited_for(holds):
+    """Whether something comes to hold within a second."""
+    end = time.monotonic() + 1
+    while not (does := holds()) and time.monotonic() < end:
+        time.sleep(0.05)
+    return does
 
 
 def went(answer):
