@@ -18,7 +18,7 @@ fn step(pid: i32, step: Step) -> Answer<wire::Answer> {
     driver.healthy()?;
     // The driver opens pipes of the process, which the kernel refuses to a caller that lacks rights of the process.
     let is_seen = |fd: DirEntry| fs::read_link(fd.path()).is_ok();
-    let seen = fs::read_dir(format!("/proc/{pid}/fd")).map(|fds| fds.flatten().any(|fd| is_seen(fd)));
+    let seen = fs::read_dir(format!("/proc/{pid}/fd")).map(|fds| fds.flatten().any(is_seen));
     if !seen.unwrap_or(false) {
         return Err(Code::OPERATING_SYSTEM);
     }
