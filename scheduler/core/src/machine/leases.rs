@@ -23,6 +23,7 @@ use crate::events::{Effect, Notice};
 use crate::machine::Core;
 use crate::memory::limits::{Excess, Limits, NOT_ATTACHED, Scope};
 use crate::memory::recalls::{Kind, Request};
+use crate::memory::sums::Total;
 use crate::view::View;
 
 /// Largest number of chunks of free lease that a process keeps before it offers some back.
@@ -44,6 +45,8 @@ impl View {
         let session = self.sessions.get(self.session_of(client)?)?;
         let remaps = self.remaps(client);
         let card = self.cards.get(gpu)?;
+        // Fixed memory takes room from the remapped memory of others.
+        let evicts = kind == Kind::Fixed && card.index.sums.remapped != Total::default();
         let (sums, mut bare) = (session.sums(gpu), session.sums(gpu));
         let book = self.book(client, gpu).copied().unwrap_or_default();
         bare.rounding -= book.rounding().into();
@@ -52,7 +55,7 @@ impl View {
             quota: if session.may_grow() { session.quota.on(gpu) } else { Bytes::ZERO },
             ceiling: card.ceiling(&sums, may_oversubscribe),
             managed: if remaps { Bytes::MAX } else { card.managed_limit() },
-            host: if remaps { self.host_limit(gpu) } else { Bytes::MAX },
+            host: if remaps || evicts { self.host_limit(gpu) } else { Bytes::MAX },
             session_leased: sums.leased.get(),
             session_charged: sums.beside_leases(),
             card_managed: card.index.sums.managed.get(),

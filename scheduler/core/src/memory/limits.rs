@@ -6,6 +6,7 @@
 //!   one session's ceiling          Σ leased of the session              its processes
 //!   the card's managed limit       Σ (leased − fixed) of all sessions   all processes on the card
 //!   card and host memory           the same of remapped memory          all processes on the card
+//!                                  and a request for fixed memory, which takes room from remapped memory
 //! ```
 //!
 //! A piece of a shared block needs no room but that of its chunks, as far as the process has chunks beyond its leased
@@ -99,8 +100,8 @@ impl Limits {
             (LimitKind::Capacity, self.ceiling, self.session_leased, bytes - housed),
             (LimitKind::Capacity, self.bare_ceiling, self.session_leased, bytes),
             (LimitKind::ManagedLimit, self.managed, self.card_managed, movable),
-            (LimitKind::HostMemory, self.host, self.card_remapped, movable - housed),
-            (LimitKind::HostMemory, self.host + self.book.rounding(), self.card_remapped, movable),
+            (LimitKind::HostMemory, self.host, self.card_remapped, bytes - housed),
+            (LimitKind::HostMemory, self.host + self.book.rounding(), self.card_remapped, bytes),
         ]
         .into_iter()
         .filter(|(.., bytes)| !bytes.is_zero())
@@ -139,10 +140,7 @@ impl Limits {
             Kind::Movable | Kind::Piece => self.managed - (self.card_managed + bytes),
             Kind::Fixed => self.managed - self.card_managed,
         };
-        let host = match self.kind {
-            Kind::Movable | Kind::Piece => self.host - (self.card_remapped + bytes),
-            Kind::Fixed => self.host - self.card_remapped,
-        };
+        let host = self.host - (self.card_remapped + bytes);
         let card = managed.min(packing - (self.card_managed + bytes)).min(host);
         let part = |room: Bytes, processes: u64| Bytes(room.0 / (2 * processes.max(1)));
         chunk.min(part(session, session_processes)).min(part(card, card_processes))

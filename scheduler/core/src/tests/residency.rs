@@ -204,6 +204,21 @@ fn a_session_grows_only_if_cards_and_host_have_room_for_all() {
 }
 
 #[test]
+fn fixed_memory_is_leased_only_if_cards_and_host_have_room_for_all() {
+    for remaps in [false, true] {
+        let mut world = world_with(gib(4));
+        let [a, b] = [6, 4].map(|gibs| world.remapping_program(gib(gibs)).1);
+        let session = world.session();
+        let client = if remaps { world.join_remapping(session) } else { world.join(session) };
+        world.attach(client, GPU);
+        assert!(!world.allocate_fixed(client, GPU, gib(2)), "what leaves the card has no room");
+        assert_eq!(world.refusals()[0].by, LimitKind::HostMemory);
+        assert!(world.allocate_fixed(client, GPU, gib(1)));
+        assert_eq!((world.used(a, GPU), world.used(b, GPU)), (gib(6), gib(4)));
+    }
+}
+
+#[test]
 fn a_process_whose_blocks_are_rounded_up_gets_room_for_whole_chunks() {
     let mut world = world();
     let (_, a) = world.remapping_program(gib(4));
