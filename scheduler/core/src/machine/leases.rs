@@ -118,6 +118,7 @@ impl Core {
         self.change_book(client, gpu, |book| {
             let taken = bytes.min(asked).min(book.leased);
             book.leased -= taken;
+            book.fixed = book.fixed();
             book.free = match taken < asked {
                 true => Bytes::ZERO,
                 false => book.free - taken,

@@ -174,3 +174,17 @@ fn room_is_at_most_what_all_that_cannot_move_leaves() {
         assert_eq!(world.take(), [Effect::Room { client: a, gpu: GPU, request, bytes: found }]);
     }
 }
+
+#[test]
+fn what_is_leased_after_a_recall_is_not_fixed_however_much_a_process_said_before() {
+    let mut world = World::new(chunky());
+    let (session, client) = world.program(gib(1));
+    let limit = |limit| Event::Quota { session, gpu: GPU, limit };
+    world.honest = false;
+    world.send(Event::Fixed { client, gpu: GPU, bytes: gib(2) });
+    world.send(limit(Some(gib(1))));
+    assert_eq!((world.card().fixed_bytes, world.free_lease(client, GPU)), (gib(1), Bytes::ZERO));
+    world.send(limit(None));
+    assert!(world.allocate(client, GPU, gib(1)));
+    assert_eq!(world.card().fixed_bytes, gib(1));
+}
