@@ -7,6 +7,7 @@
 //! No daemon runs these checks. Rules about one moment examine the decision machine alone. Rules about values
 //! that may only change in one direction remember the moment before.
 
+mod admission;
 mod frost;
 mod residency;
 
@@ -25,6 +26,7 @@ use crate::session::lock::Lock;
 use crate::session::on_card::{Listing, Presence};
 use crate::values::gpu_set::GpuSet;
 use crate::view::updates::FEW;
+use admission::Admission;
 use residency::Residency;
 
 /// Invariant of the decision machine that does not hold.
@@ -74,6 +76,7 @@ pub struct Invariants {
     /// Leased bytes of each session on each card, without and with the rounding of its chunks.
     leased: BTreeMap<(SessionId, GpuId), (Bytes, Bytes)>,
     managed: BTreeMap<GpuId, Bytes>,
+    admission: Admission,
     residency: Residency,
 }
 
@@ -90,6 +93,7 @@ impl Invariants {
         self.epochs_rise(core, effects)?;
         self.leases_grow_within_limits(core, event)?;
         self.managed_memory_grows_within_its_limit(core, event)?;
+        self.admission.after(core, effects)?;
         self.residency.after(core, event, effects)
     }
 
