@@ -10,6 +10,7 @@
 mod admission;
 mod frost;
 mod residency;
+mod turns;
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -28,6 +29,7 @@ use crate::values::gpu_set::GpuSet;
 use crate::view::updates::FEW;
 use admission::Admission;
 use residency::Residency;
+use turns::Turns;
 
 /// Invariant of the decision machine that does not hold.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -77,6 +79,7 @@ pub struct Invariants {
     leased: BTreeMap<(SessionId, GpuId), (Bytes, Bytes)>,
     managed: BTreeMap<GpuId, Bytes>,
     admission: Admission,
+    turns: Turns,
     residency: Residency,
 }
 
@@ -91,6 +94,7 @@ impl Invariants {
         frost::steps_begin_one_by_one(core, effects)?;
         frost::nobody_is_killed_who_is_spared(core, effects)?;
         self.epochs_rise(core, effects)?;
+        self.turns.after(core, event, effects)?;
         self.leases_grow_within_limits(core, event)?;
         self.managed_memory_grows_within_its_limit(core, event)?;
         self.admission.after(core, effects)?;
