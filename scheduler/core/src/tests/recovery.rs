@@ -1,4 +1,4 @@
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use gpushare_proto::admin::{Knob, Mode, Setting};
 use gpushare_proto::{Bytes, ClientId, Epoch, GateState, GpuId, Nanos, SessionId};
@@ -237,6 +237,44 @@ fn a_second_is_waited_for_those_whom_no_registry_knows() {
     assert!(!world.passes(a));
     world.run_for(ms(1));
     assert!(world.passes(a));
+}
+
+/// Two programs with 6 GiB each take turns on the card, and the daemon restarts in the turn of the first one returned.
+fn restarted() -> (World, ClientId, ClientId) {
+    let mut world = World::new(plain());
+    world.send(Event::HostBudget { bytes: gib(20) });
+    let programs = [(); 2].map(|()| world.busy_remapping_program(gib(6)).1);
+    world.run_for(Nanos::from_secs(1));
+    let [a, b] = programs;
+    let (works, waits) = if world.passes(a) { (a, b) } else { (b, a) };
+    world.restart(false);
+    (world, works, waits)
+}
+
+#[test]
+fn programs_take_turns_with_all_their_memory_after_a_restart() {
+    let (mut world, works, waits) = restarted();
+    for client in [waits, works] {
+        world.run_for(ms(300));
+        world.rejoins(client);
+    }
+    assert_eq!(world.open(&[works, waits]), [true, false]);
+    assert_eq!([works, waits].map(|client| world.used(client, GPU)), [gib(6); 2]);
+    world.take();
+    world.run_for(Nanos::from_secs(20));
+    let turns: BTreeSet<SessionId> = world.turns().into_iter().collect();
+    assert_eq!(turns.len(), 2);
+}
+
+#[test]
+fn nobody_has_a_turn_beside_a_program_that_works_and_has_not_returned() {
+    let (mut world, works, waits) = restarted();
+    world.rejoins(waits);
+    world.run_for(Nanos::from_secs(60));
+    assert!(!world.passes(waits));
+    world.vanishes(works);
+    world.run_for(ms(200));
+    assert!(world.passes(waits));
 }
 
 /// Last message to each waiting process, and the largest number of messages to one of them.

@@ -12,6 +12,7 @@
 mod memory;
 mod moves;
 mod process;
+mod restart;
 mod views;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -20,15 +21,18 @@ use std::ops::{Deref, DerefMut};
 use gpushare_proto::admin::{Knob, Setting};
 use gpushare_proto::page::{FLAG_FROZEN, FLAG_HOST_FULL, GoalNumber, MemoryRefusal, flag_overflows};
 use gpushare_proto::tenant::Residence;
-use gpushare_proto::{Bytes, ClientId, GateState, GateWord, GpuId, Nanos, RequestId, SessionId};
+use gpushare_proto::{Bytes, ClientId, Epoch, GateState, GateWord, GpuId, Nanos, RequestId, SessionId};
 
 use crate::harness::Harness;
+use crate::values::gpu_set::GpuSet;
 use crate::view::snapshot::{GpuSnapshot, SessionSnapshot};
 use crate::{Config, Core, Effect, Event, Notice};
 
 pub(super) use moves::resides;
 pub(super) use process::Habits;
 use process::{Memory, Process, Swap};
+use restart::Away;
+pub(super) use restart::Generation;
 
 pub(super) const GPU: GpuId = GpuId(0);
 pub(super) const OTHER_GPU: GpuId = GpuId(1);
@@ -59,13 +63,20 @@ pub(super) fn chunky() -> Config {
 #[derive(Clone)]
 pub(super) struct World {
     harness: Harness,
+    config: Config,
+    /// Decision machine as it was when the present daemon began.
+    start: Core,
+    /// Daemons before the present one.
+    past: Vec<Generation>,
     /// Effects since the last [`Self::take`].
     seen: Vec<Effect>,
     processes: BTreeMap<ClientId, Process>,
+    /// Processes of the last daemon that have not returned.
+    away: BTreeMap<ClientId, Away>,
     agenda: BTreeMap<(Nanos, u64), Event>,
     scheduled: u64,
     next_id: u64,
-    /// Events that the machine was told, with their times.
+    /// Events that the present machine was told, with their times.
     pub(super) history: Vec<(Nanos, Event)>,
     /// Whether all events so far were true.
     pub(super) honest: bool,
@@ -98,10 +109,15 @@ impl World {
 
     pub(super) fn after_restart(config: Config, expected: impl IntoIterator<Item = u64>) -> Self {
         let expected: BTreeSet<ClientId> = expected.into_iter().map(ClientId).collect();
+        let start = Core::new(config.clone(), Self::GENERATION, expected, Self::START);
         let mut world = Self {
-            harness: Harness::new(Core::new(config, Self::GENERATION, expected, Self::START), Self::START),
+            harness: Harness::new(start.clone(), Self::START),
+            config,
+            start,
+            past: Vec::new(),
             seen: Vec::new(),
             processes: BTreeMap::new(),
+            away: BTreeMap::new(),
             agenda: BTreeMap::new(),
             scheduled: 0,
             next_id: 0,
@@ -218,10 +234,12 @@ impl World {
                 .iter()
                 .flat_map(|(_, session)| session.books(gpu).map(|(_, book)| book.movable()))
                 .sum();
+            let away = self.working_away(gpu);
+            let used = used + away;
             let enters = here.iter().any(|(id, _)| *id == entrant);
             let locks: Vec<_> = here.iter().map(|(id, session)| (id, &session.lock)).collect();
             assert!(
-                !enters || here.len() == 1 || used <= card.capacity(),
+                !enters || (here.len() == 1 && away.is_zero()) || used <= card.capacity(),
                 "{used} run on {gpu} of {} when {entrant} has its turn: {locks:?}",
                 card.capacity()
             );
