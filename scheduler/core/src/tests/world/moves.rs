@@ -307,8 +307,9 @@ impl World {
         for (&client, process) in &self.processes {
             for (&gpu, swap) in process.swaps.iter().flatten() {
                 let figures = self.core.view.figures(client, gpu);
-                // No goal is given while a card waits for the reports of those who return.
-                let Some(figures) = figures.filter(|_| !self.core.view.awaits_reports(gpu)) else {
+                // While a card waits for those who return no goal is given, and each reports as soon as it is back.
+                let is_awaited = self.core.view.awaits_reports(gpu);
+                let Some(figures) = figures.filter(|figures| figures.reports && !is_awaited) else {
                     continue;
                 };
                 assert!(
