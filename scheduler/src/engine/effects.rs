@@ -7,7 +7,8 @@ use gpushare_proto::{Bytes, ClientId, GateState, SessionId};
 use gpushare_sys::{clock, peer};
 
 use super::Engine;
-use crate::freeze::{Move, restores};
+use crate::freeze::Move;
+use crate::memory::creations;
 use crate::operation::Operation;
 use crate::report::log;
 use crate::requests::frost::outer_obstacle;
@@ -96,7 +97,7 @@ impl Engine {
                     self.move_by_driver(client, Move::Freeze);
                 }
             },
-            Effect::Thaw { client } => restores::begin(self, client),
+            Effect::Thaw { client } => creations::begin(self, client),
             Effect::Kill { client } => self.kill(client),
             Effect::Notice(notice) => self.note(&notice),
         }

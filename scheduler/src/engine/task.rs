@@ -11,10 +11,9 @@ use super::{Engine, POLL};
 use crate::clients::hello::ClientHello;
 use crate::clients::{leave, pods};
 use crate::connections::{ConnectionEvent, ConnectionId, Socket};
-use crate::freeze::restores;
 use crate::identity::PeerProcess;
 use crate::input::{Input, Watched};
-use crate::memory::{host, measure, reserve, room};
+use crate::memory::{creations, host, measure, reserve, room};
 use crate::operation::bad_request;
 use crate::persist::usage;
 use crate::report::watch::Scene;
@@ -52,7 +51,7 @@ impl Engine {
             }
             Input::Configured { settings, asker } => reload::configured(self, settings, asker.as_ref()),
             Input::Tried { gpu, outcome } => self.trials.note(gpu, &outcome),
-            Input::Moved { client, end } => self.moved_by_driver(client, end),
+            Input::Moved { client, end } => creations::moved(self, client, end),
             Input::Used { question, answer } => usage::answer_usage(self, &question, answer),
         }
         self.finish();
@@ -115,7 +114,7 @@ impl Engine {
         }
         measure::measure_if_due(self, now);
         update::update_if_due(self, now);
-        restores::look_if_due(self, now);
+        creations::look_if_due(self, now);
         room::give_up_if_late(self, now);
         if let Err(cause) = self.followers.begin_if_due(now, &self.inputs) {
             warn!("the sensors of the cards are not read now: {cause}");

@@ -1,7 +1,7 @@
 //! Freezes and thaws processes for the decision machine, by helpers (`gpushare-checkpoint`).
 //!
 //! ```text
-//!   Effect::Thaw ─▶ restores ─▶ memory/room.rs ─▶ thread ─▶ helper process ─▶ driver
+//!   Effect::Thaw ─▶ memory/creations.rs, room.rs ─▶ thread ─▶ helper process ─▶ driver
 //!   Effect::Freeze ─▶ thread ─▶ trial, before the first freeze on a card
 //!                       └─────▶ helper process ─▶ driver
 //!   Event::FreezeEnded ◀── Input::Tried, Input::Moved ◀── thread
@@ -57,13 +57,13 @@ impl Move {
                     freeze_end(&error)
                 }
             }),
-            Self::Thaw => End::Thaw(end_of_thaw(target, thaw(helper, target, &limits))),
-            Self::ThawInPlace => End::Thaw(end_of_thaw(target, thaw_in_place(helper, target, &limits))),
+            Self::Thaw => End::Thaw(thaw_ended(target, thaw(helper, target, &limits))),
+            Self::ThawInPlace => End::Thaw(thaw_ended(target, thaw_in_place(helper, target, &limits))),
         }
     }
 }
 
-fn end_of_thaw(target: Target, ended: Result<(), ThawError>) -> ThawEnd {
+fn thaw_ended(target: Target, ended: Result<(), ThawError>) -> ThawEnd {
     match ended {
         Ok(()) => ThawEnd::Thawed,
         Err(error) => {
@@ -147,16 +147,10 @@ impl Engine {
     /// Reports the end of an operation to the decision machine.
     pub(crate) fn moved_by_driver(&mut self, client: ClientId, end: End) {
         self.persistence.client_changed(client);
-        match end {
-            End::Freeze(end) => self.feed(Event::FreezeEnded { client, end }),
-            End::Thaw(end) => self.thaw_ended(client, end),
-        }
-    }
-
-    /// Reports the end of a thaw to the decision machine, also of one that the driver was not asked for.
-    pub(crate) fn thaw_ended(&mut self, client: ClientId, end: ThawEnd) {
-        restores::end(self, client);
-        self.feed(Event::ThawEnded { client, end });
+        self.feed(match end {
+            End::Freeze(end) => Event::FreezeEnded { client, end },
+            End::Thaw(end) => Event::ThawEnded { client, end },
+        });
     }
 }
 

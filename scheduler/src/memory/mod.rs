@@ -9,6 +9,7 @@ pub(crate) mod unreported;
 
 // Events, which concern several facts.
 pub(crate) mod contradictions;
+pub(crate) mod creations;
 pub(crate) mod host;
 pub(crate) mod measure;
 pub(crate) mod reserve;

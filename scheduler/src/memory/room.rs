@@ -18,8 +18,9 @@ use gpushare_proto::{Bytes, ClientId, GpuId, Nanos};
 use gpushare_sys::clock;
 use tracing::{debug, warn};
 
+use super::creations;
 use crate::engine::Engine;
-use crate::freeze::{Move, restores};
+use crate::freeze::Move;
 use crate::input::Input;
 use crate::nvml::{self, Reader, Rooms};
 
@@ -90,7 +91,8 @@ pub(crate) fn answered(engine: &mut Engine, rooms: Option<&Rooms>) {
             let free = engine.cards.get(gpu).and_then(|card| rooms.get(&card.info.uuid)?.free);
             // What others are about to take is free by NVML still.
             let promised = engine.machine.promised_beside(client, gpu);
-            let contexts = restores::creating_on(engine, client, gpu).map(|_| engine.machine.context_on(gpu));
+            let contexts =
+                creations::creating_on(engine, client, gpu).map(|_| engine.machine.context_on(gpu));
             free.is_some_and(|free| free - promised - contexts.sum() < bytes)
         };
         if !engine.machine.bytes_to_thaw(client).iter().any(lacks) {
@@ -100,7 +102,8 @@ pub(crate) fn answered(engine: &mut Engine, rooms: Option<&Rooms>) {
             engine.move_by_driver(client, Move::ThawInPlace);
         } else {
             debug!("{client} is not thawed yet, since its cards have too little free memory");
-            engine.thaw_ended(client, ThawEnd::NoRoom);
+            creations::end_restore(engine, client);
+            engine.feed(Event::ThawEnded { client, end: ThawEnd::NoRoom });
         }
     }
     if !engine.rooms.later.is_empty() {
