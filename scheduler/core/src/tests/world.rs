@@ -23,6 +23,7 @@ use gpushare_proto::page::{FLAG_FROZEN, FLAG_HOST_FULL, GoalNumber, MemoryRefusa
 use gpushare_proto::tenant::Residence;
 use gpushare_proto::{Bytes, ClientId, Epoch, GateState, GateWord, GpuId, Nanos, RequestId, SessionId};
 
+use crate::config::StuckPolicy;
 use crate::harness::Harness;
 use crate::values::gpu_set::GpuSet;
 use crate::view::snapshot::{GpuSnapshot, SessionSnapshot};
@@ -234,7 +235,9 @@ impl World {
                 .iter()
                 .flat_map(|(_, session)| session.books(gpu).map(|(_, book)| book.movable()))
                 .sum();
-            let away = self.working_away(gpu);
+            // Overdue memory keeps no session out where none moves, also where the administrator fixed that mode.
+            let passes = self.config.stuck_policy == StuckPolicy::RunOthers && !card.moves_memory();
+            let away = if passes { Bytes::ZERO } else { self.working_away(gpu) };
             let used = used + away;
             let enters = here.iter().any(|(id, _)| *id == entrant);
             let locks: Vec<_> = here.iter().map(|(id, session)| (id, &session.lock)).collect();

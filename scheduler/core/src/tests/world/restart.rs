@@ -130,7 +130,10 @@ impl World {
         let is_drained = word.state() == GateState::Closed && self.now >= since + process.habits.drain;
         process.in_flight &= !(is_drained && process.habits.answers);
         process.flags = 0;
-        process.memory.values_mut().for_each(|memory| memory.free = Bytes::ZERO);
+        // A session that may lease nothing now is not believed to have scattered chunks, so none of them stay.
+        for memory in process.memory.values_mut() {
+            (memory.free, memory.scattered) = (Bytes::ZERO, Bytes::ZERO);
+        }
         process.swaps.iter_mut().flatten().for_each(|(_, swap)| swap.goal = None);
         let (holding, busy) = (process.in_flight.then_some(epoch), process.habits.busy);
         let remaps = process.swaps.is_some();
@@ -157,6 +160,7 @@ impl World {
                 memory.told = bytes;
             }
             self.send(Event::Fixed { client, gpu, bytes });
+            self.frees(client, gpu);
             self.reports(client, gpu);
         }
         if frost.obstacle().is_none() {
