@@ -127,9 +127,10 @@ def running(
     register sessions. It runs under the command `prefix`, if there is one."""
     log_path = logs / f"{log_name}.err"
     with tempfile.TemporaryDirectory(prefix="gpushare-") as folder, open(log_path, "ab") as log:
+        ready, told = os.pipe()
         if owner is not None:
             os.chown(folder, owner, owner)
-        ready, told = os.pipe()
+            os.fchown(told, owner, owner)
         whose = systems(Path(folder)) if is_systems else ["--user"]
         command = [*prefix, stage / "gpushare-scheduler", *whose, "--runtime-dir", folder, "--lock-dir", folder]
         command += ["--managed-limit", f"{managed_limit_mib}MiB", "--ready-fd", str(told), *flags]
