@@ -1,6 +1,7 @@
 //! Checkpoints of other processes.
 
-use std::fs::{self, DirEntry};
+use std::fs;
+use std::io;
 use std::time::Duration;
 
 use simgpu_card::connection::CallError;
@@ -11,15 +12,20 @@ use crate::api::prelude::*;
 /// Arguments of any step: 64 bytes, of which a lock uses the first word, and all others are zero.
 type Arguments = In<[u32; 16]>;
 
+/// Whether the kernel lets the caller open descriptors of a process, if it lives. The driver opens pipes of the process.
+fn may_open_descriptors(pid: u32) -> bool {
+    match fs::read_dir(format!("/proc/{pid}/fd")) {
+        Ok(descriptors) => descriptors.flatten().any(|descriptor| fs::read_link(descriptor.path()).is_ok()),
+        Err(error) => error.kind() == io::ErrorKind::NotFound,
+    }
+}
+
 /// Asks the card for a step, or about the state.
 fn step(pid: i32, step: Step) -> Answer<wire::Answer> {
     let pid = u32::try_from(pid).map_err(|_| Code::INVALID_VALUE)?;
     let driver = driver()?;
     driver.healthy()?;
-    // The driver opens pipes of the process, which the kernel refuses to a caller that lacks rights of the process.
-    let is_seen = |fd: DirEntry| fs::read_link(fd.path()).is_ok();
-    let seen = fs::read_dir(format!("/proc/{pid}/fd")).map(|fds| fds.flatten().any(is_seen));
-    if !seen.unwrap_or(false) {
+    if !may_open_descriptors(pid) {
         return Err(Code::OPERATING_SYSTEM);
     }
     match driver.ask(Request::Checkpoint { pid, step }) {
