@@ -358,7 +358,7 @@ fn remedy(by: LimitKind, name: &str) -> String {
         LimitKind::ManagedLimit => {
             "to get more: free memory in other sessions, or raise the limit with `gpushare-ctl set managed-limit`".to_owned()
         }
-        LimitKind::HostMemory => "to get more: free memory in other sessions on the card".to_owned(),
+        LimitKind::HostMemory => "to get more: free memory in other sessions on the node, or raise `host_budget`".to_owned(),
     }
 }
 

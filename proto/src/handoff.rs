@@ -67,7 +67,8 @@ pub struct CardHandoffs {
     pub gpu: GpuId,
     /// Handoff that has not ended; none if no memory moves.
     pub running: Option<Handoff>,
-    /// Handoff that ended last; none before the first one of this daemon. For one session: that moved its memory.
+    /// Handoff that ended last; none before the first one of this daemon. If a session was asked about, only handoffs
+    /// that moved its memory count.
     pub last: Option<EndedHandoff>,
 }
 

@@ -311,7 +311,7 @@ pub struct Page {
     /// context there meanwhile.
     pub restores: AtomicU32,
     /// Number of contexts that the process is creating on each card, written by the process and indexed by [`GpuId`].
-    /// The daemon lets no frozen process come back meanwhile.
+    /// Before a frozen process comes back the daemon waits for them, for two seconds at most.
     pub creations: [AtomicU32; MAX_GPUS],
     /// Capacity of each card in bytes: most movable memory that can be there at once. Written by the daemon before it
     /// gives the lock, and indexed by [`GpuId`]. An older daemon leaves zero, which bounds nothing.

@@ -1,7 +1,7 @@
 //! Linux interfaces that need `unsafe`, or that daemon and clients share.
 //!
-//! Modules in reading order: memory files; the shared page, the bytes leased in it, and who may take free memory
-//! of a card past it; sleeping until the page changes; sockets, passed descriptors, their peers, and facts from
+//! Modules in reading order: memory files; the shared page, the bytes leased in it, and the exclusion of new
+//! contexts and restores by it; sleeping until the page changes; sockets, passed descriptors, their peers, and facts from
 //! `/proc`; descriptors and pipes; clocks; turns on the processor; folders of one user; unwinding through hooks;
 //! host copies.
 

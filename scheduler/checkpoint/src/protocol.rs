@@ -52,6 +52,9 @@ pub(crate) enum Answer {
     Gone,
 }
 
+/// `CUDA_ERROR_OPERATING_SYSTEM`, as which the driver reports a process that it may not look into.
+const OPERATING_SYSTEM: u32 = 304;
+
 /// Refusal of the driver.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Refusal {
@@ -65,7 +68,13 @@ pub struct Refusal {
 
 impl fmt::Display for Refusal {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} answered {} ({})", self.call, self.name, self.code)
+        write!(f, "{} answered {} ({})", self.call, self.name, self.code)?;
+        match self.code {
+            OPERATING_SYSTEM => {
+                f.write_str(", as if the daemon lacked CAP_SYS_PTRACE, with which it sees the process")
+            }
+            _ => Ok(()),
+        }
     }
 }
 

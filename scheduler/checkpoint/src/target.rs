@@ -5,10 +5,10 @@ use std::io;
 use std::os::fd::OwnedFd;
 
 use gpushare_sys::{peer, process};
-use rustix::process::{Gid, Uid, getuid};
+use rustix::process::{DumpableBehavior, Gid, Uid, getuid, set_dumpable_behavior};
 use rustix::thread::{
-    CapabilitySet, CapabilitySets, capabilities, set_capabilities, set_keep_capabilities, set_no_new_privs,
-    set_thread_groups, set_thread_res_gid, set_thread_res_uid,
+    CapabilitySet, CapabilitySets, capabilities, set_capabilities, set_no_new_privs, set_thread_groups,
+    set_thread_res_gid, set_thread_res_uid,
 };
 
 /// Process, by its pid and its start time. The driver's functions know the pid only.
@@ -56,22 +56,24 @@ impl Process {
         let user = User::of(&status).ok_or_else(|| {
             io::Error::other("the process runs with the rights of another user than its own")
         })?;
-        let theirs = capabilities_of(&status)
-            .ok_or_else(|| io::Error::other("the kernel does not tell which capabilities the process has"))?;
+        // What it has in a user namespace of its own says nothing of the host.
+        let theirs = if self.shares_user_namespace() { capabilities_of(&status) } else { None };
         set_no_new_privs(true)?;
+        // Nobody attaches to a helper, whatever else its user may do on the host.
+        set_dumpable_behavior(DumpableBehavior::NotDumpable)?;
+        // A change of the user takes all capabilities away.
         if user.uid != getuid() {
-            set_keep_capabilities(true)?;
             set_thread_groups(&user.groups)?;
             set_thread_res_gid(user.gid, user.gid, user.gid)?;
             set_thread_res_uid(user.uid, user.uid, user.uid)?;
         }
-        if !keep_least(theirs, || self.shows_descriptors())? {
-            let pid = self.target.pid;
-            eprintln!(
-                "pid {pid} has rights that the daemon lacks: it is frozen only by a daemon with CAP_SYS_PTRACE"
-            );
-        }
-        Ok(())
+        keep_least(theirs.unwrap_or(CapabilitySet::empty()), || self.shows_descriptors())
+    }
+
+    /// Whether the process has the user namespace of this one, as far as this one may see that.
+    fn shares_user_namespace(&self) -> bool {
+        let namespace = |of: &str| fs::read_link(format!("/proc/{of}/ns/user")).ok();
+        namespace("self").is_some_and(|ours| namespace(&self.target.pid.to_string()) == Some(ours))
     }
 
     /// Whether the kernel lets this process open descriptors of the process, as the driver does.
@@ -89,26 +91,19 @@ fn capabilities_of(status: &str) -> Option<CapabilitySet> {
     u64::from_str_radix(set.trim(), 16).ok().map(CapabilitySet::from_bits_retain)
 }
 
-/// Gives up all capabilities of this thread but the fewest with which it `sees` the other process: none, then
-/// `CAP_SYS_PTRACE`, then those of `theirs` that this thread has. Returns whether it sees the process.
-fn keep_least(theirs: CapabilitySet, sees: impl Fn() -> bool) -> io::Result<bool> {
+/// Gives up all capabilities of this thread but the fewest with which it `sees` the other process: none, then those of
+/// `theirs`, then `CAP_SYS_PTRACE`. Without success it keeps none, and the driver refuses the process.
+fn keep_least(theirs: CapabilitySet, sees: impl Fn() -> bool) -> io::Result<()> {
     let ours = capabilities(None)?.permitted;
-    for least in [CapabilitySet::empty(), CapabilitySet::SYS_PTRACE, theirs] {
-        let least = least & ours;
-        let keep = |permitted| {
-            let inheritable = CapabilitySet::empty();
-            set_capabilities(None, CapabilitySets { effective: least, permitted, inheritable })
-        };
-        keep(ours)?;
+    let (none, inheritable) = (CapabilitySet::empty(), CapabilitySet::empty());
+    for least in [none, theirs & ours, CapabilitySet::SYS_PTRACE & ours] {
+        set_capabilities(None, CapabilitySets { effective: least, permitted: ours, inheritable })?;
         if sees() {
-            keep(least)?;
-            return Ok(true);
+            set_capabilities(None, CapabilitySets { effective: least, permitted: least, inheritable })?;
+            return Ok(());
         }
     }
-    let permitted = theirs & ours;
-    let inheritable = CapabilitySet::empty();
-    set_capabilities(None, CapabilitySets { effective: permitted, permitted, inheritable })?;
-    Ok(false)
+    Ok(set_capabilities(None, CapabilitySets { effective: none, permitted: none, inheritable })?)
 }
 
 /// User of a process.
@@ -162,21 +157,16 @@ mod tests {
     }
 
     /// Capabilities of a thread that had `ours`, after it has kept those with which it sees a process that asks for
-    /// `needed`, and whether it sees the process. `None` without the right to drop any.
-    fn kept(
-        ours: CapabilitySet,
-        theirs: CapabilitySet,
-        needed: CapabilitySet,
-    ) -> Option<(CapabilitySet, bool)> {
+    /// `needed`. `None` without the right to drop any.
+    fn kept(ours: CapabilitySet, theirs: CapabilitySet, needed: CapabilitySet) -> Option<CapabilitySet> {
         let of_thread = move || {
             let sets =
                 CapabilitySets { effective: ours, permitted: ours, inheritable: CapabilitySet::empty() };
             set_capabilities(None, sets).ok()?;
-            let sees = || capabilities(None).unwrap().effective.contains(needed);
-            let seen = keep_least(theirs, sees).unwrap();
+            keep_least(theirs, || capabilities(None).unwrap().effective.contains(needed)).unwrap();
             let CapabilitySets { effective, permitted, .. } = capabilities(None).unwrap();
             assert_eq!(effective, permitted);
-            Some((permitted, seen))
+            Some(permitted)
         };
         std::thread::spawn(of_thread).join().unwrap()
     }
@@ -186,11 +176,11 @@ mod tests {
         let (none, ptrace) = (CapabilitySet::empty(), CapabilitySet::SYS_PTRACE);
         let (chown, kill) = (CapabilitySet::CHOWN, CapabilitySet::KILL);
         // Only root has capabilities to drop.
-        let Some(of_user) = kept(chown | kill | ptrace, none, none) else { return };
-        assert_eq!(of_user, (none, true));
-        assert_eq!(kept(chown | ptrace, chown | kill, ptrace), Some((ptrace, true)));
-        assert_eq!(kept(chown | kill, chown, chown), Some((chown, true)));
-        assert_eq!(kept(chown, chown | kill, ptrace), Some((chown, false)));
+        let Some(of_user) = kept(chown | kill | ptrace, chown, none) else { return };
+        assert_eq!(of_user, none);
+        assert_eq!(kept(chown | kill | ptrace, chown, chown), Some(chown));
+        assert_eq!(kept(chown | ptrace, chown | kill, ptrace), Some(ptrace));
+        assert_eq!(kept(chown | kill, chown | kill, ptrace), Some(none), "it sees nothing");
     }
 
     #[test]

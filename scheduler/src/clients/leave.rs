@@ -82,6 +82,7 @@ pub(crate) fn remove_client(engine: &mut Engine, id: ClientId) {
         return;
     };
     client.page.close();
+    engine.restores.forget_slow(id);
     engine.persistence.client_changed(id);
     let name = engine.sessions.name(client.session);
     Operation::of("process.leave", client.session, &name)

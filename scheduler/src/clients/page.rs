@@ -210,7 +210,8 @@ impl ClientPage {
         }
     }
 
-    /// Writes the set of cards on which no context may be created. Wakes the process if it is on one of the `freed` cards.
+    /// Writes the set of cards on which no context may be created. Wakes the process if it is on one of the cards that are
+    /// `freed`.
     pub(crate) fn hold_back(&self, cards: u32, freed: u32) {
         growth::hold_back(&self.page, cards);
         if self.gpus().any(|gpu| freed & card_bit(gpu) != 0) {
@@ -225,9 +226,11 @@ impl ClientPage {
         }
     }
 
-    /// Returns whether the process is creating a context on one of these cards, as it says.
+    /// Returns whether the process is creating a context on one of these cards, as it says. It has attached to a card
+    /// before it creates one there.
     pub(crate) fn creates_on(&self, cards: u32) -> bool {
-        growth::creating(&self.page, cards) != 0
+        let own = self.gpus().fold(0, |own, gpu| own | card_bit(gpu));
+        growth::creating(&self.page, cards & own) != 0
     }
 
     /// Writes a card's figures: the session's limit, bytes of its other processes, and most free bytes

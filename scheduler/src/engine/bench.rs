@@ -32,7 +32,7 @@ const UUID: GpuUuid = GpuUuid::gpu([1; 16]);
 pub(crate) struct Bench {
     pub(crate) engine: Engine,
     session: SessionId,
-    /// Process of the test, whose pid each client has another one for.
+    /// Process of the test. Each client has a copy of it with another pid.
     peer: PeerProcess,
     _inputs: mpsc::Receiver<Input>,
     _folder: TempDir,

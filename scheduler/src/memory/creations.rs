@@ -9,11 +9,15 @@
 //! ```
 //!
 //! A process that is stopped in the middle of a creation announces it for ever, and any process may lie. So a thaw waits
-//! only for a while, whoever announces. A context that is announced longer counts as memory that others may still take.
-//! So its announcement does no more harm than the context, which every process may create.
+//! only for a while, whoever announces. A context that is announced longer counts as memory that others may still take,
+//! once for each session. So its announcement does no more harm than the context, which every process may create on its
+//! cards. For the same reason a restore keeps contexts away for a while only: somebody may have stopped its process.
 //!
 //! After the end of a restore the next one waits a little, so that the threads that wait have their turn.
 
+use std::collections::BTreeSet;
+
+use gpushare_core::ThawEnd;
 use gpushare_proto::page::card_bit;
 use gpushare_proto::{ClientId, GpuId, Nanos};
 use gpushare_sys::clock;
@@ -32,12 +36,13 @@ pub(crate) fn begin(engine: &mut Engine, client: ClientId) {
     look_if_due(engine, now);
 }
 
-/// Looks again for which thaws no process is creating a context any more.
+/// Looks again for which thaws no process is creating a context any more, and for restores that have taken too long.
 pub(crate) fn look_if_due(engine: &mut Engine, now: Nanos) {
+    change(engine, |restores| restores.release_slow(now));
     for (client, since) in engine.restores.take_due(now) {
         let page = engine.clients.get(client).map(|client| &client.page);
         let cards = page.map_or(0, |page| page.gpus().fold(0, |cards, gpu| cards | card_bit(gpu)));
-        change(engine, |restores| restores.insert(client, cards));
+        change(engine, |restores| restores.insert(client, cards, now));
         // After the cards are in every page.
         let creator = creating(engine, client, cards).next();
         if let Some(creator) = creator
@@ -52,8 +57,11 @@ pub(crate) fn look_if_due(engine: &mut Engine, now: Nanos) {
 
 /// Takes the end of an operation of the driver about a process.
 pub(crate) fn moved(engine: &mut Engine, client: ClientId, end: End) {
-    if let End::Thaw(_) = end {
+    if let End::Thaw(thawed) = end {
         end_restore(engine, client);
+        if thawed == ThawEnd::Thawed {
+            engine.restores.forget_slow(client);
+        }
     }
     engine.moved_by_driver(client, end);
 }
@@ -63,9 +71,11 @@ pub(super) fn end_restore(engine: &mut Engine, client: ClientId) {
     change(engine, |restores| restores.remove(client, clock::monotonic()));
 }
 
-/// Returns the processes other than `client` that are creating a context on a card.
-pub(super) fn creating_on(engine: &Engine, client: ClientId, gpu: GpuId) -> impl Iterator<Item = ClientId> {
-    creating(engine, client, card_bit(gpu))
+/// Returns the number of sessions with processes other than `client` that are creating a context on a card. Contexts
+/// that were not measured count once for each session, as elsewhere.
+pub(super) fn creating_on(engine: &Engine, client: ClientId, gpu: GpuId) -> usize {
+    let creators = creating(engine, client, card_bit(gpu)).filter_map(|id| engine.clients.get(id));
+    creators.map(|creator| creator.session).collect::<BTreeSet<_>>().len()
 }
 
 fn creating(engine: &Engine, client: ClientId, cards: u32) -> impl Iterator<Item = ClientId> {

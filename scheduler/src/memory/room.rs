@@ -91,9 +91,9 @@ pub(crate) fn answered(engine: &mut Engine, rooms: Option<&Rooms>) {
             let free = engine.cards.get(gpu).and_then(|card| rooms.get(&card.info.uuid)?.free);
             // What others are about to take is free by NVML still.
             let promised = engine.machine.promised_beside(client, gpu);
-            let contexts =
-                creations::creating_on(engine, client, gpu).map(|_| engine.machine.context_on(gpu));
-            free.is_some_and(|free| free - promised - contexts.sum() < bytes)
+            let contexts = creations::creating_on(engine, client, gpu) as u64;
+            let contexts = Bytes(engine.machine.context_on(gpu).0.saturating_mul(contexts));
+            free.is_some_and(|free| free - promised - contexts < bytes)
         };
         if !engine.machine.bytes_to_thaw(client).iter().any(lacks) {
             engine.move_by_driver(client, Move::Thaw);

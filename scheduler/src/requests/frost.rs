@@ -132,24 +132,23 @@ struct Privileges {
     may_change_user: bool,
     /// Whether the daemon serves processes of other users.
     serves_others: bool,
-    /// Yama's `ptrace_scope`; 0 without Yama.
-    ptrace_scope: u32,
+    /// Whether a helper may see a process with capabilities that the daemon lacks.
+    may_see_all: bool,
 }
 
 impl Privileges {
     fn of(engine: &Engine) -> Self {
-        let scope = fs::read_to_string("/proc/sys/kernel/yama/ptrace_scope").unwrap_or_default();
+        let has = |wanted| capabilities(None).is_ok_and(|own| own.effective.contains(wanted));
         Self {
             is_root: rustix::process::geteuid().is_root(),
-            may_change_user: capabilities(None)
-                .is_ok_and(|own| own.effective.contains(CapabilitySet::SETUID | CapabilitySet::SETGID)),
+            may_change_user: has(CapabilitySet::SETUID | CapabilitySet::SETGID),
             serves_others: engine.settings.owner == Owner::System,
-            ptrace_scope: scope.trim().parse().unwrap_or_default(),
+            may_see_all: has(CapabilitySet::SYS_PTRACE),
         }
     }
 }
 
-/// Returns what the daemon's user and the kernel's rules may keep its helpers from.
+/// Returns what the daemon's user and capabilities keep its helpers from.
 fn privileges(of: &Privileges) -> Vec<String> {
     let user = match of {
         Privileges { serves_others: false, .. } | Privileges { is_root: true, may_change_user: true, .. } => None,
@@ -161,13 +160,11 @@ fn privileges(of: &Privileges) -> Vec<String> {
                 .to_owned(),
         ),
     };
-    let scope = (of.ptrace_scope > 1).then(|| {
-        format!(
-            "Yama's ptrace_scope is {}: the kernel may keep the helper, which has no more privileges than the process, from it",
-            of.ptrace_scope
-        )
+    let sight = (of.serves_others && of.is_root && !of.may_see_all).then(|| {
+        "this daemon lacks CAP_SYS_PTRACE, so it does not freeze processes with more capabilities than its own, such as root's in containers"
+            .to_owned()
     });
-    user.into_iter().chain(scope).collect()
+    user.into_iter().chain(sight).collect()
 }
 
 /// Returns what the kernel says of a process that keeps it from being frozen now. No process is told of it.
@@ -248,17 +245,17 @@ mod tests {
 
     #[test]
     fn a_daemon_says_whose_processes_it_cannot_freeze() {
-        let of = |is_root, serves_others, ptrace_scope| {
-            privileges(&Privileges { is_root, may_change_user: is_root, serves_others, ptrace_scope })
+        let of = |is_root, serves_others, may_see_all| {
+            privileges(&Privileges { is_root, may_change_user: is_root, serves_others, may_see_all })
         };
-        assert_eq!(of(true, true, 1), Vec::<String>::new());
-        assert_eq!(of(false, false, 1), Vec::<String>::new(), "it serves its own user only");
-        assert!(of(false, true, 0)[0].contains("of its own user only"));
-        assert!(of(true, true, 2)[0].starts_with("Yama's ptrace_scope is 2: "));
-        assert_eq!(of(false, true, 3).len(), 2);
+        assert_eq!(of(true, true, true), Vec::<String>::new());
+        assert_eq!(of(false, false, false), Vec::<String>::new(), "it serves its own user only");
+        assert!(of(false, true, false)[0].contains("of its own user only"));
+        assert!(of(true, true, false)[0].starts_with("this daemon lacks CAP_SYS_PTRACE"));
         let restricted =
-            Privileges { is_root: true, may_change_user: false, serves_others: true, ptrace_scope: 1 };
-        assert!(privileges(&restricted)[0].contains("processes of root only"));
+            Privileges { is_root: true, may_change_user: false, serves_others: true, may_see_all: false };
+        let [first, second] = privileges(&restricted).try_into().unwrap();
+        assert!(first.contains("processes of root only") && second.contains("CAP_SYS_PTRACE"));
     }
 
     #[test]

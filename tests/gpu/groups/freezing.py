@@ -85,7 +85,7 @@ def of_strangers(stand, nvml):
     stand.figures.row("freezing: Yama's ptrace_scope", scope)
     for whose, (rights, strangers) in DAEMONS.items():
         may = [name for name in strangers if may_run(stand, rights) and may_run(stand, STRANGERS[name])]
-        for name in set(strangers) - set(may):
+        for name in sorted(set(strangers) - set(may)):
             why = "not run: it needs root, setpriv, unshare, and a stage that all users can read"
             stand.figures.row(f"freezing: {whose}, {name}", why)
         if may:

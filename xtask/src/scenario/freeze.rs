@@ -231,12 +231,10 @@ impl Run {
         self.wake(at, frozen)
     }
 
-    /// Takes all memory that the card has free.
-    fn take_free_memory(&mut self) -> anyhow::Result<()> {
+    /// Takes all memory that the card has free. Returns whether it was still there.
+    fn take_free_memory(&mut self) -> anyhow::Result<bool> {
         let free = self.stranger.must("mem-info")?.number("free_bytes") >> 20;
-        // Others may have taken some since.
-        let _ = self.stranger.must(&format!("alloc s {free}MiB"));
-        Ok(())
+        Ok(self.stranger.must(&format!("alloc s {free}MiB")).is_ok())
     }
 
     fn victim(&mut self) -> Option<Victim> {
@@ -248,11 +246,8 @@ impl Run {
     fn wake(&mut self, at: usize, frozen: bool) -> anyhow::Result<()> {
         let call = CALLS[self.dice.index(CALLS.len())];
         let (victim, delay) = (self.victim(), self.dice.millis(0, 120));
-        let lacks_memory = frozen && self.dice.one_in(SHORTAGES);
-        if lacks_memory {
-            self.take_free_memory()?;
-            self.outcome.shortages += 1;
-        }
+        let lacks_memory = frozen && self.dice.one_in(SHORTAGES) && self.take_free_memory()?;
+        self.outcome.shortages += u64::from(lacks_memory);
         let worker = &mut self.workers[at];
         let fill = worker.fill.to_string();
         let mut tickets = Vec::new();
@@ -266,7 +261,9 @@ impl Run {
         match victim {
             Some(victim @ Victim::Program) => {
                 self.outcome.count_kill(victim);
-                let _ = self.stranger.must("free s");
+                if lacks_memory {
+                    self.stranger.must("free s")?;
+                }
                 return self.replace(at);
             }
             Some(victim @ Victim::Daemon) => {
@@ -281,7 +278,7 @@ impl Run {
         }
         if lacks_memory {
             thread::sleep(self.dice.millis(0, LONGEST_SHORTAGE));
-            let _ = self.stranger.must("free s");
+            self.stranger.must("free s")?;
         }
         let worker = &self.workers[at];
         for ticket in tickets {

@@ -14,6 +14,7 @@ use std::sync::Mutex;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
+use gpushare_proto::GpuId;
 use gpushare_proto::page::{FEATURE_RESTORES, MAX_GPUS};
 use gpushare_sys::unwind::cancellation_point;
 use gpushare_sys::{bell, growth};
@@ -33,8 +34,16 @@ const NAP: Duration = Duration::from_millis(500);
 /// Contexts that the process is creating.
 #[derive(Debug, Default)]
 pub(crate) struct Creations {
-    /// Number of them on each device. The page in force has these numbers.
-    numbers: Mutex<[u32; MAX_GPUS]>,
+    /// Those of each device. The page in force has these numbers. No other lock is taken while this one is held.
+    rows: Mutex<[Row; MAX_GPUS]>,
+}
+
+/// Contexts that the process is creating on one device.
+#[derive(Clone, Copy, Debug, Default)]
+struct Row {
+    /// Card of the device in the page in force, once a context was created there.
+    gpu: Option<GpuId>,
+    contexts: u32,
 }
 
 /// Creation of a context, announced until it is dropped.
@@ -42,7 +51,6 @@ pub(crate) struct Creations {
 #[must_use = "a creation that is dropped at once is not announced"]
 pub(crate) struct Creation<'a> {
     creations: &'a Creations,
-    lease: &'a Lease,
     device: CUdevice,
     _pass: Pass,
 }
@@ -52,23 +60,29 @@ impl Creations {
     /// daemon that says so, as `is_connected` tells.
     pub(crate) fn begin<'a>(
         &'a self,
-        lease: &'a Lease,
+        lease: &Lease,
         device: CUdevice,
         is_connected: impl Fn() -> bool,
     ) -> Creation<'a> {
-        let began = Instant::now();
+        let mut began = Instant::now();
         loop {
             // A cancelled thread ends here: it holds nothing.
             cancellation_point();
             let (page, heard) = listen();
+            let gpu = lease.gpu(device);
             // One that creates a context inside another creation would wait for itself.
             let is_nested = hold::has_pass();
             let Some(pass) = Pass::take() else {
                 pause();
+                // The process was frozen meanwhile, however long.
+                began = Instant::now();
                 continue;
             };
-            let is_held_back = self.change(lease, device, |number| number.saturating_add(1));
-            let creation = Creation { creations: self, lease, device, _pass: pass };
+            let is_held_back = self.change(device, |row| {
+                row.gpu = row.gpu.or(gpu);
+                row.contexts = row.contexts.saturating_add(1);
+            });
+            let creation = Creation { creations: self, device, _pass: pass };
             let may_wait = !is_nested && is_connected() && !is_exiting() && began.elapsed() < PATIENCE;
             if !is_held_back || !may_wait {
                 return creation;
@@ -79,30 +93,30 @@ impl Creations {
         }
     }
 
-    /// Writes the present numbers into a page that was put in force.
-    pub(crate) fn show(&self, lease: &Lease) {
-        for device in lease.devices() {
-            self.change(lease, device, |number| number);
+    /// Writes the present numbers into a page that was put in force, in which each device has such a card.
+    pub(crate) fn show(&self, cards: &[(CUdevice, Option<GpuId>)]) {
+        for &(device, gpu) in cards {
+            self.change(device, |row| row.gpu = gpu);
         }
     }
 
-    /// Changes the number of creations on a device, here and in the page in force. Returns whether a frozen process
-    /// comes back on the card.
-    fn change(&self, lease: &Lease, device: CUdevice, change: impl FnOnce(u32) -> u32) -> bool {
-        let mut numbers = lock(&self.numbers);
-        let slot = usize::try_from(device).ok().and_then(|device| numbers.get_mut(device));
-        let (Some(number), page) = (slot, page()) else { return false };
-        *number = change(*number);
+    /// Changes the row of a device, and writes it into the page in force. Returns whether a frozen process comes back on
+    /// the card.
+    fn change(&self, device: CUdevice, change: impl FnOnce(&mut Row)) -> bool {
+        let mut rows = lock(&self.rows);
+        let row = usize::try_from(device).ok().and_then(|device| rows.get_mut(device));
+        let (Some(row), page) = (row, page()) else { return false };
+        change(row);
         let is_known = page.features.load(Ordering::Relaxed) & FEATURE_RESTORES != 0;
-        let gpu = lease.gpu(device).filter(|_| is_known);
-        gpu.is_some_and(|gpu| growth::announce(page, gpu, *number))
+        let gpu = row.gpu.filter(|_| is_known);
+        gpu.is_some_and(|gpu| growth::announce(page, gpu, row.contexts))
     }
 }
 
 impl Drop for Creation<'_> {
     fn drop(&mut self) {
         self.creations
-            .change(self.lease, self.device, |number| number.saturating_sub(1));
+            .change(self.device, |row| row.contexts = row.contexts.saturating_sub(1));
     }
 }
 
@@ -111,7 +125,6 @@ mod tests {
     use std::sync::atomic::{AtomicU32, Ordering::SeqCst};
     use std::thread;
 
-    use gpushare_proto::GpuId;
     use gpushare_proto::page::card_bit;
 
     use super::*;
@@ -218,7 +231,7 @@ mod tests {
         let (lease, creations) = (lease(), Creations::default());
         let creation = creations.begin(&lease, DEVICE, || true);
         growth::announce(page(), GPU, 0);
-        creations.show(&lease);
+        creations.show(&[(DEVICE, lease.gpu(DEVICE))]);
         assert_eq!(announced(), 1);
         drop(creation);
         assert_eq!(announced(), 0);

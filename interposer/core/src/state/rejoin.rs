@@ -93,10 +93,13 @@ impl State {
         })?;
         let (connection, welcome, page) = joined.ok_or(ConnectError::Absent(Vec::new()))?;
         self.gate.waiters.ask_again();
+        // Before the connection is locked, since a thread that holds the lease may wait for that.
+        let lease = &self.memory.lease;
+        let cards: Vec<_> = lease.devices().into_iter().map(|device| (device, lease.gpu(device))).collect();
         let enforce = || {
             self.memory.remap.carry_over(page, || replace_page(page));
             // The daemon lets no process come back before it hears from this one.
-            self.creations.show(&self.memory.lease);
+            self.creations.show(&cards);
             self.gate.captures.show();
         };
         link.plug(&connection, &welcome, |device| self.memory.lease.gpu(device), enforce)

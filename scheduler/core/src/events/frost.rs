@@ -63,7 +63,7 @@ impl fmt::Display for Obstacle {
             }
             Self::Managed => "it has managed memory, which the driver cannot freeze",
             Self::HostHandles => "it has a handle of host memory, with which no process comes back",
-            Self::Shared => "it shares memory of a card with another process",
+            Self::Shared => "it shares memory of a card with another process or a graphics interface",
             Self::Peers => "it reaches the memory of another card",
             Self::Debugger => "a debugger holds it",
             Self::Driver => "this driver is not known to freeze processes",
