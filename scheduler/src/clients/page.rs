@@ -387,7 +387,8 @@ mod tests {
         assert_eq!(bell::heard(&theirs), heard);
         ours.hold_back(0, card_bit(GPU));
         assert_eq!(bell::sleep(&theirs, heard, None).unwrap(), Woken::Changed);
-        let (_file, next) = ClientPage::create().unwrap();
+        let (_file, mut next) = ClientPage::create().unwrap();
+        next.attach(GPU, Bytes::ZERO);
         next.carry_creations(&ours);
         assert!(next.creates_on(card_bit(GPU)) && !next.creates_on(card_bit(GpuId(4))));
         assert!(!growth::announce(&theirs, GPU, 0));
