@@ -37,7 +37,11 @@ fn processes_that_share_memory_are_not_frozen() -> anyhow::Result<()> {
     let handle = exporter.must("ipc x")?.text("handle").to_owned();
     importer.must(&format!("import y {handle} 32MiB"))?;
     for name in ["one", "other"] {
-        is_kept_warm_by(&daemon, name, "it shares memory of a card with another process or a graphics interface")?;
+        is_kept_warm_by(
+            &daemon,
+            name,
+            "it shares memory of a card with another process or a graphics interface",
+        )?;
     }
     exporter.must("check x 7")?;
     importer.must("check y 7; check x 7").map(drop)
@@ -67,7 +71,11 @@ fn a_process_that_has_taken_memory_of_a_graphics_interface_is_not_frozen() -> an
         freeze(&world, &daemon, function, program.process.pid())?;
         let done = program.ask(&format!("{function} 5"))?;
         ensure!(done == format!("{function} 0"), "{done}");
-        is_kept_warm_by(&daemon, function, "it shares memory of a card with another process or a graphics interface")?;
+        is_kept_warm_by(
+            &daemon,
+            function,
+            "it shares memory of a card with another process or a graphics interface",
+        )?;
         program.end()?;
     }
     Ok(())
