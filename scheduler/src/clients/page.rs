@@ -62,6 +62,11 @@ impl ClientPage {
         (0..).map(GpuId).zip(leased).filter_map(|(gpu, leased)| leased.map(|_| gpu))
     }
 
+    /// Returns the cards to which the process has attached, as bits.
+    pub(crate) fn cards(&self) -> u32 {
+        self.gpus().fold(0, |cards, gpu| cards | card_bit(gpu))
+    }
+
     pub(crate) fn is_on(&self, gpu: GpuId) -> bool {
         self.leased(gpu).is_some()
     }
@@ -214,7 +219,7 @@ impl ClientPage {
     /// `freed`.
     pub(crate) fn hold_back(&self, cards: u32, freed: u32) {
         growth::hold_back(&self.page, cards);
-        if self.gpus().any(|gpu| freed & card_bit(gpu) != 0) {
+        if freed & self.cards() != 0 {
             ringer::ring(&self.page);
         }
     }
@@ -229,8 +234,7 @@ impl ClientPage {
     /// Returns whether the process is creating a context on one of these cards, as it says. It has attached to a card
     /// before it creates one there.
     pub(crate) fn creates_on(&self, cards: u32) -> bool {
-        let own = self.gpus().fold(0, |own, gpu| own | card_bit(gpu));
-        growth::creating(&self.page, cards & own) != 0
+        growth::creating(&self.page, cards & self.cards()) != 0
     }
 
     /// Writes a card's figures: the session's limit, bytes of its other processes, and most free bytes

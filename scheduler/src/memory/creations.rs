@@ -40,8 +40,7 @@ pub(crate) fn begin(engine: &mut Engine, client: ClientId) {
 pub(crate) fn look_if_due(engine: &mut Engine, now: Nanos) {
     change(engine, |restores| restores.release_slow(now));
     for (client, since) in engine.restores.take_due(now) {
-        let page = engine.clients.get(client).map(|client| &client.page);
-        let cards = page.map_or(0, |page| page.gpus().fold(0, |cards, gpu| cards | card_bit(gpu)));
+        let cards = engine.clients.get(client).map_or(0, |client| client.page.cards());
         change(engine, |restores| restores.insert(client, cards, now));
         // After the cards are in every page.
         let creator = creating(engine, client, cards).next();

@@ -196,7 +196,7 @@ fn without_persistence_mode_nothing_is_frozen() -> anyhow::Result<()> {
     program.must("check x 7").map(drop)
 }
 
-/// Nobody asks: neither `explain`, nor a thaw, nor `session freeze` of `gpushare-ctl`, which looks at the session.
+/// Asks by the request alone. `explain`, a thaw, and `session freeze` of `gpushare-ctl` would make the daemon ask NVML.
 #[test]
 fn the_daemon_sees_by_itself_that_a_card_comes_into_persistence_mode() -> anyhow::Result<()> {
     let flags = ["--memory", "256MiB", "--no-persistence"];

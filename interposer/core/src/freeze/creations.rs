@@ -34,7 +34,7 @@ const NAP: Duration = Duration::from_millis(500);
 /// Contexts that the process is creating.
 #[derive(Debug, Default)]
 pub(crate) struct Creations {
-    /// Those of each device. The page in force has these numbers. No other lock is taken while this one is held.
+    /// Contexts by device, with the numbers that the page in force has. No other lock is taken while this one is held.
     rows: Mutex<[Row; MAX_GPUS]>,
 }
 

@@ -70,7 +70,8 @@ impl World {
             .insert(client, Away { process, session, word, since, epoch, contexts, frost, is_known });
     }
 
-    /// What the next daemon reads of cards, settings, sessions and of processes that never returned to this one.
+    /// Returns the records that the next daemon reads: of cards, settings, sessions, and processes that never returned to
+    /// this one.
     fn terms(&self) -> Vec<Event> {
         let view = &self.core.view;
         let is_kept = |event: &Event| match *event {
@@ -192,7 +193,7 @@ impl World {
 }
 
 impl Away {
-    /// What the registry says of the process.
+    /// Returns the registry's records of the process.
     fn records(&self, client: ClientId) -> Vec<Event> {
         let cards = self.contexts.iter();
         let uses =
